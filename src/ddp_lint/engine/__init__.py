@@ -1,0 +1,1 @@
+"""From paths to findings: focus, one walk, a pool, a cache."""

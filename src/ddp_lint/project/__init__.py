@@ -1,0 +1,5 @@
+"""The project around a file: which module a name means, and what other files define, read on demand."""
+
+from ddp_lint.project.project import Project
+
+__all__ = ["Project"]

@@ -1,0 +1,90 @@
+"""What a rule is: one class, one file, whose docstring is its documentation page."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence, Finding, Fix, Label, Span
+from ddp_lint.source import Module
+
+RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
+
+
+class Rule:
+    """A visitor of one file.
+
+    The file name gives code and slug (``ddp401_load_without_map_location.py``), the docstring's first line the
+    summary, the rest of it the documentation page. Subclasses define `visit_<Node>` / `leave_<Node>` for LibCST node
+    types and call `report`. One instance is made per file; state lives on it. `start` runs before the walk, `finish`
+    after it.
+
+    A rule names in `triggers` the words of which at least one must occur in a definition for the rule to care for it:
+    definitions (and files) without a trigger of any active rule are not parsed at all.
+    """
+
+    code: ClassVar[str]
+    slug: ClassVar[str]
+    summary: ClassVar[str]
+    confidence: ClassVar[Confidence] = Confidence.HIGH
+    #: False: found only when selected by name or with --preview, because its measured precision does not carry it.
+    default: ClassVar[bool] = True
+    #: Words (identifiers) that a definition must contain one of. Empty: the rule sees every definition.
+    triggers: ClassVar[tuple[str, ...]] = ()
+    #: Words of which the file must contain one besides, e.g. "torch".
+    requires: ClassVar[tuple[str, ...]] = ()
+    #: What `verify` must observe to confirm the hazard: names of `verify/oracles`, any of which suffices.
+    oracles: ClassVar[tuple[str, ...]] = ()
+    #: True where gloo on a CPU cannot show the hazard (TRUTH: "Where gloo and NCCL disagree").
+    needs_cuda: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        match = RULE_FILE.search(cls.__module__)
+        if match:
+            cls.code = f"DDP{match[1]}"
+            cls.slug = match[2].replace("_", "-")
+            cls.summary = inspect.cleandoc(cls.__doc__ or "").partition("\n")[0]
+
+    def __init__(self, module: Module, emit: Callable[[Finding], None]) -> None:
+        self.module = module
+        self._emit = emit
+
+    def start(self) -> None:
+        """Called before the walk."""
+
+    def finish(self) -> None:
+        """Called after the walk."""
+
+    def report(
+        self,
+        where: cst.CSTNode | Span,
+        message: str,
+        *,
+        labels: Iterable[tuple[cst.CSTNode | Span, str]] = (),
+        notes: Iterable[str] = (),
+        help: str = "",
+        confidence: Confidence | None = None,
+        fix: Fix | None = None,
+    ) -> None:
+        """Emit a finding: `message` says what happens on which rank; `labels` point at the places that explain it."""
+        span_of = self._span_of
+        self._emit(
+            Finding(
+                code=self.code,
+                slug=self.slug,
+                message=message,
+                span=span_of(where),
+                confidence=confidence or self.confidence,
+                labels=tuple(Label(span_of(at), text) for at, text in labels),
+                notes=tuple(notes),
+                help=help,
+                fix=fix,
+            )
+        )
+
+    def _span_of(self, where: cst.CSTNode | Span) -> Span:
+        return where if isinstance(where, Span) else self.module.span(where)

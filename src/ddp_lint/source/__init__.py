@@ -1,0 +1,7 @@
+"""A module as rules see it: its LibCST tree, import table, dotted names, bindings and positions."""
+
+from ddp_lint.source.file import SourceFile, Unreadable
+from ddp_lint.source.imports import ImportTable
+from ddp_lint.source.module import Module, dotted
+
+__all__ = ["ImportTable", "Module", "SourceFile", "Unreadable", "dotted"]

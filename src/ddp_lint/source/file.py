@@ -1,0 +1,49 @@
+"""Reading a source file: bytes to text as Python itself would decode them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import pathlib
+import tokenize
+
+
+class Unreadable(Exception):
+    """The file is not Python text; the message says why, in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceFile:
+    """One file: `path` as findings show it, `text` with newlines normalised to ``\\n`` and no byte order mark."""
+
+    path: str
+    text: str
+
+    @classmethod
+    def read(cls, file: pathlib.Path, shown_as: str) -> SourceFile:
+        try:
+            return cls(shown_as, decode(file.read_bytes()))
+        except OSError as e:
+            raise Unreadable(e.strerror or str(e)) from None
+
+    @functools.cached_property
+    def lines(self) -> list[str]:
+        return self.text.split("\n")
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def decode(data: bytes) -> str:
+    """Decode by PEP 263 (byte order mark, coding comment, UTF-8 otherwise). Raises Unreadable."""
+    if b"\0" in data:
+        raise Unreadable("the file has NUL bytes: it is binary, or UTF-16; Python cannot run it")
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode(encoding)
+    except (SyntaxError, LookupError, UnicodeDecodeError) as e:
+        raise Unreadable(f"the file cannot be decoded: {e}") from None
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")

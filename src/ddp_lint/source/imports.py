@@ -1,0 +1,88 @@
+"""What each name of a module was imported as: `dist.all_reduce` -> `torch.distributed.all_reduce`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+
+
+@dataclasses.dataclass(frozen=True)
+class ImportTable:
+    """Local name to absolute dotted name, from imports anywhere in the file and plain module-level aliases.
+
+    Where a name is bound more than once (``try: import a except ImportError: import b``) the first binding counts:
+    it is the one that the author prefers.
+    """
+
+    names: dict[str, str]
+    stars: tuple[str, ...] = ()
+
+    def resolve(self, name: str) -> str | None:
+        """The absolute dotted name of a dotted local one, None when its first part was not imported."""
+        first, dot, rest = name.partition(".")
+        target = self.names.get(first)
+        return None if target is None else target + dot + rest
+
+    @classmethod
+    def of(cls, tree: ast.AST, module_name: str, is_package: bool) -> ImportTable:
+        names: dict[str, str] = {}
+        stars: list[str] = []
+        for node in _imports(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    if alias.asname:
+                        names.setdefault(alias.asname, alias.name)
+                    else:
+                        first = alias.name.partition(".")[0]
+                        names.setdefault(first, first)
+            else:
+                base = absolute(node, module_name, is_package)
+                for alias in node.names:
+                    if alias.name == "*":
+                        stars.append(base)
+                    else:
+                        names.setdefault(alias.asname or alias.name, f"{base}.{alias.name}" if base else alias.name)
+        table = cls(names, tuple(stars))
+        for node in getattr(tree, "body", ()):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                source = dotted_ast(node.value)
+                target = source and table.resolve(source)
+                if target:
+                    names.setdefault(node.targets[0].id, target)
+        return table
+
+
+def absolute(node: ast.ImportFrom, module_name: str, is_package: bool) -> str:
+    """The absolute module that a from-import names; relative ones are taken from `module_name`."""
+    if not node.level:
+        return node.module or ""
+    parts = module_name.split(".") if module_name else []
+    keep = len(parts) - node.level + (1 if is_package else 0)
+    return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
+
+
+def dotted_ast(node: ast.AST | None) -> str:
+    """`a.b.c` for a chain of names and attributes, else ''."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    parts.append(node.id)
+    return ".".join(reversed(parts))
+
+
+def _imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports in source order. Only statements are entered: expressions hold none."""
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+            continue
+        nested: list[ast.AST] = []
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+            nested.extend(getattr(node, field, ()) if isinstance(getattr(node, field, None), list) else ())
+        stack.extend(reversed(nested))

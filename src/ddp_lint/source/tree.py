@@ -1,0 +1,46 @@
+"""Walking a LibCST tree over what has meaning: no whitespace, commas, parentheses or comments."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import libcst as cst
+
+_TRIVIA = (
+    "whitespace", "comma", "semicolon", "lpar", "rpar", "lbracket", "rbracket", "lbrace", "rbrace", "leading_lines",
+    "lines_after_", "header", "footer", "trailing_", "equal", "indent", "dot", "colon", "first_colon", "second_colon",
+    "asynchronous", "default_indent", "default_newline", "encoding", "has_trailing_newline", "star", "comment",
+    "empty_lines", "newline", "separator", "first_line", "last_line",
+)  # fmt: skip
+# Fields whose names start like trivia but hold meaning.
+_MEANING = {"star_arg", "star_kwarg"}
+
+
+@functools.cache
+def fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    """The fields of a node type that can hold nodes with meaning, in source order."""
+    return tuple(f.name for f in dataclasses.fields(kind) if f.name in _MEANING or not f.name.startswith(_TRIVIA))
+
+
+def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The nodes with meaning directly below `node`, in source order."""
+    for name in fields(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                if isinstance(item, cst.CSTNode):
+                    yield item
+
+
+def descendants(node: cst.CSTNode, *, into_definitions: bool = True) -> Iterator[cst.CSTNode]:
+    """All nodes with meaning below `node`, in source order; without those of nested definitions if so asked."""
+    stack = list(children(node))[::-1]
+    while stack:
+        item = stack.pop()
+        yield item
+        if into_definitions or not isinstance(item, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+            stack.extend(list(children(item))[::-1])

@@ -1,0 +1,52 @@
+"""Every rule on its fixtures: what is marked is found, what is not marked is not.
+
+A fixture is a file `fixtures/<family>/DDPNNN*.py`, or a folder of that name holding a small project. A line that must
+be flagged ends with ``# expect: DDP201`` (several codes separated by commas); every other line must stay silent for
+every rule of the family that the fixture is named after.
+"""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import re
+
+import pytest
+
+from ddp_lint.config import Settings
+from ddp_lint.engine.runner import check_paths
+from ddp_lint.rules.registry import all_rules
+
+FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+EXPECT = re.compile(r"# expect: (DDP\d{3}(?:, DDP\d{3})*)")
+CASES = sorted(p for p in FIXTURES.glob("*/DDP*") if p.is_dir() or p.suffix == ".py")
+
+
+def expected(files: list[pathlib.Path]) -> collections.Counter[tuple[str, int, str]]:
+    found: collections.Counter[tuple[str, int, str]] = collections.Counter()
+    for file in files:
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            for match in EXPECT.finditer(line):
+                for code in match[1].split(", "):
+                    found[file.name, number, code] += 1
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_fixture(case: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = case if case.is_dir() else case.parent
+    files = sorted(case.rglob("*.py")) if case.is_dir() else [case]
+    monkeypatch.chdir(root)
+    family = case.name[:4]
+    codes = frozenset(code for code in all_rules() if code.startswith(family))
+    report = check_paths(files, Settings(root, codes))
+    got = collections.Counter((pathlib.Path(f.span.path).name, f.span.line, f.code) for f in report.findings)
+    assert not report.errors
+    assert got == expected(files)
+
+
+def test_every_rule_has_a_fixture_that_flags_and_one_that_is_silent() -> None:
+    """A rule without near-misses is a rule that nobody tried to fool."""
+    text = {code: [p for p in CASES if p.name.startswith(code)] for code in all_rules()}
+    missing = [code for code, cases in text.items() if not cases]
+    assert not missing, f"rules without a fixture: {missing}"

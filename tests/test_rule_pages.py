@@ -1,0 +1,42 @@
+"""A rule's docstring is its page: it has every section, and its examples are what the rule really does."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ddp_lint.config import Settings
+from ddp_lint.engine.runner import check_paths
+from ddp_lint.rules.page import SECTIONS, Page
+from ddp_lint.rules.registry import all_rules
+
+RULES = all_rules()
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_page_has_every_section(code: str) -> None:
+    assert list(Page.of(RULES[code]).sections) == list(SECTIONS)
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_example_is_flagged_where_marked_and_use_instead_is_clean(
+    code: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Page.of(RULES[code])
+    assert flagged(page.example, code, tmp_path) == marked(page.example, code)
+    assert marked(page.example, code), "the Example marks no line with `# <- CODE`"
+    assert flagged(page.use_instead, code, tmp_path) == []
+
+
+def marked(source: str, code: str) -> list[int]:
+    return [n for n, line in enumerate(source.splitlines(), 1) if line.endswith(f"# <- {code}")]
+
+
+def flagged(source: str, code: str, folder: pathlib.Path) -> list[int]:
+    file = folder / "train.py"
+    file.write_text(source)
+    report = check_paths([file], Settings(folder, frozenset({code})))
+    assert all(f.code == code for f in report.findings), report.findings
+    return [f.span.line for f in report.findings]
