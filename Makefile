@@ -1,0 +1,48 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each does all of its own set-up in .venv.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-all lint docs bench gpu-test clean
+
+demo: $(VENV)/demo
+	-$(BIN)/ddp-lint check --no-cache examples
+	-$(BIN)/ddp-lint verify examples/verdicts.py --nproc 2 --wrap ddp --device cpu
+
+test: lint
+	$(BIN)/python -m pytest --durations=10
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/ddp-lint check src
+
+# The suite on every supported Python that is installed; `verify` is tested where torch 2.13.0 can be had.
+test-all: $(VENV)/dev
+	$(BIN)/tox run
+
+docs: $(VENV)/dev
+	$(BIN)/python -m ddp_lint dev docs
+
+# Downloads public packages to measure on; nothing of them is kept in the repository.
+bench: $(VENV)/dev
+	$(BIN)/python benchmarks/speed.py
+
+gpu-test:
+	$(PYTHON) -m pytest -m gpu -rs tests/verify
+
+$(VENV)/demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) --editable '.[verify]'
+	touch $@
+
+$(VENV)/dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) --editable '.[verify,flake8]' --group dev
+	touch $@
+
+clean:
+	rm -rf $(VENV) .tox build dist .pytest_cache .mypy_cache .ruff_cache .ddp_lint_cache
