@@ -39,8 +39,10 @@ $(VENV)/demo: pyproject.toml constraints.txt
 	$(PIP_INSTALL) --editable '.[verify]'
 	touch $@
 
+# Dependency groups need pip 25.1.
 $(VENV)/dev: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) --upgrade 'pip>=25.1'
 	$(PIP_INSTALL) --editable '.[verify,flake8]' --group dev
 	touch $@
 
