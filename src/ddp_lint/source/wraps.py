@@ -1,0 +1,125 @@
+"""Where a file wraps modules for several ranks, and what comes before and after the wrap."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.knowledge import table
+from ddp_lint.source.module import Module, dotted
+from ddp_lint.source.tree import descendants
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrap:
+    """One wrap: `call` turns the module named `inner` into the wrapped one named `outer` (dotted, '' if unnamed).
+
+    `outer == inner` when the name is rebound or the wrap is in place; otherwise `inner` is the unwrapped twin.
+    """
+
+    kind: str
+    call: cst.Call
+    inner: str
+    outer: str
+
+
+class Wraps:
+    """All wraps of one file, and the order of things around them."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._order = {node: i for i, node in enumerate(descendants(module.tree))}
+        self.all = [w for node in self._order if isinstance(node, cst.Call) for w in self._wraps_of(node)]
+
+    def _wraps_of(self, call: cst.Call) -> Iterator[Wrap]:
+        entry = _wrappers().get(self._module.qualified(call.func))
+        if entry is None:
+            return
+        inner = dotted(argument(call, 0, entry["module"]))
+        outer = inner if entry.get("in_place") else assigned_name(self._module, call)
+        yield Wrap(entry["kind"], call, inner, outer)
+
+    def of(self, name: str, at: cst.CSTNode) -> Wrap | None:
+        """The wrap that made the object that `name` (dotted) stands for at `at`, None when there is none before."""
+        return next((w for w in reversed(self.all) if w.outer == name and self.after(w, at)), None)
+
+    def twin(self, name: str, at: cst.CSTNode) -> Wrap | None:
+        """The wrap whose unwrapped module `name` still is at `at`: another name holds the wrapped one."""
+        for wrap in reversed(self.all):
+            if wrap.inner == name and wrap.outer not in (name, "") and self.after(wrap, at):
+                return wrap
+        return None
+
+    def after(self, wrap: Wrap, at: cst.CSTNode) -> bool:
+        """Whether `at` runs after the wrap on some path, and speaks of the same names.
+
+        In one function: later in the source and not in the other arm of an `if`. Across methods of a class, for
+        names on `self`: the wrap stands in a constructor-like method and `at` in another one.
+        """
+        here, there = self._module.function_of(wrap.call), self._module.function_of(at)
+        if here is there:
+            return self._order[at] > self._order[wrap.call] and not self.exclusive(wrap.call, at)
+        same_class = self._module.class_of(wrap.call) is self._module.class_of(at) is not None
+        return (
+            same_class
+            and wrap.outer.startswith("self.")
+            and here is not None
+            and is_constructor(here.name.value)
+            and there is not None
+            and not is_constructor(there.name.value)
+        )
+
+    def before(self, at: cst.CSTNode, wrap: Wrap) -> bool:
+        """Whether `at` runs before the wrap in the same function."""
+        same = self._module.function_of(wrap.call) is self._module.function_of(at)
+        return same and self._order[at] < self._order[wrap.call] and not self.exclusive(at, wrap.call)
+
+    def exclusive(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+        """Whether the two stand in different arms of one `if`, so that no run reaches both."""
+        arms = {id(a): self._arm(a, first) for a in self._module.ancestors(first) if isinstance(a, cst.If)}
+        for ancestor in self._module.ancestors(second):
+            if id(ancestor) in arms and isinstance(ancestor, cst.If):
+                return arms[id(ancestor)] != self._arm(ancestor, second)
+        return False
+
+    def _arm(self, branch: cst.If, node: cst.CSTNode) -> bool:
+        return any(a is branch.body for a in self._module.ancestors(node))
+
+
+@functools.cache
+def _wrappers() -> dict[str, dict[str, str]]:
+    return {entry["name"]: entry for entry in table("wrappers")["wrapper"]}
+
+
+def argument(call: cst.Call, position: int | None, keyword: str) -> cst.BaseExpression | None:
+    """The value of an argument by keyword, else by position; None when absent or hidden behind a star."""
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == keyword:
+            return arg.value
+    if position is not None and position < len(call.args):
+        if any(arg.star or arg.keyword is not None for arg in call.args[: position + 1]):
+            return None
+        return call.args[position].value
+    return None
+
+
+def assigned_name(module: Module, value: cst.CSTNode) -> str:
+    """The dotted name that a value is assigned to, '' when it is not assigned to one name."""
+    up = module.parent(value)
+    if isinstance(up, cst.IfExp):
+        up = module.parent(up)
+    if isinstance(up, cst.Assign) and len(up.targets) == 1:
+        return dotted(up.targets[0].target)
+    if isinstance(up, cst.AnnAssign):
+        return dotted(up.target)
+    return ""
+
+
+def is_constructor(name: str) -> bool:
+    """Methods that set an object up before it is used: `__init__`, `setup`, `build_model`, `configure_ddp` ..."""
+    return name in ("__init__", "__post_init__", "setup") or name.lstrip("_").startswith(
+        ("init", "setup", "build", "configure", "prepare", "wrap", "create", "make", "load_model")
+    )
