@@ -15,16 +15,11 @@ from ddp_lint.source import Module
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
 
-class Rule:
-    """A visitor of one file.
+class Documented:
+    """What has a code and a page: rules, and the findings about the run itself (DDP0xx).
 
-    The file name gives code and slug (``ddp401_load_without_map_location.py``), the docstring's first line the
-    summary, the rest of it the documentation page. Subclasses define `visit_<Node>` / `leave_<Node>` for LibCST node
-    types and call `report`. One instance is made per file; state lives on it. `start` runs before the walk, `finish`
-    after it.
-
-    A rule names in `triggers` the words of which at least one must occur in a definition for the rule to care for it:
-    definitions (and files) without a trigger of any active rule are not parsed at all.
+    Code and slug come from the file name (``ddp401_load_without_map_location.py``), the summary from the docstring's
+    first line; the docstring is the documentation page.
     """
 
     code: ClassVar[str]
@@ -33,6 +28,25 @@ class Rule:
     confidence: ClassVar[Confidence] = Confidence.HIGH
     #: False: found only when selected by name or with --preview, because its measured precision does not carry it.
     default: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        match = RULE_FILE.search(cls.__module__)
+        if match:
+            cls.code = f"DDP{match[1]}"
+            cls.slug = match[2].replace("_", "-")
+            cls.summary = inspect.cleandoc(cls.__doc__ or "").partition("\n")[0]
+
+
+class Rule(Documented):
+    """A visitor of one file.
+
+    Subclasses define `visit_<Node>` / `leave_<Node>` for LibCST node types and call `report`. One instance is made per
+    file; state lives on it. `start` runs before the walk, `finish` after it.
+
+    A rule names in `triggers` the words of which at least one must occur in a definition for the rule to care for it:
+    definitions (and files) without a trigger of any active rule are not parsed at all.
+    """
+
     #: Words (identifiers) that a definition must contain one of. Empty: the rule sees every definition.
     triggers: ClassVar[tuple[str, ...]] = ()
     #: Words of which the file must contain one besides, e.g. "torch".
@@ -41,13 +55,6 @@ class Rule:
     oracles: ClassVar[tuple[str, ...]] = ()
     #: True where gloo on a CPU cannot show the hazard (TRUTH: "Where gloo and NCCL disagree").
     needs_cuda: ClassVar[bool] = False
-
-    def __init_subclass__(cls) -> None:
-        match = RULE_FILE.search(cls.__module__)
-        if match:
-            cls.code = f"DDP{match[1]}"
-            cls.slug = match[2].replace("_", "-")
-            cls.summary = inspect.cleandoc(cls.__doc__ or "").partition("\n")[0]
 
     def __init__(self, module: Module, emit: Callable[[Finding], None]) -> None:
         self.module = module

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 
-from ddp_lint.rules.base import Rule
+from ddp_lint.rules.base import Documented
 
 #: The sections of every page, in order.
 SECTIONS = (
@@ -27,11 +27,11 @@ _CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 class Page:
     """Summary line and sections (heading to Markdown body) of one rule."""
 
-    rule: type[Rule]
+    rule: type[Documented]
     sections: dict[str, str]
 
     @classmethod
-    def of(cls, rule: type[Rule]) -> Page:
+    def of(cls, rule: type[Documented]) -> Page:
         parts = _HEADING.split(inspect.cleandoc(rule.__doc__ or ""))[1:]
         return cls(rule, {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)})
 

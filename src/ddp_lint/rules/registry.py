@@ -7,25 +7,31 @@ import importlib
 import pkgutil
 
 from ddp_lint import rules
-from ddp_lint.rules.base import RULE_FILE, Rule
+from ddp_lint.rules.base import RULE_FILE, Documented, Rule
+
+
+@functools.cache
+def documented() -> dict[str, type[Documented]]:
+    """Code to class of everything that has a page, in order of codes: the rules, and DDP0xx for the run itself."""
+    found: dict[str, type[Documented]] = {}
+    for info in pkgutil.walk_packages(rules.__path__, rules.__name__ + "."):
+        if RULE_FILE.search(info.name):
+            entry = _documented_in(info.name)
+            found[entry.code] = entry
+    return dict(sorted(found.items()))
 
 
 @functools.cache
 def all_rules() -> dict[str, type[Rule]]:
     """Code to rule class, in order of codes."""
-    found: dict[str, type[Rule]] = {}
-    for info in pkgutil.walk_packages(rules.__path__, rules.__name__ + "."):
-        if RULE_FILE.search(info.name):
-            rule = _rule_of(info.name)
-            found[rule.code] = rule
-    return dict(sorted(found.items()))
+    return {code: entry for code, entry in documented().items() if issubclass(entry, Rule)}
 
 
-def _rule_of(module_name: str) -> type[Rule]:
+def _documented_in(module_name: str) -> type[Documented]:
     module = importlib.import_module(module_name)
-    (rule,) = (
+    (entry,) = (
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Rule) and value.__module__ == module_name
+        if isinstance(value, type) and issubclass(value, Documented) and value.__module__ == module_name
     )
-    return rule
+    return entry

@@ -1,0 +1,1 @@
+"""Findings about the run itself rather than about distributed code."""
