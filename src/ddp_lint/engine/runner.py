@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import pathlib
+import time
 import warnings
+from collections.abc import Sequence
 
 import libcst as cst
 
 from ddp_lint.config import Settings
+from ddp_lint.engine.fingerprints import with_fingerprints
+from ddp_lint.engine.report import FileResult, Report
 from ddp_lint.engine.walk import walk
 from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.project import Project
@@ -17,36 +20,60 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.source import ImportTable, Module, SourceFile, Unreadable
 
-
-@dataclasses.dataclass
-class Report:
-    """The outcome of a run: sorted findings, and what could not be read (path, reason)."""
-
-    findings: list[Finding]
-    errors: list[tuple[str, str]]
+__all__ = ["Report", "check_file", "check_paths", "check_text"]
 
 
-def check_paths(paths: list[pathlib.Path], settings: Settings) -> Report:
+def check_paths(
+    paths: Sequence[pathlib.Path],
+    settings: Settings,
+    *,
+    jobs: int | None = None,
+    cache_dir: pathlib.Path | None = None,
+) -> Report:
+    """Check files. `jobs`: processes, None for as many as pay off; `cache_dir`: where results are kept, None for
+    nowhere. The report is the same whatever `jobs` and the cache say."""
     project = Project(settings.root)
-    report = Report([], [])
-    for path in paths:
-        try:
-            file = SourceFile.read(path, project.shown(path))
-        except Unreadable as e:
-            report.errors.append((project.shown(path), str(e)))
-            continue
-        report.findings += check_file(file, path, project, settings)
-    report.findings.sort(key=lambda f: f.sort_key)
-    return report
+    results = [_check_path(path, project, settings) for path in dict.fromkeys(paths)]
+    return Report.of(results)
+
+
+def check_text(text: str, path: pathlib.Path, settings: Settings) -> Report:
+    """Check text that is not (yet) on disk as if it were the content of `path`: standard input, flake8."""
+    project = Project(settings.root)
+    shown = project.shown(path)
+    file = SourceFile.of_text(shown, text)
+    return Report.of([FileResult(shown, tuple(check_file(file, path, project, settings)))])
+
+
+def _check_path(path: pathlib.Path, project: Project, settings: Settings) -> FileResult:
+    shown = project.shown(path)
+    started = time.perf_counter()
+    try:
+        file = SourceFile.read(path, shown)
+    except Unreadable as e:
+        return FileResult(shown, error=str(e))
+    findings = tuple(check_file(file, path, project, settings))
+    return FileResult(shown, findings, seconds=time.perf_counter() - started)
 
 
 def check_file(file: SourceFile, path: pathlib.Path, project: Project, settings: Settings) -> list[Finding]:
-    kinds = [rule for code, rule in all_rules().items() if code in settings.enabled]
+    """The findings of one file, sorted, with fingerprints, without those that comments or settings suppress."""
+    ignored = settings.ignored_in(path) if hasattr(settings, "ignored_in") else frozenset()
+    active = settings.enabled - ignored
+    findings = [f for f in _raw_findings(file, path, project, active) if f.code not in ignored]
+    if hasattr(settings, "noqa"):
+        from ddp_lint.source import suppressions
+
+        findings = suppressions.apply(file, findings, active, noqa=settings.noqa)
+    return with_fingerprints(findings, file, project.inside(path))
+
+
+def _raw_findings(file: SourceFile, path: pathlib.Path, project: Project, active: frozenset[str]) -> list[Finding]:
+    kinds = [rule for code, rule in all_rules().items() if code in active]
     try:
         tree = cst.parse_module(file.text)
     except cst.ParserSyntaxError as e:
-        span = Span(file.path, e.raw_line, e.raw_column + 1, e.raw_line, e.raw_column + 2)
-        return [Finding("DDP000", "cannot-parse", f"cannot parse: {e.message}", span, Confidence.HIGH)]
+        return [_cannot_parse(file, e.message, e.raw_line, e.raw_column)]
     name, is_package = project.module_name(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -55,7 +82,22 @@ def check_file(file: SourceFile, path: pathlib.Path, project: Project, settings:
     crashes: list[Finding] = []
 
     def crashed(rule: type[Rule], error: Exception) -> None:
-        message = f"rule {rule.code} ({rule.slug}) failed here: {type(error).__name__}: {error}"
-        crashes.append(Finding("DDP001", "rule-crashed", message, Span(file.path, 1, 1, 1, 1), Confidence.HIGH))
+        crashes.append(_rule_crashed(file, rule, error))
 
     return walk(module, kinds, crashed) + crashes
+
+
+def _cannot_parse(file: SourceFile, reason: str, line: int, column: int) -> Finding:
+    span = Span(file.path, max(line, 1), max(column, 0) + 1, max(line, 1), max(column, 0) + 2)
+    return Finding("DDP000", "cannot-parse", f"cannot parse the file: {reason}", span, Confidence.HIGH)
+
+
+def _rule_crashed(file: SourceFile, rule: type[Rule], error: Exception) -> Finding:
+    return Finding(
+        "DDP001",
+        "rule-crashed",
+        f"rule {rule.code} ({rule.slug}) failed on this file: {type(error).__name__}: {error}".replace("\n", " "),
+        Span(file.path, 1, 1, 1, 1),
+        Confidence.HIGH,
+        help="This is a defect of ddp-lint, please report it with this message; the other rules did run.",
+    )

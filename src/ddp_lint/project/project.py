@@ -119,6 +119,13 @@ class Project:
         except ValueError:
             return path.as_posix()
 
+    def inside(self, path: pathlib.Path) -> str:
+        """The path relative to the project's root: what settings and fingerprints go by, wherever one runs from."""
+        try:
+            return path.relative_to(self.root).as_posix()
+        except ValueError:
+            return path.as_posix()
+
     # ---- names of things
 
     def split(self, name: str) -> tuple[ModuleFacts, str] | None:

@@ -23,10 +23,18 @@ class SourceFile:
 
     @classmethod
     def read(cls, file: pathlib.Path, shown_as: str) -> SourceFile:
+        """Raises Unreadable for what is not Python text."""
+        if file.suffix == ".ipynb":
+            raise Unreadable("a notebook, not a Python file: check the output of `jupyter nbconvert --to script` instead")
         try:
             return cls(shown_as, decode(file.read_bytes()))
         except OSError as e:
             raise Unreadable(e.strerror or str(e)) from None
+
+    @classmethod
+    def of_text(cls, shown_as: str, text: str) -> SourceFile:
+        """Text that was decoded already; it may still have a byte order mark and any newlines."""
+        return cls(shown_as, _normalised(text))
 
     @functools.cached_property
     def lines(self) -> list[str]:
@@ -46,4 +54,8 @@ def decode(data: bytes) -> str:
         text = data.decode(encoding)
     except (SyntaxError, LookupError, UnicodeDecodeError) as e:
         raise Unreadable(f"the file cannot be decoded: {e}") from None
+    return _normalised(text)
+
+
+def _normalised(text: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")

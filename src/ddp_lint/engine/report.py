@@ -1,0 +1,59 @@
+"""What a run has to say: findings, files that could not be read, and what the run did."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ddp_lint.findings import Finding
+
+
+@dataclasses.dataclass(frozen=True)
+class FileResult:
+    """The outcome for one file. `error` says, in one line, why the file could not be checked ('' when it was).
+
+    `dependencies` are the questions about other files that the findings rest on, each with the digest of its answer
+    (see `project.Project.recording`).
+    """
+
+    path: str
+    findings: tuple[Finding, ...] = ()
+    error: str = ""
+    digest: str = ""
+    dependencies: tuple[tuple[str, str], ...] = ()
+    seconds: float = 0.0
+    parsed: bool = False
+    cached: bool = False
+
+
+@dataclasses.dataclass
+class Statistics:
+    """What the engine did: how many files it was given, parsed with LibCST, and answered from the cache."""
+
+    files: int = 0
+    parsed: int = 0
+    cached: int = 0
+    #: Seconds of the slowest files, slowest first: (path, seconds).
+    slowest: list[tuple[str, float]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Report:
+    """The outcome of a run: sorted findings, and what could not be read (path, reason); the same for any `jobs`."""
+
+    findings: list[Finding]
+    errors: list[tuple[str, str]]
+    statistics: Statistics = dataclasses.field(default_factory=Statistics)
+
+    @classmethod
+    def of(cls, results: list[FileResult]) -> Report:
+        timed = sorted(((r.path, r.seconds) for r in results if r.seconds), key=lambda item: -item[1])
+        return cls(
+            findings=sorted((f for r in results for f in r.findings), key=lambda f: f.sort_key),
+            errors=sorted((r.path, r.error) for r in results if r.error),
+            statistics=Statistics(
+                files=len(results),
+                parsed=sum(r.parsed for r in results),
+                cached=sum(r.cached for r in results),
+                slowest=timed[:10],
+            ),
+        )
