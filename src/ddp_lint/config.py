@@ -1,9 +1,41 @@
-"""[tool.ddp-lint] -> frozen Settings. One loader for the command line, flake8 and pre-commit."""
+"""[tool.ddp-lint] -> frozen Settings. One loader for the command line, flake8 and pre-commit.
+
+The configuration of a file is that of the nearest folder above it with a `.ddp-lint.toml`, a `ddp-lint.toml`, or a
+`pyproject.toml` that has a `[tool.ddp-lint]` table; nothing is merged from folders further up.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
 import pathlib
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pathspec
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FORMATS = ("full", "concise", "json", "sarif", "github", "gitlab", "junit")
+FILES = (".ddp-lint.toml", "ddp-lint.toml", "pyproject.toml")
+#: Folders that hold no code of the project's own.
+DEFAULT_EXCLUDE = (
+    ".bzr", ".cache", ".ddp_lint_cache", ".direnv", ".eggs", ".git", ".hg", ".ipynb_checkpoints", ".mypy_cache", ".nox",
+    ".pants.d", ".pyenv", ".pytest_cache", ".pytype", ".ruff_cache", ".svn", ".tox", ".venv", ".vscode", "__pycache__",
+    "__pypackages__", "_build", "buck-out", "build", "dist", "node_modules", "site-packages", "venv",
+)  # fmt: skip
+#: Always looked for, and reported unless ignored by name: a file that nobody could check must not look clean.
+_ALWAYS = frozenset({"DDP000", "DDP001"})
+
+
+class ConfigError(Exception):
+    """Wrong configuration or a wrong option; the message is one line that says where and what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,12 +48,426 @@ class Names:
 
 
 @dataclasses.dataclass(frozen=True)
+class Globs:
+    """Patterns in the syntax of .gitignore, relative to `base`."""
+
+    base: pathlib.Path
+    patterns: tuple[str, ...]
+
+    def matches(self, path: pathlib.Path) -> bool:
+        """Whether the file (absolute), or a folder above it and below `base`, is matched."""
+        try:
+            return _spec(self.patterns).match_file(path.relative_to(self.base).as_posix())
+        except ValueError:  # not below base
+            return False
+
+
+@functools.cache
+def _spec(patterns: tuple[str, ...]) -> pathspec.GitIgnoreSpec:
+    return pathspec.GitIgnoreSpec.from_lines(patterns)
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
-    """What one run is told. `enabled` holds rule codes after select, ignore and preview were applied."""
+    """What one run is told about the files of one project.
+
+    `enabled` holds rule codes after select, ignore and preview were applied, `ignored` the codes that were ignored by
+    name. With `noqa` False, `# noqa` comments are left to the caller (flake8).
+    """
 
     root: pathlib.Path
     enabled: frozenset[str]
-    per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = ()
-    exclude: tuple[str, ...] = ()
+    ignored: frozenset[str] = frozenset()
+    per_file_ignores: tuple[tuple[Globs, frozenset[str]], ...] = ()
+    exclude: tuple[Globs, ...] = ()
     target_torch: tuple[int, int] | None = None
     names: Names = Names()
+    noqa: bool = True
+    preview: bool = False
+    force_exclude: bool = False
+    respect_gitignore: bool = True
+    output_format: str | None = None
+    source: pathlib.Path | None = None
+
+    def ignored_in(self, path: pathlib.Path) -> frozenset[str]:
+        """The codes that are not reported for this file (absolute path)."""
+        found = self.ignored
+        for globs, codes in self.per_file_ignores:
+            if globs.matches(path):
+                found |= codes
+        return found
+
+
+# ---- the options, once: what is read, checked, documented and put into the JSON schema
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """A key of the table: `kind` names its type (see `TYPES`), `help` is one line of Markdown."""
+
+    key: str
+    kind: str
+    help: str
+    example: str
+
+
+OPTIONS = (
+    Option(
+        "select", "strings", "Codes, prefixes or slugs to look for, instead of those on by default.", '["DDP1", "DDP4"]'
+    ),
+    Option("extend-select", "strings", "More of them, besides `select` or the default.", '["DDP301"]'),
+    Option("ignore", "strings", "Codes, prefixes or slugs not to look for.", '["DDP002"]'),
+    Option(
+        "per-file-ignores",
+        "ignores",
+        "Patterns, each with the codes not to report for files that match.",
+        '{ "tests/" = ["DDP5"] }',
+    ),
+    Option(
+        "exclude",
+        "strings",
+        "Patterns of files and folders to leave out, instead of the default list.",
+        '["third_party/"]',
+    ),
+    Option("extend-exclude", "strings", "More of them, besides `exclude` or the default.", '["vendor/", "*_pb2.py"]'),
+    Option("force-exclude", "flag", "Leave excluded files out even when they are named on the command line.", "true"),
+    Option("respect-gitignore", "flag", "Leave out what `.gitignore` files leave out. Default: true.", "false"),
+    Option("target-torch", "version", "The oldest PyTorch that the code must run with.", '"2.4"'),
+    Option("preview", "flag", "Also look for what is off by default.", "true"),
+    Option(
+        "rank-expressions",
+        "strings",
+        "Names of this project that hold or return the rank of a process.",
+        '["cfg.dist.rank", "my_rank"]',
+    ),
+    Option(
+        "wrappers",
+        "strings",
+        "Functions or classes of this project that return a model wrapped in DDP or FSDP.",
+        '["myproject.parallel.wrap"]',
+    ),
+    Option(
+        "collectives",
+        "strings",
+        "Functions of this project that all ranks have to call together.",
+        '["myproject.dist.sync_all"]',
+    ),
+    Option("output-format", "format", f"One of {', '.join(f'`{name}`' for name in FORMATS)}.", '"concise"'),
+)
+
+#: kind -> (what a message calls it, its JSON schema)
+TYPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "strings": ("a list of strings", {"type": "array", "items": {"type": "string"}}),
+    "flag": ("true or false", {"type": "boolean"}),
+    "version": ('a version as a string, such as "2.4"', {"type": "string", "pattern": r"^\d+\.\d+(\.\d+)?$"}),
+    "format": (f"one of {', '.join(FORMATS)}", {"enum": list(FORMATS)}),
+    "ignores": (
+        "a table of lists of strings",
+        {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
+    ),
+}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of the table, for editors."""
+    properties = {o.key: {"description": o.help, **TYPES[o.kind][1]} for o in OPTIONS}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Configuration of ddp-lint",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+# ---- finding and reading the table
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The checked content of a configuration file; `file` is None where there is none."""
+
+    file: pathlib.Path | None
+    values: Mapping[str, Any]
+    text: str = ""
+
+    @property
+    def base(self) -> pathlib.Path:
+        """The folder that the table's patterns are relative to."""
+        return self.file.parent if self.file else pathlib.Path.cwd()
+
+    def error(self, key: str, message: str) -> ConfigError:
+        return ConfigError(f"{_place(self.file, _line_of(self.text, key))}: {message}")
+
+
+EMPTY = Table(None, {})
+
+
+@functools.cache
+def table_for(folder: pathlib.Path) -> Table:
+    """The table of the nearest configuration file at or above `folder` (absolute)."""
+    for name in FILES:
+        file = folder / name
+        if file.is_file():
+            table = read_table(file)
+            if table is not None:
+                return table
+    return EMPTY if folder.parent == folder else table_for(folder.parent)
+
+
+def read_table(file: pathlib.Path) -> Table | None:
+    """The checked table of one file; None for a pyproject.toml without one. Raises ConfigError."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        values: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise ConfigError(f"{_shown(file)}: not valid TOML: {e}") from None
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{_shown(file)}: cannot be read: {getattr(e, 'strerror', None) or e}") from None
+    if file.name == "pyproject.toml":
+        tool = values.get("tool")
+        values = tool.get("ddp-lint") if isinstance(tool, dict) else None
+        if values is None:
+            return None
+    table = Table(file, values, text)
+    if not isinstance(values, dict):
+        raise table.error("ddp-lint", "[tool.ddp-lint] must be a table")
+    for key, value in values.items():
+        _check(table, key, value)
+    return table
+
+
+def _check(table: Table, key: str, value: object) -> None:
+    option = next((o for o in OPTIONS if o.key == key), None)
+    if option is None:
+        known = [o.key for o in OPTIONS]
+        raise table.error(key, f"unknown key '{key}'{did_you_mean(key, known)} (known: {', '.join(known)})")
+    if not _is(option.kind, value):
+        raise table.error(
+            key, f"'{key}' must be {TYPES[option.kind][0]}, not {_toml(value)}; write {key} = {option.example}"
+        )
+
+
+def _is(kind: str, value: object) -> bool:
+    if kind == "strings":
+        return isinstance(value, list) and all(isinstance(v, str) for v in value)
+    if kind == "flag":
+        return isinstance(value, bool)
+    if kind == "version":
+        return isinstance(value, str) and re.fullmatch(r"\d+\.\d+(\.\d+)?", value) is not None
+    if kind == "format":
+        return value in FORMATS
+    return isinstance(value, dict) and all(_is("strings", v) for v in value.values())
+
+
+def _toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _line_of(text: str, key: str) -> int | None:
+    """The line of a key in the source text: below the table's own header where there is one."""
+    lines = text.splitlines()
+    name = rf"""["']?{re.escape(key)}["']?"""
+    header = next((n for n, line in enumerate(lines) if re.match(r"\s*\[\s*tool\s*\.\s*[\"']?ddp-lint", line)), 0)
+    pattern = re.compile(
+        rf"\s*(tool\.ddp-lint\.)?{name}\s*[=.]|\s*\[\s*(tool\s*\.\s*[\"']?ddp-lint[\"']?\s*\.\s*)?{name}\s*[\].]"
+    )
+    for number in range(header, len(lines)):
+        if pattern.match(lines[number]):
+            return number + 1
+    return header + 1 if lines else None
+
+
+def _place(file: pathlib.Path | None, line: int | None) -> str:
+    return f"{_shown(file)}:{line}" if line else _shown(file)
+
+
+def _shown(file: pathlib.Path | None) -> str:
+    if file is None:
+        return "command line"
+    try:
+        return file.relative_to(pathlib.Path.cwd()).as_posix()
+    except ValueError:
+        return str(file)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the nearest known word, else ''."""
+    near = difflib.get_close_matches(word, list(known), 1, 0.5)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+# ---- codes
+
+
+def codes_of(selector: str) -> frozenset[str]:
+    """The codes that a code, prefix, slug or ALL stands for. Raises ConfigError with the nearest name."""
+    from ddp_lint.rules.registry import documented
+
+    known = documented()
+    prefix = "DDP" if selector.upper() == "ALL" else selector.upper()
+    found = {code for code, rule in known.items() if code.startswith(prefix or "?") or rule.slug == selector.lower()}
+    if not found:
+        slugs = [rule.slug for rule in known.values()]
+        near = did_you_mean(selector.lower(), slugs) or did_you_mean(prefix, known)
+        raise ConfigError(f"no rule is called '{selector}'{near or '; `ddp-lint rule --all` shows them'}")
+    return frozenset(found)
+
+
+def enabled_codes(select: Iterable[str] | None, ignore: Iterable[str], preview: bool) -> frozenset[str]:
+    """The codes to look for.
+
+    None selects what is on by default. A full code or a slug selects its rule in any case; a prefix those of its rules
+    that are on by default, all of them with `preview`. Where select and ignore name the same rule the longer name
+    wins, and ignore between equals. Raises ConfigError.
+    """
+    from ddp_lint.rules.registry import documented
+
+    known = documented()
+    default = frozenset(code for code, rule in known.items() if rule.default or preview)
+    steps = [(_specificity(s), False, _selected(s, default)) for s in select or ()]
+    steps += [(_specificity(s), True, codes_of(s)) for s in ignore]
+    chosen = _ALWAYS | (default if select is None else frozenset())
+    for _, ignored, codes in sorted(steps, key=lambda step: step[:2]):
+        chosen = chosen - codes if ignored else chosen | codes
+    return chosen
+
+
+def _selected(selector: str, default: frozenset[str]) -> frozenset[str]:
+    codes = codes_of(selector)
+    if _specificity(selector) == _EXACT:
+        return codes
+    if not codes & default:
+        names = ", ".join(sorted(codes))
+        raise ConfigError(f"all rules of '{selector}' are off by default: add --preview, or name them ({names})")
+    return codes & default
+
+
+_EXACT = len("DDP000")
+
+
+def _specificity(selector: str) -> int:
+    """The length of a prefix, with ALL as the shortest; slugs are as exact as codes."""
+    if selector.upper() == "ALL":
+        return 0
+    return len(selector) if re.fullmatch(r"DDP\d{0,2}", selector.upper()) else _EXACT
+
+
+# ---- settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Overrides:
+    """What the command line (or flake8) says; None and empty leave it to the file."""
+
+    select: tuple[str, ...] | None = None
+    extend_select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    preview: bool | None = None
+    exclude: tuple[str, ...] | None = None
+    extend_exclude: tuple[str, ...] = ()
+    force_exclude: bool | None = None
+    output_format: str | None = None
+    noqa: bool = True
+    #: Read this file, whatever is near the files that are checked.
+    config: pathlib.Path | None = None
+    #: Read no file.
+    isolated: bool = False
+
+
+class Configuration:
+    """The settings of every folder, under the overrides of this run. Folders that agree share one Settings object."""
+
+    def __init__(self, overrides: Overrides = Overrides()) -> None:
+        self._overrides = overrides
+        self._settings: dict[tuple[pathlib.Path | None, pathlib.Path], Settings] = {}
+
+    def of(self, folder: pathlib.Path) -> Settings:
+        """The settings for files in `folder` (absolute). Raises ConfigError."""
+        from ddp_lint.project import Project
+
+        table, root = self._table(folder), Project.root_of(folder)
+        key = (table.file, root)
+        if key not in self._settings:
+            self._settings[key] = _settings(table, root, self._overrides)
+        return self._settings[key]
+
+    def _table(self, folder: pathlib.Path) -> Table:
+        if self._overrides.isolated:
+            return EMPTY
+        if self._overrides.config is None:
+            return table_for(folder)
+        table = read_table(self._overrides.config.resolve())
+        if table is None:
+            raise ConfigError(f"{self._overrides.config}: there is no [tool.ddp-lint] table in it")
+        return table
+
+
+def _settings(table: Table, root: pathlib.Path, over: Overrides) -> Settings:
+    values = table.values
+    preview = values.get("preview", False) if over.preview is None else over.preview
+    ignore: list[str]
+    if over.select is None:
+        select = None if "select" not in values else [*values["select"]]
+        extend = [*_known(table, "extend-select"), *over.extend_select]
+        ignore = [*_known(table, "ignore"), *over.ignore]
+        _known(table, "select")
+    else:
+        select, extend, ignore = [*over.select], [*over.extend_select], [*over.ignore]
+    enabled = enabled_codes(select, ignore, preview)
+    if extend:
+        enabled |= enabled_codes(extend, ignore, preview)
+    torch = values.get("target-torch")
+    return Settings(
+        root=root,
+        enabled=enabled,
+        ignored=frozenset(code for name in ignore for code in codes_of(name)) - enabled,
+        per_file_ignores=_per_file_ignores(table),
+        exclude=_exclude(table, over),
+        target_torch=(int(torch.split(".")[0]), int(torch.split(".")[1])) if torch else None,
+        names=Names(
+            tuple(values.get("rank-expressions", ())),
+            tuple(values.get("wrappers", ())),
+            tuple(values.get("collectives", ())),
+        ),
+        noqa=over.noqa,
+        preview=preview,
+        force_exclude=values.get("force-exclude", False) if over.force_exclude is None else over.force_exclude,
+        respect_gitignore=values.get("respect-gitignore", True),
+        output_format=over.output_format or values.get("output-format"),
+        source=table.file,
+    )
+
+
+def _known(table: Table, key: str) -> list[str]:
+    """The selectors under a key of the table, each of which must mean something."""
+    for selector in (selectors := table.values.get(key, [])):
+        _codes_in(table, key, selector)
+    return list(selectors)
+
+
+def _codes_in(table: Table, key: str, selector: str) -> frozenset[str]:
+    try:
+        return codes_of(selector)
+    except ConfigError as e:
+        raise table.error(key, f"in '{key}': {e}") from None
+
+
+def _per_file_ignores(table: Table) -> tuple[tuple[Globs, frozenset[str]], ...]:
+    found = []
+    for pattern, selectors in table.values.get("per-file-ignores", {}).items():
+        codes = frozenset(code for s in selectors for code in _codes_in(table, "per-file-ignores", s))
+        found.append((Globs(table.base, (pattern,)), codes))
+    return tuple(found)
+
+
+def _exclude(table: Table, over: Overrides) -> tuple[Globs, ...]:
+    """Patterns of the file are relative to its folder, those of the command line to the working directory."""
+    here = pathlib.Path.cwd()
+    if over.exclude is not None:
+        found = [Globs(here, over.exclude)]
+    else:
+        found = [Globs(table.base, tuple(table.values.get("exclude", DEFAULT_EXCLUDE)))]
+    found.append(Globs(table.base, tuple(table.values.get("extend-exclude", ()))))
+    found.append(Globs(here, over.extend_exclude))
+    return tuple(globs for globs in found if globs.patterns)

@@ -1,0 +1,219 @@
+"""Comments that excuse a finding: `# noqa`, `# ddp-lint: ignore[...]`, `# ddp-lint: ignore-file[...]`.
+
+Comments are found with Python's tokenizer, so that the same words inside a string are just a string. A comment covers
+its line; `# ddp-lint: ignore` on a line of its own also covers the statement below it. A finding is suppressed when any
+line of its primary span is covered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Iterator
+
+from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Fix, Span
+from ddp_lint.rules.registry import documented
+from ddp_lint.source.file import SourceFile
+
+# flake8's own pattern, so that both doors read a comment alike: codes follow the colon, anything else makes it bare.
+_NOQA = re.compile(r"#\s*(?P<file>flake8[:=]\s*)?noqa(?::\s?(?P<codes>(?:[A-Z]+[0-9]+(?:[,\s]+)?)+))?", re.IGNORECASE)
+_OURS = re.compile(r"#\s*ddp-lint:\s*(?P<verb>[\w-]*)\s*(?:\[(?P<codes>[^\]#]*)\])?", re.IGNORECASE)
+_MAYBE = re.compile(r"noqa|ddp-lint\s*:", re.IGNORECASE)
+#: Words whose presence makes an unused suppression possible.
+_MAYBE_UNUSED = re.compile(r"noqa.*DDP|ddp-lint\s*:", re.IGNORECASE)
+_VERBS = ("ignore", "ignore-file")
+_TOOL = ("DDP000", "DDP001", "DDP002")
+
+
+@dataclasses.dataclass
+class Suppression:
+    """One comment. `codes` is empty for all codes; `first`..`last` are the lines it covers, the whole file for 0..inf.
+
+    `used` collects those of `codes` that suppressed a finding ('' for a comment without codes).
+    """
+
+    kind: str  # "noqa", "ignore", or a word after "ddp-lint:" that means nothing
+    at: Span
+    codes: tuple[str, ...]
+    first: float
+    last: float
+    used: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def noqa(self) -> bool:
+        return self.kind == "noqa"
+
+    def covers(self, finding: Finding) -> bool:
+        """Whether the comment suppresses the finding; remembers by which of its codes."""
+        if self.kind not in ("noqa", "ignore") or self.first > finding.span.end_line or self.last < finding.span.line:
+            return False
+        if not self.codes:
+            # A bare comment means the hazard on its line, never the remark that a comment beside it is unused.
+            hit = {""} if finding.code != "DDP002" else set()
+        else:
+            hit = {code for code in self.codes if _matches(code, finding)}
+        self.used |= hit
+        return bool(hit)
+
+
+def apply(file: SourceFile, findings: list[Finding], active: frozenset[str], *, noqa: bool = True) -> list[Finding]:
+    """The findings that no comment suppresses, and a DDP002 for every comment that suppresses nothing.
+
+    `active` are the codes that were looked for in this file: a suppression of another code is not called unused.
+    With `noqa` False, `# noqa` hides nothing (flake8 does that itself) but an unused one is still reported.
+    """
+    if not (_MAYBE.search(file.text) if findings else _MAYBE_UNUSED.search(file.text)):
+        return findings
+    comments = list(suppressions(file))
+    left = [f for f in findings if not _suppressed(f, comments, noqa)]
+    if "DDP002" in active:
+        unused = [f for comment in comments for f in _unused(comment, file, active)]
+        left += [f for f in unused if not _suppressed(f, comments, noqa)]
+    return left
+
+
+def suppressions(file: SourceFile) -> Iterator[Suppression]:
+    """All suppressing comments of a file."""
+    for token, last in _comments(file):
+        line, column = token.start
+        for start, end, kind, whole_file, codes in _parts(token.string):
+            at = Span(file.path, line, column + start + 1, line, column + end + 1)
+            if whole_file:
+                yield Suppression(kind, at, codes, 0, float("inf"))
+            else:
+                yield Suppression(kind, at, codes, line, line if kind == "noqa" else last)
+
+
+def _parts(comment: str) -> Iterator[tuple[int, int, str, bool, tuple[str, ...]]]:
+    """(start, end, kind, for the whole file?, codes) of each suppression in one comment token.
+
+    One token may hold several, each begun by its own `#`; a suppression ends where the next `#` begins.
+    """
+    starts = [m.start() for m in re.finditer("#", comment)]
+    for start, end in zip(starts, [*starts[1:], len(comment)], strict=True):
+        part = comment[start:end].rstrip()
+        if ours := _OURS.match(part):
+            verb = ours["verb"].lower()
+            codes = tuple(c.strip() for c in (ours["codes"] or "").split(",") if c.strip())
+            yield start, start + len(part), "ignore" if verb in _VERBS else verb, verb == "ignore-file", codes
+        elif noqa := _NOQA.match(part):
+            codes = tuple(c for c in re.split(r"[,\s]+", noqa["codes"] or "") if c)
+            yield start, start + len(part), "noqa", bool(noqa["file"]), codes
+
+
+def _comments(file: SourceFile) -> Iterator[tuple[tokenize.TokenInfo, int]]:
+    """Comments that may suppress, each with the last line that it covers; it covers from its own line on.
+
+    A comment beside code covers that line. One on a line of its own covers the statement line below it (a call over
+    five lines is one), decorators included; within brackets, the line below it. Where the tokenizer gives up, the rest
+    of the file has no comments: what it cannot read, no rule has read either.
+    """
+    above: list[tokenize.TokenInfo] = []  # own-line comments that wait for their statement
+    inside: list[tokenize.TokenInfo] = []  # own-line comments within brackets
+    started = decorated = False
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(file.text).readline):
+            if token.type in _LAYOUT:
+                continue
+            if token.type == tokenize.COMMENT:
+                if not _MAYBE.search(token.string):
+                    continue
+                if file.lines[token.start[0] - 1][: token.start[1]].strip():
+                    yield token, token.start[0]
+                else:
+                    (inside if started else above).append(token)
+            elif token.type == tokenize.NEWLINE:
+                if not decorated:
+                    yield from ((comment, token.end[0]) for comment in above)
+                    above.clear()
+                started = decorated = False
+            else:
+                decorated = decorated or (not started and token.string == "@")
+                started = True
+                yield from ((comment, token.start[0]) for comment in inside)
+                inside.clear()
+    except (tokenize.TokenError, SyntaxError):
+        pass
+    yield from ((comment, comment.start[0]) for comment in [*above, *inside])
+
+
+_LAYOUT = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+
+
+def _suppressed(finding: Finding, comments: Iterable[Suppression], noqa: bool) -> bool:
+    covering = [c for c in comments if c.covers(finding)]
+    return any(noqa or not c.noqa for c in covering)
+
+
+def _matches(code: str, finding: Finding) -> bool:
+    return finding.code.startswith(code.upper()) or finding.slug == code.lower()
+
+
+# ---- unused ones
+
+
+def _unused(comment: Suppression, file: SourceFile, active: frozenset[str]) -> Iterator[Finding]:
+    """The DDP002 findings about one comment: at most one."""
+    if comment.kind not in ("noqa", "ignore"):
+        near = difflib.get_close_matches(comment.kind, _VERBS, 1, 0.4)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        message = f"'ddp-lint: {comment.kind}' suppresses nothing: 'ignore' and 'ignore-file' do{hint}"
+        yield _finding(comment, message, None)
+        return
+    if not comment.codes:
+        if not comment.noqa and not comment.used and _all_ran("DDP", active):
+            message = "this comment suppresses nothing: there is no finding here"
+            yield _finding(comment, message, _without(comment, file))
+        return
+    ours = [code for code in comment.codes if not comment.noqa or code.upper().startswith("DDP")]
+    unknown = [code for code in ours if not _codes_of(code)]
+    idle = [code for code in ours if code not in comment.used and code not in unknown and _all_ran(code, active)]
+    if unknown:
+        yield _finding(comment, f"no rule is called {_list(unknown)}", _without(comment, file, unknown))
+    if idle:
+        message = f"{_list(idle)} is suppressed here, but there is no such finding"
+        yield _finding(comment, message, _without(comment, file, idle))
+
+
+def _codes_of(code: str) -> list[str]:
+    """The codes that a code, prefix or slug in a comment stands for."""
+    known = documented()
+    return [c for c, rule in known.items() if c.startswith(code.upper()) or rule.slug == code.lower()]
+
+
+def _all_ran(code: str, active: frozenset[str]) -> bool:
+    """Whether this run has looked for all that the suppression is for, as far as it is on by default."""
+    known = documented()
+    codes = [c for c in _codes_of(code) if c not in _TOOL]
+    wanted = codes if len(codes) == 1 else [c for c in codes if known[c].default]
+    return bool(wanted) and active.issuperset(wanted)
+
+
+def _list(codes: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(codes[:-1]), codes[-1]]))
+
+
+def _finding(comment: Suppression, message: str, fix: Fix | None) -> Finding:
+    return Finding("DDP002", "unused-suppression", message, comment.at, Confidence.HIGH, fix=fix)
+
+
+def _without(comment: Suppression, file: SourceFile, codes: Iterable[str] = ()) -> Fix:
+    """Remove codes from a comment; the comment, with its reason, when none is left; its line, when that is empty."""
+    at, line = comment.at, file.lines[comment.at.line - 1]
+    keep = [code for code in comment.codes if code not in set(codes)]
+    if keep:
+        text = line[at.column - 1 : at.end_column - 1]
+        begin = text.index(comment.codes[0])
+        end = text.index(comment.codes[-1], begin) + len(comment.codes[-1])
+        span = dataclasses.replace(at, column=at.column + begin, end_column=at.column + end)
+        return Fix("remove the codes that are not needed", Applicability.SAFE, (Edit(span, ", ".join(keep)),))
+    before, after = line[: at.column - 1].rstrip(), line[at.end_column - 1 :].strip()
+    if not before and not after:
+        span = Span(at.path, at.line, 1, at.line + 1, 1)
+    else:
+        end_column = at.end_column if after else len(line) + 1
+        span = Span(at.path, at.line, at.column if after else len(before) + 1, at.line, end_column)
+    return Fix("remove the comment", Applicability.SAFE, (Edit(span, ""),))
