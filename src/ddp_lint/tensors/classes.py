@@ -1,0 +1,267 @@
+"""What the attributes of an `nn.Module` are: parameters, buffers, layers. Read from `ast`, across the project's files."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import functools
+import re
+from collections.abc import Iterator
+
+from ddp_lint.knowledge import canonical
+from ddp_lint.project import ModuleFacts, Project
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.tensors.operations import layer_kind, names
+
+_BASES_LIMIT = 24
+_MODULE_NAME = re.compile(r"(Module|Layer|Block|Model|Net|Encoder|Decoder|Loss|Criterion|Embedding|Attention)\w{0,3}$")
+
+
+class Role(enum.Enum):
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    LAYER = "layer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+    """What an attribute of a module is. `maker`: canonical name of the class or function that made it, '' if unknown;
+    `value`: the expression that it was assigned; `method`: where."""
+
+    role: Role
+    maker: str
+    value: ast.expr | None
+    method: str
+    facts: ModuleFacts
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModuleClass:
+    """A class that derives from `torch.nn.Module`, with its attributes and methods and those of its project bases."""
+
+    name: str
+    facts: ModuleFacts
+    node: ast.ClassDef
+    bases: tuple[ModuleClass, ...]
+
+    @property
+    def lineage(self) -> Iterator[ModuleClass]:
+        """The class and its project bases, nearest first."""
+        yield self
+        for base in self.bases:
+            yield from base.lineage
+
+    @functools.cached_property
+    def attributes(self) -> dict[str, tuple[Attribute, ...]]:
+        """Name to everything that is assigned to it, for parameters, buffers and layers."""
+        found: dict[str, list[Attribute]] = {}
+        for cls in self.lineage:
+            for name, attribute in _own_attributes(cls):
+                found.setdefault(name, []).append(attribute)
+        return {name: tuple(attributes) for name, attributes in found.items()}
+
+    def attribute(self, name: str) -> Attribute | None:
+        """What `self.name` is, None when unknown or when it is several things in turn."""
+        found = self.attributes.get(name, ())
+        return found[0] if found and len({a.role for a in found}) == 1 else None
+
+    @functools.cached_property
+    def methods(self) -> dict[str, tuple[ModuleClass, ast.FunctionDef]]:
+        """Method name to the class that defines it and the definition, by Python's order of bases."""
+        found: dict[str, tuple[ModuleClass, ast.FunctionDef]] = {}
+        for cls in self.lineage:
+            for item in cls.node.body:
+                if isinstance(item, ast.FunctionDef):
+                    found.setdefault(item.name, (cls, item))
+        return found
+
+    @functools.cached_property
+    def forward_methods(self) -> dict[str, tuple[str, ...]]:
+        """Methods that run in every training forward, with the chain of calls that leads to each from `forward`.
+
+        Calls under no_grad, or in a branch that evaluation alone takes, lead nowhere.
+        """
+        reached: dict[str, tuple[str, ...]] = {}
+        queue: list[tuple[str, tuple[str, ...]]] = [("forward", ())]
+        while queue:
+            name, chain = queue.pop(0)
+            if name in reached or name not in self.methods:
+                continue
+            cls, node = self.methods[name]
+            if any(without_gradient(d, cls.facts) for d in node.decorator_list):
+                continue
+            reached[name] = chain
+            queue += [(called, (*chain, name)) for called in self_calls(node, cls.facts)]
+        return reached
+
+
+class ModuleClasses:
+    """The `nn.Module` classes of one file and of what it imports from its project."""
+
+    def __init__(self, facts: ModuleFacts, project: Project | None) -> None:
+        self._facts = facts
+        self._project = project
+        self._known: dict[str, ModuleClass | None] = {}
+        self._here = {n.name: n for n in ast.walk(facts.tree) if isinstance(n, ast.ClassDef)}
+
+    def named(self, name: str) -> ModuleClass | None:
+        """The module class of that name in this file; None when there is none, or when it is no module."""
+        node = self._here.get(name)
+        return self._built(self._facts, node) if node is not None else None
+
+    def imported(self, qualified: str) -> ModuleClass | None:
+        """The module class of the project that a canonical dotted name stands for."""
+        if self._project is None or not qualified:
+            return None
+        found = self._project.split(qualified)
+        if found is None:
+            return None
+        facts, rest = found
+        node = facts.definitions.get(rest)
+        return self._built(facts, node) if isinstance(node, ast.ClassDef) else None
+
+    def resolve(self, name: str, facts: ModuleFacts) -> ModuleClass | None:
+        """The module class that a dotted name means inside a file of the project."""
+        if facts is self._facts and name in self._here:
+            return self._built(facts, self._here[name])
+        if name in facts.definitions:
+            node = facts.definitions[name]
+            return self._built(facts, node) if isinstance(node, ast.ClassDef) else None
+        return self.imported(self.qualified(name, facts))
+
+    def qualified(self, name: str, facts: ModuleFacts) -> str:
+        """The canonical dotted name of a name inside a file of the project; '' when it was not imported."""
+        target = facts.imports.resolve(name) if name else None
+        if target is None:
+            return ""
+        return canonical(self._project.canonical(target) if self._project else target)
+
+    def _built(self, facts: ModuleFacts, node: ast.ClassDef) -> ModuleClass | None:
+        key = f"{facts.file.path}:{node.lineno}:{node.name}"
+        if key not in self._known:
+            self._known[key] = None  # a class that derives from itself through a cycle of names is no module
+            if len(self._known) < _BASES_LIMIT * 64:
+                self._known[key] = self._build(facts, node)
+        return self._known[key]
+
+    def _build(self, facts: ModuleFacts, node: ast.ClassDef) -> ModuleClass | None:
+        bases: list[ModuleClass] = []
+        is_module = unknown_base = False
+        for base in node.bases:
+            written = dotted_ast(base.value if isinstance(base, ast.Subscript) else base)
+            qualified = self.qualified(written, facts)
+            if qualified in names("layers", "not_modules") or written in names("layers", "not_modules"):
+                continue
+            if qualified in names("layers", "modules") or layer_kind(qualified):
+                is_module = True
+                continue
+            project_base = self.resolve(written, facts) if written != node.name else None
+            if project_base is not None:
+                bases.append(project_base)
+            elif written not in facts.definitions and bool(_MODULE_NAME.search(written)):
+                unknown_base = True  # an external class by a module's name: its `forward` decides
+        has_forward = any(isinstance(i, ast.FunctionDef) and i.name == "forward" for i in node.body)
+        if is_module or bases or (unknown_base and has_forward and not _is_static(node)):
+            return ModuleClass(node.name, facts, node, tuple(bases))
+        return None
+
+
+def _is_static(node: ast.ClassDef) -> bool:
+    """Whether `forward` is a static method: an autograd function, not a module."""
+    return any(
+        isinstance(item, ast.FunctionDef)
+        and item.name == "forward"
+        and any(dotted_ast(d) == "staticmethod" for d in item.decorator_list)
+        for item in node.body
+    )
+
+
+def _own_attributes(cls: ModuleClass) -> Iterator[tuple[str, Attribute]]:
+    for method in cls.node.body:
+        if not isinstance(method, ast.FunctionDef):
+            continue
+        for node in ast.walk(method):
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    name = dotted_ast(target)
+                    if name.startswith("self.") and name.count(".") == 1:
+                        attribute = _attribute(node.value, method.name, cls)
+                        if attribute is not None:
+                            yield name[5:], attribute
+            elif isinstance(node, ast.Call):
+                registered = _registered(node, method.name, cls)
+                if registered is not None:
+                    yield registered
+
+
+def _attribute(value: ast.expr, method: str, cls: ModuleClass) -> Attribute | None:
+    if isinstance(value, ast.IfExp):
+        return _attribute(value.body, method, cls) or _attribute(value.orelse, method, cls)
+    if not isinstance(value, ast.Call):
+        return None
+    written = dotted_ast(value.func)
+    maker = canonical(cls.facts.imports.resolve(written) or written)
+    if maker in ("torch.nn.Parameter", "torch.nn.UninitializedParameter"):
+        return Attribute(Role.PARAMETER, maker, value, method, cls.facts)
+    if maker == "torch.nn.Buffer":
+        return Attribute(Role.BUFFER, maker, value, method, cls.facts)
+    last = written.rpartition(".")[2]
+    if layer_kind(maker) or (last[:1].isupper() and written and not written.startswith("self.")):
+        return Attribute(Role.LAYER, maker, value, method, cls.facts)
+    return None
+
+
+def _registered(call: ast.Call, method: str, cls: ModuleClass) -> tuple[str, Attribute] | None:
+    role = {
+        "self.register_buffer": Role.BUFFER,
+        "self.register_parameter": Role.PARAMETER,
+        "self.add_module": Role.LAYER,
+        "self.register_module": Role.LAYER,
+    }.get(dotted_ast(call.func))
+    if role is None or not call.args or not isinstance(call.args[0], ast.Constant):
+        return None
+    value = call.args[1] if len(call.args) > 1 else None
+    if isinstance(value, ast.Constant):  # register_parameter("bias", None)
+        return None
+    maker = ""
+    if isinstance(value, ast.Call):
+        written = dotted_ast(value.func)
+        maker = canonical(cls.facts.imports.resolve(written) or written)
+    return str(call.args[0].value), Attribute(role, maker, value, method, cls.facts)
+
+
+def without_gradient(expression: ast.expr, facts: ModuleFacts) -> bool:
+    """Whether a decorator or a `with` item turns gradients off: ``torch.no_grad()``, ``torch.inference_mode``."""
+    callee = expression.func if isinstance(expression, ast.Call) else expression
+    name = canonical(facts.imports.resolve(dotted_ast(callee)) or "")
+    if name == "torch.set_grad_enabled":
+        return (
+            isinstance(expression, ast.Call)
+            and bool(expression.args)
+            and (isinstance(expression.args[0], ast.Constant) and expression.args[0].value is False)
+        )
+    return name in names("no_grad", "names")
+
+
+def self_calls(function: ast.FunctionDef, facts: ModuleFacts) -> list[str]:
+    """Attributes of `self` that a function uses (methods that it calls) with gradients on, outside evaluation."""
+    found: list[str] = []
+    stack: list[ast.AST] = list(function.body)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.With) and any(without_gradient(i.context_expr, facts) for i in node.items):
+            continue
+        if isinstance(node, ast.If) and _is_not_training(node.test):
+            stack.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Attribute):  # also `checkpoint(self.block, x)`: a reference is as good as a call
+            name = dotted_ast(node)
+            if name.startswith("self.") and name.count(".") == 1:
+                found.append(name[5:])
+        stack.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def _is_not_training(test: ast.expr) -> bool:
+    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and dotted_ast(test.operand) == "self.training"

@@ -1,0 +1,131 @@
+"""Under which conditions a line runs: gradients off, evaluation only, logging only, outside of compiled graphs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.tensors.operations import names
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def without_gradient(module: Module, node: cst.CSTNode) -> bool:
+    """Whether gradients are off at `node`: inside ``with torch.no_grad()``, or in a function decorated with it."""
+    for up in (node, *module.ancestors(node)):
+        if isinstance(up, cst.With) and any(turns_off_gradient(module, item.item) for item in up.items):
+            return True
+        if isinstance(up, cst.FunctionDef) and any(turns_off_gradient(module, d.decorator) for d in up.decorators):
+            return True
+    return False
+
+
+def turns_off_gradient(module: Module, expression: cst.BaseExpression) -> bool:
+    """``torch.no_grad()``, ``torch.inference_mode``, ``torch.set_grad_enabled(False)``, bare or called."""
+    callee = expression.func if isinstance(expression, cst.Call) else expression
+    name = module.qualified(callee)
+    if name == "torch.set_grad_enabled":
+        return isinstance(expression, cst.Call) and any(dotted(a.value) == "False" for a in expression.args)
+    return name in names("no_grad", "names")
+
+
+def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
+    """Whether training does not come by: `if not self.training:`, the other arm of `if self.training:`, what follows
+    an `if self.training:` that returns, and functions and branches named after evaluation or inference."""
+    for test, taken in conditions(module, node):
+        bare, negated = _without_not(test)
+        if dotted(bare).rpartition(".")[2] == "training" and taken == negated:
+            return True
+        if taken and not negated and _words(test) & names("branches", "evaluation"):
+            return True
+    function = module.function_of(node)
+    return function is not None and bool(words_of(function.name.value) & names("branches", "evaluation"))
+
+
+def logging_only(module: Module, node: cst.CSTNode) -> bool:
+    """Whether the line stands in a branch or a function whose condition or name speaks of logging or debugging."""
+    if any(taken and _words(test) & names("branches", "logging") for test, taken in conditions(module, node)):
+        return True
+    function = module.function_of(node)
+    return function is not None and bool(words_of(function.name.value) & names("branches", "logging"))
+
+
+def outside_of_graphs(module: Module, node: cst.CSTNode) -> bool:
+    """Whether the author keeps the line out of compiled, traced or scripted code by a test of `is_compiling()`."""
+    for test, taken in conditions(module, node):
+        _, negated = _without_not(test)
+        if names("branches", "tracing") & {module.qualified(n) for n in _names_in(test)} and taken == negated:
+            return True
+    return False
+
+
+def inside_graphs(module: Module, node: cst.CSTNode) -> bool:
+    """Whether the line stands in the arm that `if torch.compiler.is_compiling():` keeps for compiled code."""
+    for test, taken in conditions(module, node):
+        bare, negated = _without_not(test)
+        asked = module.qualified(bare.func) if isinstance(bare, cst.Call) else ""
+        if asked.endswith("compiling") and asked in names("branches", "tracing") and taken != negated:
+            return True
+    return False
+
+
+def conditions(module: Module, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """The tests that decide whether `node` runs, each with the outcome that it needs, innermost first.
+
+    A statement after ``if test: return`` needs the test to fail.
+    """
+    below: cst.CSTNode = node
+    for up in module.ancestors(node):
+        if isinstance(up, (cst.If, cst.IfExp)) and below is not up.test:
+            yield up.test, below is up.body
+        elif isinstance(up, cst.While) and below is up.body:
+            yield up.test, True
+        elif isinstance(up, cst.BooleanOperation) and below is up.right:
+            yield up.left, isinstance(up.operator, cst.And)
+        elif isinstance(up, (cst.IndentedBlock, cst.Module)):
+            yield from _left_before(up.body, below)
+        if isinstance(up, cst.FunctionDef):
+            return
+        below = up
+
+
+def _left_before(body: object, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    if not isinstance(body, (list, tuple)):
+        return
+    for statement in body:
+        if statement is node:
+            return
+        if isinstance(statement, cst.If) and statement.orelse is None and _leaves(statement.body):
+            yield statement.test, False
+
+
+def _leaves(body: cst.BaseSuite) -> bool:
+    last = body.body[-1] if body.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, (cst.Return, cst.Raise, cst.Continue, cst.Break))
+
+
+def _without_not(test: cst.BaseExpression) -> tuple[cst.BaseExpression, bool]:
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        return test.expression, True
+    return test, False
+
+
+def _names_in(test: cst.BaseExpression) -> Iterator[cst.CSTNode]:
+    for node in (test, *descendants(test)):
+        if isinstance(node, (cst.Name, cst.Attribute)):
+            yield node
+
+
+def _words(test: cst.BaseExpression) -> set[str]:
+    return {word for node in _names_in(test) if isinstance(node, cst.Name) for word in words_of(node.value)}
+
+
+def words_of(name: str) -> set[str]:
+    """The words of an identifier, lower case: `logPerStep` and `log_per_step` -> {log, per, step}."""
+    return {w.lower() for part in name.split("_") for w in _WORD.findall(part)}

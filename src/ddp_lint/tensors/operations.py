@@ -1,0 +1,65 @@
+"""What tensor operations return, write and keep for backward: `knowledge/tensors.toml` as sets to ask."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ddp_lint.knowledge import table
+
+
+@functools.cache
+def names(section: str, key: str) -> frozenset[str]:
+    """One list of `knowledge/tensors.toml` as a set."""
+    return frozenset(table("tensors")[section][key])
+
+
+def is_tensor_function(qualified: str) -> bool:
+    """Whether a function by its canonical name returns a tensor (or a tuple of them)."""
+    namespace, _, last = qualified.rpartition(".")
+    if qualified in names("functions", "not_tensors") or not last:
+        return False
+    if qualified in names("functions", "factories"):
+        return True
+    return namespace in names("functions", "namespaces") and last[0].islower()
+
+
+def is_factory(qualified: str) -> bool:
+    """Whether a function makes a tensor out of Python values, on the host unless told otherwise."""
+    return qualified in names("functions", "factories")
+
+
+def layer_kind(maker: str) -> str:
+    """`Conv2d` for ``torch.nn.Conv2d`` (also for its long path), '' for what is no layer of torch.nn."""
+    head, _, last = maker.rpartition(".")
+    below = head == names_of_layers() or head.startswith(names_of_layers() + ".modules")
+    return last if below and last[:1].isupper() else ""
+
+
+def names_of_layers() -> str:
+    namespace: Any = table("tensors")["layers"]["namespace"]
+    return str(namespace)
+
+
+def keeps_output(operation: str) -> bool:
+    """Whether backward of an operation (canonical function, or method name with a leading dot) reads its output."""
+    return _keeps("saves_output", operation)
+
+
+def keeps_input(operation: str) -> bool:
+    """Whether backward of an operation (canonical function, or method name with a leading dot) reads its inputs."""
+    return _keeps("saves_input", operation)
+
+
+def _keeps(section: str, operation: str) -> bool:
+    namespace, _, last = operation.rpartition(".")
+    if namespace in ("", "torch", "torch.nn.functional", "torch.special", "torch.Tensor") and last in names(
+        section, "methods"
+    ):
+        return True
+    return operation in names(section, "functions") or layer_kind(operation) in names(section, "layers")
+
+
+def writes(method: str) -> bool:
+    """Whether a method name is an in-place write of values: `add_`, `copy_`, not `requires_grad_` or `__init__`."""
+    return method.endswith("_") and not method.startswith("_") and method not in names("in_place", "not_writes")
