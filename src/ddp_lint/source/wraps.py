@@ -18,6 +18,7 @@ class Wrap:
     """One wrap: `call` turns the module named `inner` into the wrapped one named `outer` (dotted, '' if unnamed).
 
     `outer == inner` when the name is rebound or the wrap is in place; otherwise `inner` is the unwrapped twin.
+    A test ``isinstance(model, DDP)`` counts as a wrap of that name: where it holds, the name is wrapped.
     """
 
     kind: str
@@ -35,6 +36,12 @@ class Wraps:
         self.all = [w for node in self._order if isinstance(node, cst.Call) for w in self._wraps_of(node)]
 
     def _wraps_of(self, call: cst.Call) -> Iterator[Wrap]:
+        if dotted(call.func) == "isinstance" and len(call.args) == 2:
+            tested = _wrappers().get(self._module.qualified(call.args[1].value))
+            name = dotted(call.args[0].value)
+            if tested is not None and name:
+                yield Wrap(tested["kind"], call, name, name)
+            return
         entry = _wrappers().get(self._module.qualified(call.func))
         if entry is None:
             return
@@ -79,14 +86,13 @@ class Wraps:
 
     def exclusive(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
         """Whether the two stand in different arms of one `if`, so that no run reaches both."""
-        arms = {id(a): self._arm(a, first) for a in self._module.ancestors(first) if isinstance(a, cst.If)}
-        for ancestor in self._module.ancestors(second):
-            if id(ancestor) in arms and isinstance(ancestor, cst.If):
-                return arms[id(ancestor)] != self._arm(ancestor, second)
-        return False
+        arms = {a: self._arm(a, first) for a in self._module.ancestors(first) if isinstance(a, cst.If)}
+        common = next((a for a in self._module.ancestors(second) if a in arms), None)
+        return isinstance(common, cst.If) and arms[common] != self._arm(common, second)
 
-    def _arm(self, branch: cst.If, node: cst.CSTNode) -> bool:
-        return any(a is branch.body for a in self._module.ancestors(node))
+    def _arm(self, branch: cst.If, node: cst.CSTNode) -> str:
+        """Which arm of `branch` the node stands in; its test belongs to the arm that runs when it holds."""
+        return "else" if any(a is branch.orelse for a in self._module.ancestors(node)) else "then"
 
 
 @functools.cache
@@ -123,3 +129,17 @@ def is_constructor(name: str) -> bool:
     return name in ("__init__", "__post_init__", "setup") or name.lstrip("_").startswith(
         ("init", "setup", "build", "configure", "prepare", "wrap", "create", "make", "load_model")
     )
+
+
+def root_name(node: cst.BaseExpression) -> str:
+    """The dotted name at the root of a chain of calls, subscripts and attributes: `model.module[0].parameters()`
+    -> ``model.module``."""
+    while True:
+        if isinstance(node, cst.Call):
+            node = node.func
+            if isinstance(node, cst.Attribute):
+                node = node.value
+        elif isinstance(node, cst.Subscript) or (isinstance(node, cst.Attribute) and not dotted(node)):
+            node = node.value
+        else:
+            return dotted(node)

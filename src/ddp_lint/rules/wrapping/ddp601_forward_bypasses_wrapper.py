@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.knowledge import table
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.wrapping.training import backward_of, without_grad
+from ddp_lint.source import dotted
+from ddp_lint.source.wraps import Wraps
+
+_PLAIN_MODULE_USES = frozenset(
+    table("wrappers")["plain_module_methods"]
+)  # reading parameters, checkpoints, modes: no forward
+
+
+class ForwardBypassesWrapper(Rule):
+    """The training forward goes around the DDP or FSDP wrapper, so gradients are never averaged.
+
+    ## What it does
+
+    Finds training forwards that call `model.module(x)`, a method behind `.module`, or the unwrapped twin of a
+    wrapped model, where the result flows into a loss whose `backward()` is called.
+
+    ## Why it breaks
+
+    DDP arms its gradient hooks in `DistributedDataParallel.forward`. A forward that goes around it leaves them
+    unarmed: rank 0 steps with the gradients of its own batch, rank 1 with those of its own, and the replicas drift
+    apart from the first step. Nothing is printed, the loss falls, and the checkpoint holds one rank's model.
+    Measured on 2 x H200 and on gloo: no error, parameters differ by 0.0099 after two steps. Under FSDP the inner
+    module computes on sharded parameters and fails.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", dist.get_rank()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+    def train():
+        net = torch.nn.Linear(4, 4).to(device)
+        model = DDP(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            x = torch.randn(8, 4, device=device) + dist.get_rank()
+            loss = model.module(x).square().mean()  # <- DDP601
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+    train()
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", dist.get_rank()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+    def train():
+        net = torch.nn.Linear(4, 4).to(device)
+        model = DDP(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            x = torch.randn(8, 4, device=device) + dist.get_rank()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+    train()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Checkpoints, EMA, evaluation and everything else under `no_grad`, results that are detached or never reach a
+    `backward()`, a wrapper class that calls its own `self.module`, and FSDP2 (`fully_shard` wraps in place: there is
+    no twin).
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the gradients of the ranks differ after `backward()`.
+
+    ## Fix safety
+
+    No automatic fix: another entry point of the model must become part of `forward`.
+
+    ## References
+
+    - PyTorch, `torch/nn/parallel/distributed.py`: `_pre_forward` calls `reducer.prepare_for_forward`.
+    - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
+    """
+
+    confidence = Confidence.HIGH
+    triggers = ("DistributedDataParallel", "FullyShardedDataParallel", "DDP", "FSDP", "module", "prepare", "hparams")
+    oracles = ("gradient", "parameter", "exception")
+
+    def start(self) -> None:
+        self._wraps = Wraps(self.module)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        name = dotted(node.func)
+        if not name:
+            return
+        head, behind, method = _split_module(name)
+        if behind and head not in ("self", "cls", "super") and method not in _PLAIN_MODULE_USES:
+            self._behind_wrapper(node, head, name)
+        elif not behind:
+            self._twin(node, name)
+
+    def _behind_wrapper(self, node: cst.Call, head: str, name: str) -> None:
+        wrap = self._wraps.of(head, node)
+        backward = backward_of(self.module, node)
+        if backward is None:
+            return
+        labels: list[tuple[cst.CSTNode, str]] = [(backward, "this backward averages nothing")]
+        if wrap is not None:
+            labels.insert(0, (wrap.call, f"`{head}` is wrapped here"))
+        self.report(
+            node,
+            f"`{name}(...)` runs the module inside the wrapper `{head}`: its gradient hooks stay unarmed, rank 0 steps "
+            "with the gradients of its own batch and rank 1 with those of its own",
+            labels=labels,
+            help=f"call `{head}(...)`; a further entry point has to be dispatched from `forward`",
+            confidence=Confidence.HIGH if wrap is not None else Confidence.MEDIUM,
+        )
+
+    def _twin(self, node: cst.Call, name: str) -> None:
+        wrap = self._wraps.twin(name, node)
+        if wrap is not None and wrap.kind != "fsdp2":
+            backward = backward_of(self.module, node)
+            if backward is not None:
+                self.report(
+                    node,
+                    f"`{name}(...)` trains the unwrapped twin of `{wrap.outer}`: no gradient is averaged, rank 0 and "
+                    "rank 1 each train a model of their own",
+                    labels=[
+                        (wrap.call, f"`{name}` is wrapped as `{wrap.outer}` here"),
+                        (backward, "this backward averages nothing"),
+                    ],
+                    help=f"call `{wrap.outer}(...)`",
+                )
+        elif "." in name:
+            self._framework_twin(node, name)
+
+    def _framework_twin(self, node: cst.Call, name: str) -> None:
+        """`self.raw.x(...)` where the framework wraps `self.wrapped.x` (knowledge/wrappers.toml, [[twins]])."""
+        raw, _, attribute = name.rpartition(".")
+        for entry in _twins():
+            if raw != entry["raw"] or not self._in_training_method(node, entry) or without_grad(self.module, node):
+                continue
+            if _is_wrapped(self.module, entry, attribute):
+                self.report(
+                    node,
+                    f"`{name}(...)` calls the raw module, but the trainer wraps `{entry['wrapped']}.*` in DDP: "
+                    "no gradient is averaged, rank 0 and rank 1 each train a model of their own",
+                    help=f"call it through `{entry['wrapped']}`, which holds the wrapped object",
+                    confidence=Confidence.MEDIUM,
+                )
+
+    def _in_training_method(self, node: cst.Call, entry: dict[str, Any]) -> bool:
+        function, owner = self.module.function_of(node), self.module.class_of(node)
+        if function is None or owner is None or function.name.value not in entry["methods"]:
+            return False
+        return any(self.module.is_subclass(owner, base) for base in entry["class"])
+
+
+def _split_module(name: str) -> tuple[str, bool, str]:
+    """`model.module.encode` -> ("model", True, "encode"); `model(...)` -> ("model", False, "")."""
+    parts = name.split(".")
+    if "module" not in parts[1:]:
+        return name, False, ""
+    at = parts.index("module", 1)
+    return ".".join(parts[:at]), True, parts[-1] if at < len(parts) - 1 else ""
+
+
+@functools.cache
+def _twins() -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = table("wrappers")["twins"]
+    return entries
+
+
+def _is_wrapped(module: Any, entry: dict[str, Any], attribute: str) -> bool:
+    """Whether the recipe's YAML lists `attribute` among the wrapped modules; without YAML, whether it sounds so."""
+    listed = _listed_in_yaml(module, entry)
+    if listed is not None:
+        return attribute in listed
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", attribute)
+    known = set(entry["module_words"])
+    return any(word.lower() in known for word in words) or attribute.lower() in known
+
+
+def _listed_in_yaml(module: Any, entry: dict[str, Any]) -> set[str] | None:
+    folder = module.path.parent if module.path is not None else None
+    files = sorted(folder.glob(entry["yaml"])) if folder is not None else []
+    block = re.compile(rf"^{entry['yaml_block']}:\s*\n((?:[ \t]+.*\n|\s*\n)+)", re.MULTILINE)
+    found: set[str] | None = None
+    for file in files:
+        match = block.search(file.read_text(encoding="utf-8", errors="replace") + "\n")
+        if match:
+            found = (found or set()) | set(re.findall(r"!ref\s+<(\w+)>", match[1]))
+    return found

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.wraps import Wrap, Wraps
+
+_DTYPES = ("float16", "half", "bfloat16", "float64", "double")
+
+
+class LayersChangeAfterWrap(Rule):
+    """Layers are added to a model, or cast, after DDP has taken stock of its parameters.
+
+    ## What it does
+
+    Finds `model.head = nn.Linear(...)`, `add_module`, `.half()`, `.bfloat16()`, `.double()` and `.to(dtype)` on a
+    model that is already wrapped with DDP, and layers added to a model already wrapped with FSDP1.
+
+    ## Why it breaks
+
+    DDP registers its gradient hooks in the constructor, on the parameters that exist then. A layer added later has
+    no hook: rank 0 and rank 1 train it on their own batches, without an error. A cast replaces what the buckets
+    were built for. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo (torch 2.13): no error, ranks differ by
+    0.0065 (added layer) and 0.0099 (cast) after two steps; FSDP1 behaves like DDP for an added layer.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    torch.manual_seed(0)
+    model = DDP(torch.nn.Sequential(torch.nn.Linear(4, 4)).to(device))
+    model.module.add_module("head", torch.nn.Linear(4, 1).to(device))  # <- DDP602
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss = model(torch.randn(8, 4, device=device) + dist.get_rank()).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4)).to(device)
+    net.add_module("head", torch.nn.Linear(4, 1).to(device))
+    model = DDP(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss = model(torch.randn(8, 4, device=device) + dist.get_rank()).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Changes before the wrap; `.to(device)` and `.float()`, which usually change nothing; casts under FSDP (measured
+    harmless); models whose wrap is not seen in the function or the constructor of the class.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the gradients of the added layer differ between the ranks.
+
+    ## Fix safety
+
+    No automatic fix: the change has to move above the wrap.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
+    """
+
+    triggers = ("DistributedDataParallel", "FullyShardedDataParallel", "DDP", "FSDP")
+    oracles = ("gradient", "parameter", "identity")
+
+    def start(self) -> None:
+        self._wraps = Wraps(self.module)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if not isinstance(node.func, cst.Attribute):
+            return
+        method = node.func.attr.value
+        wrap = self._wrap_of(dotted(node.func.value), node)
+        if wrap is None:
+            return
+        if method in ("add_module", "register_module"):
+            self._report(node, wrap, "adds a layer")
+        elif wrap.kind == "ddp" and (method in ("half", "bfloat16", "double") or self._casts(node, method)):
+            self._report(node, wrap, "casts the parameters")
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        target = node.targets[0].target
+        if not isinstance(target, cst.Attribute) or not self._builds_layer(node.value):
+            return
+        wrap = self._wrap_of(dotted(target.value), node)
+        if wrap is not None:
+            self._report(node, wrap, "adds a layer")
+
+    def _wrap_of(self, name: str, at: cst.CSTNode) -> Wrap | None:
+        """The wrap of `model`, `model.module`, or of the twin that shares its parameters."""
+        name = name.removesuffix(".module")
+        wrap = (self._wraps.of(name, at) or self._wraps.twin(name, at)) if name else None
+        return wrap if wrap is not None and wrap.kind in ("ddp", "fsdp1") else None
+
+    def _builds_layer(self, value: cst.BaseExpression) -> bool:
+        name = self.module.qualified(value.func) if isinstance(value, cst.Call) else ""
+        return name.startswith("torch.nn.") and name != "torch.nn.Parameter" and name.rpartition(".")[2][:1].isupper()
+
+    def _casts(self, node: cst.Call, method: str) -> bool:
+        names = [self.module.qualified(arg.value) for arg in node.args]
+        return method == "to" and any(name.rpartition(".")[2] in _DTYPES for name in names)
+
+    def _report(self, node: cst.CSTNode, wrap: Wrap, what: str) -> None:
+        self.report(
+            node,
+            f"{what} after `{wrap.outer}` was wrapped: the wrapper has no hook for it, rank 0 and rank 1 train it on "
+            "their own batches and drift apart without an error",
+            labels=[(wrap.call, "the wrapper takes stock of the parameters here")],
+            help="change the model first, wrap it last",
+        )

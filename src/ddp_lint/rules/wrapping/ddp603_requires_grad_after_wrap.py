@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.wraps import Wrap, Wraps, argument, root_name
+
+
+def _model_and_part(name: str) -> tuple[str, str]:
+    """`model.module.encoder` -> ("model", "encoder"); `self.net` -> ("self.net", "")."""
+    parts = name.split(".")
+    keep = 2 if parts[0] in ("self", "cls") else 1
+    return ".".join(parts[:keep]), ".".join(p for p in parts[keep:] if p != "module")
+
+
+def _targets(target: cst.BaseExpression) -> list[str]:
+    elements = target.elements if isinstance(target, cst.Tuple) else ()
+    return [dotted(target), *(dotted(e.value) for e in elements)]
+
+
+def _is_parameters(iterated: cst.BaseExpression) -> bool:
+    return isinstance(iterated, cst.Call) and dotted(iterated.func).endswith(("parameters", "named_parameters"))
+
+
+class RequiresGradAfterWrap(Rule):
+    """Parameters are frozen or unfrozen after DDP has taken stock of them.
+
+    ## What it does
+
+    Finds `requires_grad_(True)` or `p.requires_grad = True` on a DDP model for parameters that were frozen when it
+    was wrapped, the freezing of a part of a wrapped model, and a flip of `find_unused_parameters` on the live DDP
+    object.
+
+    ## Why it breaks
+
+    DDP hooks the parameters that require gradients when the constructor runs. Unfrozen later, a parameter has no
+    hook: rank 0 and rank 1 step with local gradients and drift apart. Measured on 2 x H200 (NCCL, torch 2.11) and
+    on gloo (torch 2.13): no error, ranks differ by 0.01 after two steps. Frozen later, a parameter keeps its place
+    in a bucket that never fills: step 2 fails with "Expected to have finished reduction in the prior iteration".
+    The reducer was built with the constructor's `find_unused_parameters`; setting the attribute later leaves it as
+    it was.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)).to(device)
+    net[0].requires_grad_(False)
+    model = DDP(net)
+    model.module[0].requires_grad_(True)  # <- DDP603
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss = model(torch.randn(8, 4, device=device) + dist.get_rank()).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)).to(device)
+    net[0].requires_grad_(True)
+    model = DDP(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss = model(torch.randn(8, 4, device=device) + dist.get_rank()).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Under FSDP (measured harmless); a whole model switched off and on again, as GAN training does with the
+    discriminator, because its hooks exist; freezing before the wrap; freezing with `find_unused_parameters=True`.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the gradients of the unfrozen layer differ between the ranks.
+
+    ## Fix safety
+
+    No automatic fix: wrap again after the change, or freeze by leaving the parameters out of the optimizer.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
+    """
+
+    triggers = ("DistributedDataParallel", "DDP", "requires_grad", "requires_grad_", "find_unused_parameters")
+    oracles = ("gradient", "parameter", "exception")
+
+    def start(self) -> None:
+        self._wraps = Wraps(self.module)
+        self._frozen: list[tuple[str, cst.CSTNode]] = []  # what was frozen, and where
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value == "requires_grad_":
+            value = node.args[0].value if node.args else cst.Name("True")
+            self._change(node, root_name(node.func.value), value)
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        target = node.targets[0].target
+        if not isinstance(target, cst.Attribute):
+            return
+        owner = dotted(target.value)
+        if target.attr.value == "requires_grad":
+            loop = self._loop_over(node, owner)
+            if loop is not None:
+                self._change(node, root_name(loop.iter), node.value)
+        elif target.attr.value == "find_unused_parameters":
+            wrap = self._wraps.of(owner, node)
+            if wrap is not None and wrap.kind == "ddp":
+                self.report(
+                    node,
+                    f"sets find_unused_parameters on the live DDP object `{owner}`: its reducer keeps the value that "
+                    "the constructor was given, on every rank",
+                    labels=[(wrap.call, "known to be DDP here")],
+                    help="pass it to the constructor, or wrap again",
+                )
+
+    def _change(self, node: cst.CSTNode, name: str, value: cst.BaseExpression) -> None:
+        if not isinstance(value, cst.Name) or value.value not in ("True", "False") or not name:
+            return
+        model, part = _model_and_part(name)
+        wrap = self._wraps.of(model, node) or self._wraps.twin(model, node)
+        if value.value == "False" and (wrap is None or wrap.kind != "ddp"):
+            self._frozen.append((model, node))
+        if wrap is None or wrap.kind != "ddp":
+            return
+        if value.value == "True":
+            before = next((at for was, at in self._frozen if was in (wrap.inner, wrap.outer)), None)
+            if before is not None and self._wraps.before(before, wrap):
+                self._report(
+                    node,
+                    wrap,
+                    "unfreezes parameters",
+                    "rank 0 and rank 1 train them on their own batches and drift apart without an error",
+                    [(before, "frozen here, before the wrap")],
+                )
+        elif part and not self._tolerates_unused(wrap):
+            self._report(
+                node,
+                wrap,
+                f"freezes a part of `{model}`",
+                "every rank waits for its gradients and step 2 fails "
+                "with 'Expected to have finished reduction in the prior iteration'",
+                [],
+            )
+
+    def _report(
+        self, node: cst.CSTNode, wrap: Wrap, what: str, effect: str, labels: list[tuple[cst.CSTNode, str]]
+    ) -> None:
+        self.report(
+            node,
+            f"{what} after the DDP wrap, whose hooks are already placed: {effect}",
+            labels=[*labels, (wrap.call, "DDP places its gradient hooks here")],
+            help="change requires_grad first, wrap last",
+        )
+
+    def _loop_over(self, node: cst.CSTNode, name: str) -> cst.For | None:
+        """The loop `for name in <model>.parameters()` around the node."""
+        for up in self.module.ancestors(node):
+            if isinstance(up, cst.For) and name in _targets(up.target) and _is_parameters(up.iter):
+                return up
+        return None
+
+    def _tolerates_unused(self, wrap: Wrap) -> bool:
+        value = argument(wrap.call, None, "find_unused_parameters") or argument(wrap.call, None, "static_graph")
+        return value is not None and not (isinstance(value, cst.Name) and value.value == "False")

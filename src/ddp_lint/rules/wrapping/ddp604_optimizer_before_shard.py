@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import Wrap, Wraps, argument, assigned_name
+
+_NAMES = {"fsdp1": "FullyShardedDataParallel", "fsdp2": "fully_shard"}
+
+
+def _models(call: cst.Call) -> set[str]:
+    """The names whose `.parameters()` or `.named_parameters()` occur in the arguments."""
+    found = set()
+    for arg in call.args:
+        for node in (arg.value, *descendants(arg.value)):
+            if isinstance(node, cst.Call):
+                owner, _, method = dotted(node.func).rpartition(".")
+                if method in ("parameters", "named_parameters"):
+                    found.add(owner)
+    return found
+
+
+def _replaces_parameters(wrap: Wrap) -> bool:
+    if wrap.kind == "fsdp1":
+        value = argument(wrap.call, None, "use_orig_params")
+        return value is None or (isinstance(value, cst.Name) and value.value == "False")
+    return wrap.kind == "fsdp2"
+
+
+class OptimizerBeforeShard(Rule):
+    """The optimizer is built before FSDP replaces the parameters, so it trains nothing.
+
+    ## What it does
+
+    Finds an optimizer that takes `model.parameters()` before `fully_shard(model)`, or before `FSDP(model)` without
+    `use_orig_params=True`, in the same function.
+
+    ## Why it breaks
+
+    `fully_shard` swaps every parameter for a sharded DTensor, and FSDP1 for a flat parameter. The optimizer keeps
+    the old tensors, which get no gradient any more: `step()` changes nothing that the model uses, on every rank,
+    and prints nothing. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo (torch 2.13): the model stays at its
+    initial weights, 0.038 off after two steps.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = torch.nn.Linear(4, 4, device=device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # <- DDP604
+    fully_shard(model)
+    for _ in range(2):
+        loss = model(torch.randn(8, 4, device=device)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = torch.nn.Linear(4, 4, device=device)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss = model(torch.randn(8, 4, device=device)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Under DDP, and under FSDP1 with `use_orig_params=True` (measured right); optimizers handed to
+    `accelerator.prepare` or Lightning, which build them anew; an optimizer built again after the wrap.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the optimizer's parameters are not the model's.
+
+    ## Fix safety
+
+    Display only: the optimizer's line has to move below the wrap.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+    """
+
+    triggers = ("fully_shard", "FullyShardedDataParallel", "FSDP")
+    oracles = ("identity", "nograd", "reference")
+
+    def start(self) -> None:
+        self._wraps = Wraps(self.module)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if not self._is_optimizer(node):
+            return
+        for wrap in self._wraps.all:
+            if wrap.inner in _models(node) and self._wraps.before(node, wrap) and _replaces_parameters(wrap):
+                if self._rebuilt(node, wrap):
+                    return
+                self.report(
+                    node,
+                    f"takes the parameters of `{wrap.inner}` before {_NAMES[wrap.kind]} replaces them: step() changes "
+                    "tensors that no rank's model uses any more, and nothing is trained",
+                    labels=[(wrap.call, "the parameters are replaced here")],
+                    help="wrap first, then build the optimizer",
+                )
+                return
+
+    def _is_optimizer(self, node: cst.Call) -> bool:
+        name = self.module.qualified(node.func)
+        return name.startswith("torch.optim.") and "lr_scheduler" not in name
+
+    def _rebuilt(self, node: cst.Call, wrap: Wrap) -> bool:
+        """Whether the same name gets another optimizer after the wrap."""
+        name = assigned_name(self.module, node)
+        return bool(name) and any(
+            other is not node
+            and self._is_optimizer(other)
+            and assigned_name(self.module, other) == name
+            and self._wraps.after(wrap, other)
+            for other in descendants(self.module.tree)
+            if isinstance(other, cst.Call)
+        )

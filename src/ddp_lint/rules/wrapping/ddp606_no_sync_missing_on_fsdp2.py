@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.wraps import Wraps
+
+
+class NoSyncMissingOnFsdp2(Rule):
+    """no_sync is asked of a fully_shard model, which has none.
+
+    ## What it does
+
+    Finds `getattr(model, "no_sync", default)` where the file also shards with FSDP2 and never calls
+    `set_requires_gradient_sync`, and `model.no_sync()` on a model that `fully_shard` wrapped.
+
+    ## Why it breaks
+
+    FSDP2 models have no `no_sync`. `getattr` with a default falls back in silence, so every micro-batch reduce-
+    scatters its gradients on every rank: accumulation is right but pays the communication each time. A plain call
+    raises AttributeError on every rank.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = torch.nn.Linear(4, 4, device=device)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.no_sync():  # <- DDP606
+        model(torch.randn(8, 4, device=device)).square().mean().backward()
+    model(torch.randn(8, 4, device=device)).square().mean().backward()
+    optimizer.step()
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = torch.nn.Linear(4, 4, device=device)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.set_requires_gradient_sync(False)
+    model(torch.randn(8, 4, device=device)).square().mean().backward()
+    model.set_requires_gradient_sync(True)
+    model(torch.randn(8, 4, device=device)).square().mean().backward()
+    optimizer.step()
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Files without FSDP2, and files that call `set_requires_gradient_sync`, which is what FSDP2 offers instead.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: AttributeError at the line; for the `getattr` form count the reduce-scatters.
+
+    ## Fix safety
+
+    No automatic fix: FSDP2 switches the synchronisation on and off by a method, not by a context.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html#torch.distributed.fsdp.FSDPModule.set_requires_gradient_sync
+    """
+
+    triggers = ("no_sync",)
+    oracles = ("exception",)
+
+    def start(self) -> None:
+        self._wraps = Wraps(self.module)
+        text = self.module.file.text
+        self._knows_fsdp2 = re.search(r"\b(fully_shard|is_fsdp2|fsdp2|FSDP2|FSDPModule)\b", text) is not None
+        self._uses_the_method = "set_requires_gradient_sync" in text
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self._uses_the_method:
+            return
+        if dotted(node.func) == "getattr" and len(node.args) == 3 and self._knows_fsdp2:
+            name = node.args[1].value
+            if isinstance(name, cst.SimpleString) and name.evaluated_value == "no_sync":
+                self.report(
+                    node,
+                    "a fully_shard model has no `no_sync`: the default is taken in silence and every micro-batch "
+                    "reduce-scatters its gradients on every rank",
+                    help="for FSDP2 call model.set_requires_gradient_sync(False) and (True) around accumulation",
+                )
+        elif isinstance(node.func, cst.Attribute) and node.func.attr.value == "no_sync":
+            wrap = self._wraps.of(dotted(node.func.value), node)
+            if wrap is not None and wrap.kind == "fsdp2":
+                self.report(
+                    node,
+                    f"`{wrap.outer}` was wrapped with fully_shard and has no `no_sync`: AttributeError on every rank",
+                    labels=[(wrap.call, "wrapped with FSDP2 here")],
+                    help="call model.set_requires_gradient_sync(False) and (True) around accumulation",
+                )

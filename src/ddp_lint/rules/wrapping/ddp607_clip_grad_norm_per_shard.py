@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.wraps import Wraps, argument
+
+
+class ClipGradNormPerShard(Rule):
+    """torch.nn.utils.clip_grad_norm_ on an FSDP1 model clips each shard by its own norm.
+
+    ## What it does
+
+    Finds `torch.nn.utils.clip_grad_norm_(model.parameters(), ...)` where `model` is a FullyShardedDataParallel.
+
+    ## Why it breaks
+
+    An FSDP1 rank holds only its shard of each gradient. The plain function computes the norm of that shard, so rank
+    0 and rank 1 see different norms and scale their shards differently: the update is no multiple of the gradient.
+    Measured (gloo and NCCL): true norm 0.303, rank 0 sees 0.174 and rank 1 sees 0.248. FSDP2's DTensors and DDP are
+    right with the plain function.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(8, 4, device=device)).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)  # <- DDP607
+        optimizer.step()
+        optimizer.zero_grad()
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(8, 4, device=device)).square().mean().backward()
+        model.clip_grad_norm_(0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    DDP and FSDP2 models, `model.clip_grad_norm_`, and the `else` arm of an `isinstance(model, FSDP)` test.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the returned norm differs between the ranks.
+
+    ## Fix safety
+
+    Safe: `model.clip_grad_norm_` takes the same `max_norm` and `norm_type`.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_
+    """
+
+    triggers = ("clip_grad_norm_", "clip_grad_norm")
+    oracles = ("value",)
+
+    def start(self) -> None:
+        self._wraps = Wraps(self.module)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self.module.qualified(node.func) not in ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"):
+            return
+        parameters = argument(node, 0, "parameters")
+        owner, _, method = dotted(parameters.func).rpartition(".") if isinstance(parameters, cst.Call) else ("", "", "")
+        wrap = self._wraps.of(owner, node) if method == "parameters" else None
+        if wrap is None or wrap.kind != "fsdp1":
+            return
+        self.report(
+            node,
+            f"clips each rank's shard of `{owner}` by the norm of that shard: rank 0 and rank 1 scale their shards "
+            "differently and the update points elsewhere",
+            labels=[(wrap.call, "sharded with FSDP1 here")],
+            help=f"call `{owner}.clip_grad_norm_(max_norm)`, which sums the norm over all ranks",
+            fix=self._fix(node, owner),
+        )
+
+    def _fix(self, node: cst.Call, owner: str) -> Fix | None:
+        rest = node.args[1:]
+        if any(arg.star or (arg.keyword and arg.keyword.value not in ("max_norm", "norm_type")) for arg in rest):
+            return None
+        arguments = ", ".join(self.module.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in rest)
+        edit = Edit(self.module.span(node), f"{owner}.clip_grad_norm_({arguments})")
+        return Fix("Clip by the norm over all ranks", Applicability.SAFE, (edit,))

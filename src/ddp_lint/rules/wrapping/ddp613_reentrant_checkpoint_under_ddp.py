@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.wraps import Wraps, argument
+
+
+class ReentrantCheckpointUnderDdp(Rule):
+    """Reentrant activation checkpointing marks a parameter ready twice under DDP.
+
+    ## What it does
+
+    Finds `checkpoint(..., use_reentrant=True)` of one layer twice in a forward, and `use_reentrant=True` in a file
+    that wraps with `find_unused_parameters=True`.
+
+    ## Why it breaks
+
+    The reentrant variant runs a backward of its own inside backward, so DDP's hook of one parameter fires twice, or
+    fires for a parameter that was declared unused. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo (torch
+    2.13): "Expected to mark a variable ready only once" on every rank; with other graphs the second gradient is not
+    averaged and the ranks drift apart.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from torch.utils.checkpoint import checkpoint
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = checkpoint(self.layer, x, use_reentrant=True)
+            return checkpoint(self.layer, x, use_reentrant=True)  # <- DDP613
+
+
+    model = DDP(Net().to(device))
+    x = torch.randn(8, 4, device=device, requires_grad=True)
+    model(x).square().mean().backward()
+
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from torch.utils.checkpoint import checkpoint
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = checkpoint(self.layer, x, use_reentrant=False)
+            return checkpoint(self.layer, x, use_reentrant=False)
+
+
+    model = DDP(Net().to(device))
+    x = torch.randn(8, 4, device=device, requires_grad=True)
+    model(x).square().mean().backward()
+
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    `use_reentrant=False`; one checkpoint of each layer without `find_unused_parameters` (measured right);
+    `static_graph=True`; files without DDP.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the exception in backward.
+
+    ## Fix safety
+
+    Unsafe: `use_reentrant=False` is PyTorch's recommendation, but it keeps other tensors alive.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/checkpoint.html#torch.utils.checkpoint.checkpoint
+    """
+
+    triggers = ("use_reentrant", "find_unused_parameters")
+    requires = ("DistributedDataParallel", "DDP")
+    oracles = ("exception", "gradient")
+
+    def start(self) -> None:
+        self._seen: dict[tuple[cst.FunctionDef | None, str], cst.Call] = {}
+        self._first: cst.Call | None = None
+
+    def visit_Call(self, node: cst.Call) -> None:
+        flag = argument(node, None, "use_reentrant")
+        if isinstance(flag, cst.Name) and flag.value == "True" and node.args:
+            self._first = self._first or node
+            layer = dotted(node.args[0].value)
+            key = (self.module.function_of(node), layer)
+            before = self._seen.setdefault(key, node)
+            if layer and before is not node:
+                self._report(node, flag, [(before, "checkpointed here first")], f"checkpoints `{layer}` a second time")
+
+    def finish(self) -> None:
+        if self._first is None:
+            return
+        for wrap in Wraps(self.module).all:
+            unused = argument(wrap.call, None, "find_unused_parameters")
+            if wrap.kind == "ddp" and isinstance(unused, cst.Name) and unused.value == "True":
+                static = argument(wrap.call, None, "static_graph")
+                flag = argument(self._first, None, "use_reentrant")
+                if static is None and flag is not None:
+                    self._report(
+                        self._first,
+                        flag,
+                        [(wrap.call, "find_unused_parameters=True here")],
+                        "is reentrant under find_unused_parameters=True",
+                    )
+                return
+
+    def _report(
+        self, node: cst.Call, flag: cst.BaseExpression, labels: list[tuple[cst.CSTNode, str]], what: str
+    ) -> None:
+        self.report(
+            node,
+            f"{what}: DDP's gradient hook fires twice for one parameter, and backward fails on every rank",
+            labels=labels,
+            help="pass use_reentrant=False",
+            fix=Fix("Use the non-reentrant variant", Applicability.UNSAFE, (Edit(self.module.span(flag), "False"),)),
+        )

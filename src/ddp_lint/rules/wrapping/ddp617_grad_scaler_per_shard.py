@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.source.wraps import Wraps, argument
+
+_SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler")
+
+
+def _is_off(value: cst.BaseExpression | None) -> bool:
+    return isinstance(value, cst.Name) and value.value == "False"
+
+
+class GradScalerPerShard(Rule):
+    """A plain GradScaler decides on each FSDP1 rank alone whether a step is skipped.
+
+    ## What it does
+
+    Finds `torch.amp.GradScaler` (or `torch.cuda.amp.GradScaler`) in a function or class that wraps with
+    FullyShardedDataParallel.
+
+    ## Why it breaks
+
+    The scaler looks for infinities in the gradients that the rank holds, which is a shard. When only rank 0's shard
+    overflows, rank 0 skips the step and halves its scale while rank 1 steps and keeps it. Measured (gloo and NCCL):
+    scale 2 on rank 0, 4 on rank 1, no error. FSDP2's DTensors agree (measured 2 and 2).
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from torch.amp import GradScaler
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = GradScaler(device.type, init_scale=4.0)  # <- DDP617
+    scaler.scale(model(torch.randn(8, 4, device=device)).square().mean()).backward()
+    if dist.get_rank() == 0:  # one shard overflows
+        next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[0] = float("inf")
+    scaler.step(optimizer)
+    scaler.update()
+    print(dist.get_rank(), scaler.get_scale())
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = ShardedGradScaler(device.type, init_scale=4.0)
+    scaler.scale(model(torch.randn(8, 4, device=device)).square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    print(dist.get_rank(), scaler.get_scale())
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    `ShardedGradScaler`, DDP and FSDP2 models, a scaler created with `enabled=False`.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the scale differs between the ranks after `update()`.
+
+    ## Fix safety
+
+    No automatic fix: `ShardedGradScaler` is imported from `torch.distributed.fsdp.sharded_grad_scaler`.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/fsdp.html
+    """
+
+    triggers = ("GradScaler",)
+    requires = ("FullyShardedDataParallel", "FSDP")
+    oracles = ("value",)
+
+    def start(self) -> None:
+        self._wraps = Wraps(self.module)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self.module.qualified(node.func) not in _SCALERS or _is_off(argument(node, None, "enabled")):
+            return
+        here, owner = self.module.function_of(node), self.module.class_of(node)
+        for wrap in self._wraps.all:
+            same_function = self.module.function_of(wrap.call) is here
+            same_class = owner is not None and self.module.class_of(wrap.call) is owner
+            if wrap.kind == "fsdp1" and (same_function or same_class) and not self._wraps.exclusive(node, wrap.call):
+                self.report(
+                    node,
+                    "looks for overflow in this rank's shard only: rank 0 may skip a step that rank 1 takes, and their "
+                    "loss scales part",
+                    labels=[(wrap.call, "sharded with FSDP1 here")],
+                    help="use torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
+                )
+                return
