@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import os
 import pathlib
 import re
 import sys
@@ -35,7 +36,12 @@ _ALWAYS = frozenset({"DDP000", "DDP001"})
 
 
 class ConfigError(Exception):
-    """Wrong configuration or a wrong option; the message is one line that says where and what to do."""
+    """Wrong configuration or a wrong option: `message` is one line that says what to do, `place` says where."""
+
+    def __init__(self, message: str, place: str = "") -> None:
+        super().__init__(f"{place}: {message}" if place else message)
+        self.message = message
+        self.place = place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +60,20 @@ class Globs:
     base: pathlib.Path
     patterns: tuple[str, ...]
 
-    def matches(self, path: pathlib.Path) -> bool:
-        """Whether the file (absolute), or a folder above it and below `base`, is matched."""
-        try:
-            return _spec(self.patterns).match_file(path.relative_to(self.base).as_posix())
-        except ValueError:  # not below base
-            return False
+    def decide(self, path: str, is_folder: bool = False) -> bool | None:
+        """True where the absolute path, or a folder above it, is matched; False where a `!` pattern takes it back."""
+        base = str(self.base).rstrip(os.sep) + os.sep
+        if not path.startswith(base):
+            return None
+        inside = path[len(base) :].replace(os.sep, "/") + ("/" if is_folder else "")
+        return _spec(self.patterns).check_file(inside).include
+
+
+@functools.cache
+def without(globs: Globs, folder: str) -> Globs:
+    """The same, less the patterns that match this very folder: who names an excluded folder means what is in it."""
+    keep = tuple(p for p in globs.patterns if not Globs(globs.base, (p,)).decide(folder, is_folder=True))
+    return Globs(globs.base, keep)
 
 
 @functools.cache
@@ -93,7 +107,7 @@ class Settings:
         """The codes that are not reported for this file (absolute path)."""
         found = self.ignored
         for globs, codes in self.per_file_ignores:
-            if globs.matches(path):
+            if globs.decide(str(path)):
                 found |= codes
         return found
 
@@ -197,7 +211,8 @@ class Table:
         return self.file.parent if self.file else pathlib.Path.cwd()
 
     def error(self, key: str, message: str) -> ConfigError:
-        return ConfigError(f"{_place(self.file, _line_of(self.text, key))}: {message}")
+        line = _line_of(self.text, key)
+        return ConfigError(message, f"{_shown(self.file)}:{line}" if line else _shown(self.file))
 
 
 EMPTY = Table(None, {})
@@ -221,9 +236,9 @@ def read_table(file: pathlib.Path) -> Table | None:
         text = file.read_text(encoding="utf-8-sig")
         values: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
-        raise ConfigError(f"{_shown(file)}: not valid TOML: {e}") from None
+        raise ConfigError(f"not valid TOML: {e}", _shown(file)) from None
     except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{_shown(file)}: cannot be read: {getattr(e, 'strerror', None) or e}") from None
+        raise ConfigError(f"cannot be read: {getattr(e, 'strerror', None) or e}", _shown(file)) from None
     if file.name == "pyproject.toml":
         tool = values.get("tool")
         values = tool.get("ddp-lint") if isinstance(tool, dict) else None
@@ -276,10 +291,6 @@ def _line_of(text: str, key: str) -> int | None:
         if pattern.match(lines[number]):
             return number + 1
     return header + 1 if lines else None
-
-
-def _place(file: pathlib.Path | None, line: int | None) -> str:
-    return f"{_shown(file)}:{line}" if line else _shown(file)
 
 
 def _shown(file: pathlib.Path | None) -> str:
@@ -376,10 +387,17 @@ class Overrides:
 
 
 class Configuration:
-    """The settings of every folder, under the overrides of this run. Folders that agree share one Settings object."""
+    """The settings of every folder, under the overrides of this run. Folders that agree share one Settings object.
 
-    def __init__(self, overrides: Overrides = Overrides()) -> None:
-        self._overrides = overrides
+    Raises ConfigError at once where the overrides themselves are wrong.
+    """
+
+    def __init__(self, overrides: Overrides | None = None) -> None:
+        self._overrides = overrides = overrides or Overrides()
+        for selector in (*(overrides.select or ()), *overrides.extend_select, *overrides.ignore):
+            codes_of(selector)
+        if overrides.config is not None:
+            self._table(overrides.config)
         self._settings: dict[tuple[pathlib.Path | None, pathlib.Path], Settings] = {}
 
     def of(self, folder: pathlib.Path) -> Settings:
@@ -399,7 +417,7 @@ class Configuration:
             return table_for(folder)
         table = read_table(self._overrides.config.resolve())
         if table is None:
-            raise ConfigError(f"{self._overrides.config}: there is no [tool.ddp-lint] table in it")
+            raise ConfigError("there is no [tool.ddp-lint] table in it", str(self._overrides.config))
         return table
 
 
@@ -450,7 +468,7 @@ def _codes_in(table: Table, key: str, selector: str) -> frozenset[str]:
     try:
         return codes_of(selector)
     except ConfigError as e:
-        raise table.error(key, f"in '{key}': {e}") from None
+        raise table.error(key, f"in '{key}': {e.message}") from None
 
 
 def _per_file_ignores(table: Table) -> tuple[tuple[Globs, frozenset[str]], ...]:

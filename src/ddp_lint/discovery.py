@@ -1,0 +1,123 @@
+"""Which files a run is about: folders are searched for Python files, files that are named are taken as they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterable, Iterator
+
+from ddp_lint.config import ConfigError, Configuration, Globs, Settings, without
+
+
+@dataclasses.dataclass
+class Discovered:
+    """The files found (absolute, sorted, each once) with their settings, and what could not be looked into."""
+
+    files: dict[pathlib.Path, Settings]
+    errors: list[tuple[str, str]]
+
+    def groups(self) -> Iterator[tuple[Settings, list[pathlib.Path]]]:
+        """The files of each project that has settings of its own, in order."""
+        groups: dict[int, tuple[Settings, list[pathlib.Path]]] = {}
+        for file, settings in self.files.items():
+            groups.setdefault(id(settings), (settings, []))[1].append(file)
+        yield from groups.values()
+
+
+def discover(paths: Iterable[str], configuration: Configuration) -> Discovered:
+    """The Python files at and below `paths`.
+
+    Below a folder, what `exclude` or a .gitignore leaves out is not entered, and symbolic links are not followed, so
+    that loops do no harm. What is named is taken whatever it is called and wherever it lies, unless `force-exclude` is
+    set. What a broken configuration file is responsible for is left out and told under `errors`.
+    """
+    found: dict[pathlib.Path, Settings] = {}
+    errors: dict[tuple[str, str], None] = {}
+    for name in paths:
+        path = pathlib.Path(os.path.abspath(name))  # noqa: PTH100 (a link keeps its own name)
+        try:
+            path.stat()
+            settings = configuration.of(path if path.is_dir() else path.parent)
+        except (OSError, ValueError, ConfigError) as e:
+            errors[_row(name, e)] = None
+            continue
+        if settings.force_exclude and any(globs.decide(str(path), path.is_dir()) for globs in settings.exclude):
+            continue
+        if path.is_dir():
+            _search(path, configuration, found, errors)
+        else:
+            found[path] = settings
+    return Discovered(dict(sorted(found.items())), list(errors))
+
+
+def _search(
+    start: pathlib.Path,
+    configuration: Configuration,
+    found: dict[pathlib.Path, Settings],
+    errors: dict[tuple[str, str], None],
+) -> None:
+    """Put all files below `start` into `found`."""
+    above = tuple(without(globs, str(start)) for globs in _ignores_above(start))
+    stack = [(start, above)]
+    while stack:
+        folder, ignores = stack.pop()
+        try:
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+            settings = configuration.of(folder)
+        except (OSError, ConfigError) as e:
+            errors[_row(os.path.relpath(folder), e)] = None
+            continue
+        exclude = [without(globs, str(start)) for globs in settings.exclude]
+        if settings.respect_gitignore:
+            ignores = (*ignores, *_gitignore(folder / ".gitignore", folder))
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if not is_folder and not (entry.name.endswith(".py") and entry.is_file(follow_symlinks=False)):
+                continue
+            if any(globs.decide(entry.path, is_folder) for globs in exclude):
+                continue
+            if settings.respect_gitignore and _ignored(entry.path, is_folder, ignores):
+                continue
+            if is_folder:
+                stack.append((pathlib.Path(entry.path), ignores))
+            else:
+                found[pathlib.Path(entry.path)] = settings
+
+
+# ---- .gitignore
+
+
+def _ignores_above(start: pathlib.Path) -> tuple[Globs, ...]:
+    """The .gitignore files of the folders above `start` up to its repository, outermost first."""
+    repository = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
+    above = [folder for folder in reversed(start.parents) if folder.is_relative_to(repository)]
+    found = list(_gitignore(repository / ".git" / "info" / "exclude", repository))
+    for folder in above:
+        found += _gitignore(folder / ".gitignore", folder)
+    return tuple(found)
+
+
+def _gitignore(file: pathlib.Path, base: pathlib.Path) -> tuple[Globs, ...]:
+    """The patterns of one ignore file; none where there is no such file, or no text in it."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return ()
+    return (Globs(base, tuple(line for line in lines if line.strip() and not line.startswith("#"))),)
+
+
+def _ignored(path: str, is_folder: bool, ignores: tuple[Globs, ...]) -> bool:
+    """Git's rule: the ignore file nearest to the path that has anything to say about it decides."""
+    for globs in reversed(ignores):
+        decision = globs.decide(path, is_folder)
+        if decision is not None:
+            return decision
+    return False
+
+
+def _row(name: str, error: Exception) -> tuple[str, str]:
+    if isinstance(error, ConfigError):
+        return error.place, error.message
+    return name, (getattr(error, "strerror", None) or str(error)).lower()
