@@ -1,0 +1,5 @@
+"""Which ranks never reach a collective: words of effects, evaluated in a few worlds, compared for each group."""
+
+from ddp_lint.divergence.partings import Kind, Parting
+
+__all__ = ["Kind", "Parting"]

@@ -1,0 +1,67 @@
+"""What the divergence analysis hands to the rules: the places where two ranks part."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from ddp_lint.findings import Confidence, Label, RankTrace, Span
+
+
+class Kind(str, enum.Enum):
+    """How the ranks part."""
+
+    #: A collective that only the ranks on one side of a rank test reach.
+    BRANCH = "rank-branch"
+    #: The same, through an API whose name does not say that it communicates.
+    IMPLICIT = "implicit-collective"
+    #: A collective under a condition that differs with each rank's data, clock, files or exceptions.
+    CONDITION = "data-condition"
+    #: All ranks communicate, but in different orders.
+    ORDER = "order"
+    #: The same collective with another root or reduce operation, or with tensors that do not agree.
+    ARGUMENT = "argument"
+    #: A process group or mesh that not all ranks of the world create.
+    GROUP = "new-group"
+    #: A collective in a loop that ranks leave after different numbers of rounds.
+    LOOP = "loop-count"
+    #: An asynchronous collective that nobody waits for, or whose buffer is touched before the wait.
+    ASYNC = "async"
+    #: Optimizer, scheduler or backward under a condition that differs between ranks.
+    STEP = "optimizer-step"
+    #: The wrapped model runs on some ranks only.
+    FORWARD = "one-rank-forward"
+
+
+@dataclasses.dataclass(frozen=True)
+class Parting:
+    """One point at which ranks of a group take part in different collectives.
+
+    `span` is the collective call, or the call in the checked file that reaches it; `branch` is where the ranks part
+    (the test of an `if`, the loop, the `try`), None where an argument alone differs. `op` is the collective's name
+    (``all_reduce``), `call` the call as written at `span` (``self.save``), `group` a readable group ('' is the
+    world), `cause` why the condition differs: 'rank', 'membership' or a cause of `knowledge.communication`; `says`
+    the divergent value in words, for use after "depends on". `ranks` names the two sides of the witness, the side
+    that communicates first. `when` is the condition under which an implicit collective communicates, '' for always;
+    `evident` tells whether the code shows that this condition holds. `reason` tells the kinds apart where one kind
+    has several: for ARGUMENT 'root', 'reduce op' or 'payload', for ASYNC 'never waited' or 'touched', for STEP the
+    knowledge kind ('step' or 'backward').
+    """
+
+    kind: Kind
+    span: Span
+    op: str
+    call: str
+    confidence: Confidence
+    branch: Span | None = None
+    condition: str = ""
+    cause: str = "rank"
+    says: str = ""
+    group: str = ""
+    when: str = ""
+    evident: bool = True
+    reason: str = ""
+    ranks: tuple[str, str] = ("rank 0", "rank 1")
+    labels: tuple[Label, ...] = ()
+    witness: tuple[RankTrace, ...] = ()
+    notes: tuple[str, ...] = ()
