@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import pathlib
 import time
-import warnings
 from collections.abc import Sequence
 
 import libcst as cst
@@ -16,9 +14,11 @@ from ddp_lint.engine.report import FileResult, Report
 from ddp_lint.engine.walk import walk
 from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.project import Project
+from ddp_lint.project.facts import parse
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.source import ImportTable, Module, SourceFile, Unreadable
+from ddp_lint.source.tree import descendants
 
 __all__ = ["Report", "check_file", "check_paths", "check_text"]
 
@@ -58,6 +58,7 @@ def _check_path(path: pathlib.Path, project: Project, settings: Settings) -> Fil
 
 def check_file(file: SourceFile, path: pathlib.Path, project: Project, settings: Settings) -> list[Finding]:
     """The findings of one file, sorted, with fingerprints, without those that comments or settings suppress."""
+    project.hold(path, file)
     ignored = settings.ignored_in(path) if hasattr(settings, "ignored_in") else frozenset()
     active = settings.enabled - ignored
     findings = [f for f in _raw_findings(file, path, project, active) if f.code not in ignored]
@@ -74,17 +75,23 @@ def _raw_findings(file: SourceFile, path: pathlib.Path, project: Project, active
         tree = cst.parse_module(file.text)
     except cst.ParserSyntaxError as e:
         return [_cannot_parse(file, e.message, e.raw_line, e.raw_column)]
-    name, is_package = project.module_name(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        imports = ImportTable.of(ast.parse(file.text), name, is_package)
-    module = Module(file, tree, imports, name=name, project=project)
+    imports, name = _imports(tree, path, project), project.module_name(path)[0]
+    module = Module(file, tree, imports, name=name, project=project, path=path)
     crashes: list[Finding] = []
 
     def crashed(rule: type[Rule], error: Exception) -> None:
         crashes.append(_rule_crashed(file, rule, error))
 
     return walk(module, kinds, crashed) + crashes
+
+
+def _imports(tree: cst.Module, path: pathlib.Path, project: Project) -> ImportTable:
+    """The import table by `ast`, or, for syntax newer than the running Python, by the import statements alone."""
+    facts = project.facts_of(path)
+    if facts is not None:
+        return facts.imports
+    statements = (n for n in descendants(tree) if isinstance(n, (cst.Import, cst.ImportFrom)))
+    return project.imports(parse("\n".join(map(tree.code_for_node, statements))), path, tree.code)
 
 
 def _cannot_parse(file: SourceFile, reason: str, line: int, column: int) -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 import libcst as cst
 
@@ -55,5 +55,5 @@ def walk(
 
 
 @functools.cache
-def _methods(kind: type[Rule], prefix: str) -> frozenset[str]:
+def _methods(kind: Hashable, prefix: str) -> frozenset[str]:
     return frozenset(name.removeprefix(prefix) for name in dir(kind) if name.startswith(prefix))

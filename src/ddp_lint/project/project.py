@@ -1,130 +1,157 @@
-"""Modules of the project by name, parsed on demand and kept for the life of the process."""
+"""Modules of the project by name, parsed on demand."""
 
 from __future__ import annotations
 
-import ast
-import dataclasses
+import collections
+import contextlib
 import functools
+import os
 import pathlib
-import warnings
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeVar
 
+from ddp_lint.knowledge import canonical, table
+from ddp_lint.project import layout
+from ddp_lint.project.facts import CannotParse, ClassFacts, ModuleFacts, parse
+from ddp_lint.project.types import Types
 from ddp_lint.source.file import SourceFile, Unreadable
-from ddp_lint.source.imports import ImportTable
+from ddp_lint.source.imports import ImportTable, dotted_ast
 
-_MARKERS = ("pyproject.toml", "ddp-lint.toml", "setup.py", "setup.cfg", ".git", ".hg")
+T = TypeVar("T")
+
 _REEXPORT_LIMIT = 16
-
-
-@dataclasses.dataclass(frozen=True)
-class ModuleFacts:
-    """A project module for whoever asks from another file: its `ast`, its imports, its definitions by name."""
-
-    name: str
-    file: SourceFile
-    tree: ast.Module
-    imports: ImportTable
-    is_package: bool
-
-    @functools.cached_property
-    def definitions(self) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-        """Top-level functions and classes, also those under a top-level `if` or `try`."""
-        found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] = {}
-        stack: list[ast.stmt] = list(self.tree.body)[::-1]
-        while stack:
-            node = stack.pop()
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                found.setdefault(node.name, node)
-            elif isinstance(node, (ast.If, ast.Try)):
-                stack.extend([*node.body, *node.orelse][::-1])
-        return found
+#: Characters of source whose syntax trees are kept; a tree takes some 50 bytes a character.
+_KEPT_SOURCE = 6_000_000
 
 
 class Project:
-    """The Python modules below one root. Nothing is read before it is asked for."""
+    """The Python modules below one root. Nothing is read before it is asked for.
+
+    Whatever is asked about other files is recorded as a *question* with the digest of its answer: a result may be kept
+    as long as its questions get the same answers (`recording`, `remember`, `answer`).
+    """
 
     def __init__(self, root: pathlib.Path, cwd: pathlib.Path | None = None) -> None:
         self.root = root
-        self._cwd = cwd or pathlib.Path.cwd()
-        self._facts: dict[pathlib.Path, ModuleFacts | None] = {}
+        self._cwd = os.path.normpath(cwd or pathlib.Path.cwd())
+        self._layout = layout.Layout(root)
+        self._facts: collections.OrderedDict[str, ModuleFacts | None] = collections.OrderedDict()
+        self._kept_source = 0
+        self._held: dict[str, SourceFile] = {}
+        self._memo: dict[Hashable, tuple[Any, set[Hashable]]] = {}
+        self._asked: set[Hashable] | None = None
+        self._answers: dict[str, str] = {}
 
-    @staticmethod
-    def root_of(path: pathlib.Path) -> pathlib.Path:
-        """The nearest folder above `path` that is marked as a project's root; the folder of `path` if none is."""
-        start = path if path.is_dir() else path.parent
-        for folder in (start, *start.parents):
-            if any((folder / marker).exists() for marker in _MARKERS):
-                return folder
-        return start
+    root_of = staticmethod(layout.root_of)
+
+    @functools.cached_property
+    def types(self) -> Types:
+        """Which class an expression is an instance of, across the project's files."""
+        return Types(self)
 
     # ---- names of modules
 
-    @functools.cached_property
-    def source_roots(self) -> tuple[pathlib.Path, ...]:
-        """Folders that absolute imports are looked up in: the root, and `src` or `python` below it."""
-        return tuple(p for p in (self.root, self.root / "src", self.root / "python") if p.is_dir())
-
     def module_name(self, path: pathlib.Path) -> tuple[str, bool]:
-        """The dotted name that the file is imported by, and whether it is a package's `__init__`.
+        """The dotted name of the module in a file, unique in the project, and whether it is a package's `__init__`."""
+        return self._layout.name_of(os.path.normpath(path))
 
-        The package is as far up as `__init__.py` files go; folders without one are namespace packages only below a
-        source root.
-        """
-        is_package = path.name == "__init__.py"
-        folder, parts = path.parent, [] if is_package else [path.stem]
-        while folder not in self.source_roots and folder != folder.parent:
-            parts.append(folder.name)
-            folder = folder.parent
-            if folder in self.source_roots:
-                break
-        return ".".join(reversed(parts)), is_package
-
-    @functools.cache
     def find(self, name: str) -> pathlib.Path | None:
-        """The file of a project module by its absolute dotted name."""
-        parts = name.split(".")
-        for root in self.source_roots:
-            base = root.joinpath(*parts)
-            for candidate in (base.with_name(base.name + ".py"), base / "__init__.py"):
-                if candidate.is_file():
-                    return candidate
-        return None
+        """The file of a project module by its dotted name."""
+        path = self._find(name)
+        return pathlib.Path(path) if path else None
 
-    # ---- facts
+    def _find(self, name: str) -> str | None:
+        path = self._layout.find(name)
+        self._ask(f"find:{name}", path or "")
+        return path
 
-    def facts(self, name: str) -> ModuleFacts | None:
-        """The facts of a project module by name; None when it is no project module or cannot be read."""
-        path = self.find(name)
-        return self.facts_of(path) if path else None
+    def locate(self, name: str, path: pathlib.Path, script: bool) -> str:
+        """What an absolute import of `name` means in the file `path`, as a name that `find` and `canonical` take.
 
-    def facts_of(self, path: pathlib.Path) -> ModuleFacts | None:
-        if path not in self._facts:
-            self._facts[path] = self._read(path)
-        return self._facts[path]
+        A recipe's ``from utils import x`` means the `utils` beside it; what the project does not have is returned as
+        it is. `script`: the file has a ``__main__`` guard.
+        """
+        return self._locate(name, os.path.dirname(os.path.normpath(path)), script)
 
-    def _read(self, path: pathlib.Path) -> ModuleFacts | None:
-        try:
-            file = SourceFile.read(path, self.shown(path))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tree = ast.parse(file.text)
-        except (Unreadable, SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
+    def _locate(self, name: str, folder: str, script: bool) -> str:
+        found = self._layout.locate(name, folder, script)
+        self._ask(f"locate:{int(script)}:{name}:{self._relative(folder)}", found)
+        return found
+
+    def imports(self, tree: Any, path: pathlib.Path, text: str) -> ImportTable:
+        """The import table of a file, its absolute imports taken as they are meant at its place."""
         name, is_package = self.module_name(path)
-        return ModuleFacts(name, file, tree, ImportTable.of(tree, name, is_package), is_package)
+        folder, script = os.path.dirname(os.path.normpath(path)), "__main__" in text
+        return ImportTable.of(tree, name, is_package, lambda target: self._locate(target, folder, script))
+
+    # ---- paths
 
     def shown(self, path: pathlib.Path) -> str:
         """The path as findings show it: relative to the working directory when below it."""
-        try:
-            return path.relative_to(self._cwd).as_posix()
-        except ValueError:
-            return path.as_posix()
+        return _below(self._cwd, os.path.normpath(path))
 
     def inside(self, path: pathlib.Path) -> str:
         """The path relative to the project's root: what settings and fingerprints go by, wherever one runs from."""
+        return self._relative(os.path.normpath(path))
+
+    def _relative(self, path: str) -> str:
+        return _below(self._layout.root, path)
+
+    # ---- facts
+
+    def text(self, path: pathlib.Path) -> str | None:
+        """The text of any file, Python or not; None when it cannot be read."""
+        file = self._file(os.path.normpath(path))
+        return file.text if file else None
+
+    def facts(self, name: str) -> ModuleFacts | None:
+        """The facts of a project module by name; None when it is no project module or cannot be read."""
+        path = self._find(name)
+        return self._facts_of(path) if path else None
+
+    def facts_of(self, path: pathlib.Path) -> ModuleFacts | None:
+        """The facts of the module in a file; None when it cannot be read or parsed."""
+        return self._facts_of(os.path.normpath(path))
+
+    def _facts_of(self, path: str) -> ModuleFacts | None:
+        if path in self._facts:
+            self._facts.move_to_end(path)
+            self._ask_for_content(path)
+            return self._facts[path]
+        file = self._file(path)
+        facts = self._read(path, file) if file else None
+        self._facts[path] = facts
+        self._kept_source += len(facts.file.text) if facts else 0
+        while self._kept_source > _KEPT_SOURCE and len(self._facts) > 1:
+            _, dropped = self._facts.popitem(last=False)
+            self._kept_source -= len(dropped.file.text) if dropped else 0
+        return facts
+
+    def _read(self, path: str, file: SourceFile) -> ModuleFacts | None:
         try:
-            return path.relative_to(self.root).as_posix()
-        except ValueError:
-            return path.as_posix()
+            tree = parse(file.text)
+        except CannotParse:
+            return None
+        name, is_package = self._layout.name_of(path)
+        return ModuleFacts(name, file, tree, self.imports(tree, pathlib.Path(path), file.text), is_package)
+
+    def _file(self, path: str) -> SourceFile | None:
+        file = self._held.get(path)
+        if file is None:
+            try:
+                file = SourceFile.read(pathlib.Path(path), _below(self._cwd, path))
+            except Unreadable:
+                file = None
+        self._ask(f"file:{self._relative(path)}", file.digest if file else "")
+        return file
+
+    def hold(self, path: pathlib.Path, file: SourceFile) -> None:
+        """Take `file` as the content of `path`: it was read already, or is not on disk (an editor's buffer)."""
+        key = os.path.normpath(path)
+        self._held = {key: file}
+        self._answers[f"file:{self._relative(key)}"] = file.digest
+        if key in self._facts and (known := self._facts[key]) is not None and known.file.text != file.text:
+            del self._facts[key]
 
     # ---- names of things
 
@@ -144,6 +171,18 @@ class Project:
 
         A name that the project defines itself, or does not know, is returned as it is.
         """
+        if not self._is_own(name):
+            return name
+        return self.remember(("canonical", name), lambda: self._canonical(name))
+
+    def _is_own(self, name: str) -> bool:
+        """Whether the project has anything by the first part of the name: cheap, and no for most names."""
+        first = name.partition(".")[0]
+        own = self._layout.holds(first)
+        self._ask(f"own:{first}", str(int(own)))
+        return own
+
+    def _canonical(self, name: str) -> str:
         for _ in range(_REEXPORT_LIMIT):
             found = self.split(name)
             if found is None or not found[1]:
@@ -152,16 +191,152 @@ class Project:
             first = rest.partition(".")[0]
             if first in facts.definitions:
                 return f"{facts.name}.{rest}"
-            target = facts.imports.resolve(rest)
-            if target is None:
-                target = next((f"{star}.{rest}" for star in facts.imports.stars if self._has(star, first)), None)
+            target = facts.imports.resolve(rest) or self.star_target(facts.imports, rest)
             if target is None or target == name:
                 return name
             name = target
         return name
 
-    def _has(self, module: str, name: str) -> bool:
-        facts = self.facts(module)
+    def star_target(self, imports: ImportTable, name: str) -> str | None:
+        """What a name means that came by ``from module import *``, as far as the project's modules tell."""
+        first = name.partition(".")[0]
+        return next((f"{star}.{name}" for star in imports.stars if self._has(star, first)), None)
+
+    def _has(self, module: str, name: str, seen: frozenset[str] = frozenset()) -> bool:
+        facts = None if module in seen else self.facts(module)
         if facts is None:
-            return not self.find(module)
-        return name in facts.definitions or name in facts.imports.names
+            return False
+        if name in facts.definitions or name in facts.imports.names or name in facts.values:
+            return True
+        return any(self._has(star, name, seen | {module}) for star in facts.imports.stars)
+
+    # ---- classes
+
+    def class_facts(self, name: str) -> ClassFacts | None:
+        """A class of the project by its canonical name."""
+        found = self.split(name) if self._is_own(name) else None
+        if found is None:
+            return None
+        facts, rest = found
+        node = facts.definitions.get(rest)
+        return self.class_of(facts, node) if node.__class__.__name__ == "ClassDef" else None
+
+    def class_of(self, facts: ModuleFacts, node: Any) -> ClassFacts:
+        bases = tuple(self.meaning(facts, base) for base in node.bases)
+        return ClassFacts(f"{facts.name}.{node.name}" if facts.name else node.name, facts, node, bases)
+
+    def meaning(self, facts: ModuleFacts, node: Any) -> str:
+        """The canonical name of an expression of a module, '' when it is neither imported nor defined there."""
+        name = facts.qualified(node) or self.star_target(facts.imports, dotted_ast(node))
+        return canonical(self.canonical(name)) if name else ""
+
+    def lineage(self, name: str) -> tuple[str, ...]:
+        """The canonical names of a class and of all that it inherits from, nearest first, as far as they are known."""
+        return self.remember(("lineage", name), lambda: tuple(self._lineage(name)))
+
+    def _lineage(self, name: str) -> list[str]:
+        found: dict[str, None] = {}
+        queue = [canonical(self.canonical(name))]
+        while queue:
+            name = queue.pop(0)
+            if name and name not in found:
+                found[name] = None
+                facts = self.class_facts(name)
+                queue += facts.bases if facts else foreign_bases(name)
+        return list(found)
+
+    def subclass_of(self, name: str, base: str) -> bool:
+        """Whether the class `name` is `base` or inherits from it, through the project and through what is known of
+        other packages (knowledge/hierarchy.toml)."""
+        return canonical(base) in self.lineage(name)
+
+    def method(self, name: str, method: str) -> tuple[ClassFacts, Any] | None:
+        """The class of the project that defines `method` for instances of the class `name`, and the method."""
+        for ancestor in self.lineage(name):
+            facts = self.class_facts(ancestor)
+            if facts is not None and method in facts.methods:
+                return facts, facts.methods[method]
+        return None
+
+    # ---- what a result rests on
+
+    def _ask(self, question: str, answer: str) -> None:
+        self._answers[question] = answer
+        if self._asked is not None:
+            self._asked.add(question)
+
+    def _ask_for_content(self, path: str) -> None:
+        if self._asked is not None:
+            self._asked.add(f"file:{self._relative(path)}")
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[set[Hashable]]:
+        """Collect what is asked inside the block; give the set to `dependencies`."""
+        outer, self._asked = self._asked, set()
+        inner = self._asked
+        try:
+            yield inner
+        finally:
+            self._asked = outer
+            if outer is not None:
+                outer |= inner
+
+    def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """`compute()`, once per `key` in the life of the process; whoever asks again depends on the same files.
+
+        `compute` must be a function of the project's files alone. Keys are tuples that start with who asks.
+        """
+        if key not in self._memo:
+            outer, self._asked = self._asked, set()
+            try:
+                value = compute()
+                self._memo[key] = (value, self._asked)
+            finally:
+                self._asked = outer
+        if self._asked is not None:
+            self._asked.add(key)
+        return self._memo[key][0]  # type: ignore[no-any-return]
+
+    def dependencies(self, asked: set[Hashable]) -> dict[str, str]:
+        """The questions behind what was recorded, each with the digest of its answer."""
+        questions: dict[str, str] = {}
+        stack, seen = list(asked), set(asked)
+        while stack:
+            item = stack.pop()
+            if isinstance(item, str):
+                questions[item] = self._answers[item]
+            else:
+                inner = self._memo[item][1] - seen
+                seen |= inner
+                stack.extend(inner)
+        return questions
+
+    def answer(self, question: str) -> str:
+        """The answer to a recorded question as the files are now."""
+        if question not in self._answers:
+            kind, _, rest = question.partition(":")
+            if kind == "file":
+                self._file(os.path.join(self._layout.root, rest))
+            elif kind == "find":
+                self._find(rest)
+            elif kind == "own":
+                self._is_own(rest)
+            elif kind == "locate":
+                script, name, folder = rest.split(":", 2)
+                self._locate(name, os.path.join(self._layout.root, folder), script == "1")
+        return self._answers.get(question, "?")
+
+
+def _below(folder: str, path: str) -> str:
+    inside = path.startswith(folder + os.sep)
+    shown = path[len(folder) + 1 :] if inside else ("." if path == folder else path)
+    return shown.replace(os.sep, "/")
+
+
+@functools.cache
+def foreign_bases(name: str) -> tuple[str, ...]:
+    """What is known of the bases of a class outside of the project: knowledge/hierarchy.toml."""
+    entries = table("hierarchy")["bases"]
+    head, _, last = name.rpartition(".")
+    bases = entries.get(name) or (entries.get(f"{head}.*") if last[:1].isupper() else None) or ()
+    return tuple(base for base in bases if base != name)

@@ -2,6 +2,8 @@
 
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import ImportTable
-from ddp_lint.source.module import Module, dotted
+from ddp_lint.source.module import Module
+from ddp_lint.source.scopes import Binding
+from ddp_lint.source.tree import dotted
 
-__all__ = ["ImportTable", "Module", "SourceFile", "Unreadable", "dotted"]
+__all__ = ["Binding", "ImportTable", "Module", "SourceFile", "Unreadable", "dotted"]

@@ -25,7 +25,7 @@ class SourceFile:
     def read(cls, file: pathlib.Path, shown_as: str) -> SourceFile:
         """Raises Unreadable for what is not Python text."""
         if file.suffix == ".ipynb":
-            raise Unreadable("a notebook, not a Python file: check the output of `jupyter nbconvert --to script` instead")
+            raise Unreadable("a notebook, not Python: check what `jupyter nbconvert --to script` makes of it")
         try:
             return cls(shown_as, decode(file.read_bytes()))
         except OSError as e:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,32 +25,41 @@ class ImportTable:
         return None if target is None else target + dot + rest
 
     @classmethod
-    def of(cls, tree: ast.AST, module_name: str, is_package: bool) -> ImportTable:
+    def of(
+        cls, tree: ast.AST, module_name: str, is_package: bool, locate: Callable[[str], str] = lambda name: name
+    ) -> ImportTable:
+        """`locate` says what the name in an absolute import means where the file lies (`project.Project.locate`)."""
         names: dict[str, str] = {}
         stars: list[str] = []
         for node in _imports(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     if alias.asname:
-                        names.setdefault(alias.asname, alias.name)
+                        names.setdefault(alias.asname, locate(alias.name))
                     else:
                         first = alias.name.partition(".")[0]
-                        names.setdefault(first, first)
+                        names.setdefault(first, _package_of(locate(alias.name), alias.name))
             else:
                 base = absolute(node, module_name, is_package)
                 for alias in node.names:
                     if alias.name == "*":
-                        stars.append(base)
+                        stars.append(base if node.level else locate(base))
                     else:
-                        names.setdefault(alias.asname or alias.name, f"{base}.{alias.name}" if base else alias.name)
+                        target = f"{base}.{alias.name}" if base else alias.name
+                        names.setdefault(alias.asname or alias.name, target if node.level else locate(target))
         table = cls(names, tuple(stars))
         for node in getattr(tree, "body", ()):
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                source = dotted_ast(node.value)
-                target = source and table.resolve(source)
-                if target:
-                    names.setdefault(node.targets[0].id, target)
+                aliased = table.resolve(dotted_ast(node.value))
+                if aliased:
+                    names.setdefault(node.targets[0].id, aliased)
         return table
+
+
+def _package_of(located: str, name: str) -> str:
+    """What the first part of the imported `name` stands for, where the whole was found as `located`."""
+    rest = name.partition(".")[2]
+    return located.removesuffix(f".{rest}") if rest else located
 
 
 def absolute(node: ast.ImportFrom, module_name: str, is_package: bool) -> str:

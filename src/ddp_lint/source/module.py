@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import pathlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,25 +14,16 @@ from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import canonical
 from ddp_lint.source.imports import ImportTable
-from ddp_lint.source.tree import children
+from ddp_lint.source.scopes import Binding, Scopes
+from ddp_lint.source.tree import children, dotted
 
 if TYPE_CHECKING:
     from ddp_lint.project import Project
+    from ddp_lint.project.facts import ModuleFacts
+    from ddp_lint.project.types import Types
     from ddp_lint.source.file import SourceFile
 
-Function = cst.FunctionDef | cst.Lambda
-
-
-def dotted(node: cst.CSTNode | None) -> str:
-    """`a.b.c` for a chain of names and attributes, else ''."""
-    parts: list[str] = []
-    while isinstance(node, cst.Attribute):
-        parts.append(node.attr.value)
-        node = node.value
-    if not isinstance(node, cst.Name):
-        return ""
-    parts.append(node.value)
-    return ".".join(reversed(parts))
+__all__ = ["Module", "dotted"]
 
 
 class Module:
@@ -48,6 +41,7 @@ class Module:
         *,
         name: str = "",
         project: Project | None = None,
+        path: pathlib.Path | None = None,
         line_map: list[int] | None = None,
     ) -> None:
         self.file = file
@@ -55,6 +49,7 @@ class Module:
         self.imports = imports
         self.name = name
         self.project = project
+        self.path = path
         self._line_map = line_map
 
     # ---- structure
@@ -90,27 +85,129 @@ class Module:
 
     # ---- names
 
+    @functools.cached_property
+    def scopes(self) -> Scopes:
+        return Scopes(self)
+
+    @functools.cached_property
+    def facts(self) -> ModuleFacts | None:
+        """The whole file by its `ast`, elided definitions included; None when `ast` cannot parse it."""
+        return self.project.facts_of(self.path) if self.project is not None and self.path is not None else None
+
+    @functools.cached_property
+    def types(self) -> Types | None:
+        return self.project.types if self.project is not None else None
+
+    def import_table(self, tree: ast.Module) -> ImportTable:
+        """The table of import statements as they are meant in this file."""
+        if self.project is None or self.path is None:
+            return ImportTable.of(tree, self.name, False)
+        return self.project.imports(tree, self.path, self.file.text)
+
     def qualified(self, node: cst.CSTNode | None) -> str:
         """The canonical dotted name that an expression stands for through this file's imports.
 
         ``DDP`` -> ``torch.nn.parallel.DistributedDataParallel`` after ``from torch.nn.parallel import
         DistributedDataParallel as DDP``. '' for anything that does not start at an imported name: a local that
-        merely shares a name with an API is never that API.
+        merely shares a name with an API, or shadows an import, is never that API.
         """
+        if node is None:
+            return ""
+        found = self._qualified.get(node)
+        if found is None:
+            found = self._qualified[node] = self._qualify(node)
+        return found
+
+    @functools.cached_property
+    def _qualified(self) -> dict[cst.CSTNode, str]:
+        return {}
+
+    def _qualify(self, node: cst.CSTNode) -> str:
         name = dotted(node)
-        target = self.imports.resolve(name) if name else None
+        target = self._imported(name) if name else None
         if target is None:
             return ""
+        first, _, rest = name.partition(".")
+        scope = self.scopes.scope_of(first, node)
+        if scope is not None and scope is not self.tree:
+            imported = [b for b in self.scopes.bound_in(scope)[first] if b.kind == "import"]
+            own = self.scopes.import_of(imported[0]) if imported else None
+            if own is None:
+                return ""
+            target = f"{own}.{rest}" if rest else own
         if self.project is not None:
             target = self.project.canonical(target)
         return canonical(target)
+
+    def _imported(self, name: str) -> str | None:
+        target = self.imports.resolve(name)
+        if target is None and self.imports.stars and self.project is not None:
+            own = self.facts is not None and name.partition(".")[0] in self.facts.definitions
+            return None if own else self.project.star_target(self.imports, name)
+        return target
+
+    def meaning(self, name: str) -> str:
+        """The canonical name that a dotted name has at the top level of this file: imported, or defined here."""
+        if self.project is not None and self.facts is not None:
+            return self.project.meaning(self.facts, name)
+        return canonical(self.imports.resolve(name) or "")
+
+    def bindings(self, target: cst.BaseExpression | str, at: cst.CSTNode | None = None) -> list[Binding]:
+        """Where a name, a dotted name or ``self.x`` is bound, as seen from `at` (default: where `target` stands).
+
+        All bindings of its scope in source order; ``self.x``: those of the class. See `source.scopes.Binding`.
+        """
+        if isinstance(target, str):
+            return self.scopes.bindings(target, at or self.tree)
+        name = dotted(target)
+        return self.scopes.bindings(name, at or target) if name else []
+
+    def assignments(self, target: cst.BaseExpression | str, at: cst.CSTNode | None = None) -> list[cst.BaseExpression]:
+        """The expressions that a name, a dotted name or ``self.x`` is assigned as a whole, in source order."""
+        bindings = self.bindings(target, at)
+        return [b.value for b in bindings if b.kind == "assign" and b.value is not None and not b.index]
+
+    def constructed_by(self, node: cst.BaseExpression) -> str:
+        """The canonical name of the class that an expression is an instance of, '' when nothing tells.
+
+        By the last constructor before it, annotations, `with ... as`, ``self.x`` in any method or base class of the
+        project, and what functions of the project return.
+        """
+        return self.scopes.constructed_by(node)
+
+    def callee(self, call: cst.Call) -> str:
+        """The canonical name of what is called; a method by the class of its receiver
+        (``acc.wait_for_everyone()`` -> ``accelerate.Accelerator.wait_for_everyone``). '' when nothing tells."""
+        return self.scopes.callee(call)
+
+    def name_of(self, definition: cst.ClassDef | cst.FunctionDef) -> str:
+        """The dotted name of a class or function of this file: module, enclosing definitions, name."""
+        around = [a.name.value for a in self.ancestors(definition) if isinstance(a, (cst.ClassDef, cst.FunctionDef))]
+        return ".".join(filter(None, [self.name, *reversed(around), definition.name.value]))
+
+    def is_subclass(self, definition: cst.ClassDef, base: str) -> bool:
+        """Whether a class of this file inherits from `base` (a dotted name), through the project's files too."""
+        return self._is_subclass(definition, canonical(base), frozenset())
+
+    def _is_subclass(self, definition: cst.ClassDef, base: str, seen: frozenset[cst.ClassDef]) -> bool:
+        for argument in definition.bases:
+            bindings = self.bindings(argument.value)
+            local = next((b.node for b in bindings if isinstance(b.node, cst.ClassDef)), None)
+            if local is not None and local is not definition:
+                if local not in seen and self._is_subclass(local, base, seen | {definition}):
+                    return True
+                continue
+            name = self.qualified(argument.value) or self.meaning(dotted(argument.value))
+            if name and (name == base or (self.project is not None and self.project.subclass_of(name, base))):
+                return True
+        return False
 
     # ---- places
 
     @functools.cached_property
     def _positions(self) -> dict[cst.CSTNode, CodeRange]:
         wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
-        return dict(wrapper.resolve(PositionProvider))  # type: ignore[arg-type]
+        return dict(wrapper.resolve(PositionProvider))
 
     def span(self, node: cst.CSTNode, end: cst.CSTNode | None = None) -> Span:
         """The span of a node, or from `node` to the end of `end`. Positions are computed on first use."""

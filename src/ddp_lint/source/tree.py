@@ -44,3 +44,15 @@ def descendants(node: cst.CSTNode, *, into_definitions: bool = True) -> Iterator
         yield item
         if into_definitions or not isinstance(item, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
             stack.extend(list(children(item))[::-1])
+
+
+def dotted(node: cst.CSTNode | None) -> str:
+    """`a.b.c` for a chain of names and attributes, else ''."""
+    parts: list[str] = []
+    while isinstance(node, cst.Attribute):
+        parts.append(node.attr.value)
+        node = node.value
+    if not isinstance(node, cst.Name):
+        return ""
+    parts.append(node.value)
+    return ".".join(reversed(parts))

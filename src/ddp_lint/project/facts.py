@@ -1,0 +1,150 @@
+"""What one module of the project holds, read from its `ast`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+
+from ddp_lint.source.file import SourceFile
+from ddp_lint.source.imports import ImportTable, dotted_ast
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class CannotParse(Exception):
+    """`ast` does not take the text: a syntax error, syntax newer than the running Python, or too deep nesting."""
+
+    def __init__(self, reason: str, line: int = 1, column: int = 0) -> None:
+        super().__init__(reason)
+        self.reason, self.line, self.column = reason, line, column
+
+
+def parse(text: str) -> ast.Module:
+    """The `ast` of a text, without its warnings. Raises CannotParse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text)
+    except SyntaxError as e:
+        raise CannotParse(e.msg or "invalid syntax", e.lineno or 1, max((e.offset or 1) - 1, 0)) from None
+    except (ValueError, RecursionError, MemoryError, OverflowError) as e:
+        raise CannotParse(f"{e}" or "it is nested too deeply") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleFacts:
+    """A project module for whoever asks from another file: its `ast`, its imports, its definitions by name."""
+
+    name: str
+    file: SourceFile
+    tree: ast.Module
+    imports: ImportTable
+    is_package: bool
+
+    @functools.cached_property
+    def definitions(self) -> dict[str, Definition]:
+        """Top-level functions and classes, also those under a top-level `if`, `try` or `with`."""
+        found: dict[str, Definition] = {}
+        for node in _statements(self.tree.body):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                found.setdefault(node.name, node)
+        return found
+
+    @functools.cached_property
+    def values(self) -> dict[str, ast.expr]:
+        """Module-level names and the expression that each was assigned last."""
+        found: dict[str, ast.expr] = {}
+        for node in _statements(self.tree.body):
+            found.update(_assigned(node))
+        return found
+
+    def qualified(self, node: ast.AST | str | None) -> str:
+        """The dotted name that an expression of this module stands for: imported, or defined at its top level; ''
+        for anything else. Re-exports are not followed (`Project.canonical` does)."""
+        name = node if isinstance(node, str) else dotted_ast(node)
+        target = self.imports.resolve(name) if name else None
+        if target is None and name.partition(".")[0] in self.definitions:
+            target = f"{self.name}.{name}" if self.name else name
+        return target or ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassFacts:
+    """A class of the project. `bases` are canonical dotted names, '' for a base that is no plain name."""
+
+    name: str
+    module: ModuleFacts
+    node: ast.ClassDef
+    bases: tuple[str, ...]
+
+    @functools.cached_property
+    def methods(self) -> dict[str, FunctionNode]:
+        nodes = _statements(self.node.body)
+        return {n.name: n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
+
+    @functools.cached_property
+    def attributes(self) -> dict[str, list[tuple[ast.expr, FunctionNode | None]]]:
+        """Attribute name to what is assigned to it: values (annotations where there is no value) from the class body,
+        and from ``self.name = ...`` in any method, each with the method, in source order."""
+        found: dict[str, list[tuple[ast.expr, FunctionNode | None]]] = {}
+        for statement in _statements(self.node.body):
+            for name, value in _assigned(statement):
+                found.setdefault(name, []).append((value, None))
+        for method in self.methods.values():
+            arguments = [*method.args.posonlyargs, *method.args.args]
+            if arguments:
+                for name, value in _assigned_below(method, f"{arguments[0].arg}."):
+                    found.setdefault(name, []).append((value, method))
+        return found
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a body, through `if`, `try`, `with` and loops, not into definitions."""
+    stack = list(reversed(body))
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        nested: list[ast.stmt] = []
+        for field in ("body", "orelse", "finalbody"):
+            nested += getattr(node, field, ())
+        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            nested += part.body
+        stack.extend(reversed(nested))
+
+
+def statements_of(function: FunctionNode) -> Iterator[ast.stmt]:
+    """The statements of a function in source order, not those of definitions inside it."""
+    return _statements(function.body)
+
+
+def _assigned(node: ast.stmt, of: Callable[[ast.expr], str] = dotted_ast) -> list[tuple[str, ast.expr]]:
+    """(dotted target, value) of an assignment; the annotation where there is no value. Unpacking is left out."""
+    if isinstance(node, ast.Assign):
+        return [(of(target), node.value) for target in node.targets if of(target)]
+    if isinstance(node, ast.AnnAssign) and of(node.target):
+        return [(of(node.target), node.value or node.annotation)]
+    return []
+
+
+def _assigned_below(function: FunctionNode, prefix: str) -> Iterator[tuple[str, ast.expr]]:
+    for statement in statements_of(function):
+        for name, value in _assigned(statement):
+            attribute = name.removeprefix(prefix)
+            if attribute != name and "." not in attribute:
+                yield attribute, value
+
+
+def assigned_in(function: FunctionNode, name: str) -> list[ast.expr]:
+    """The values that a function assigns to a dotted name, in source order."""
+    return [value for statement in statements_of(function) for target, value in _assigned(statement) if target == name]
+
+
+def parameters(function: FunctionNode) -> list[ast.arg]:
+    """The parameters that have a name, in order, without ``*args`` and ``**kwargs``."""
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]

@@ -1,0 +1,126 @@
+"""Where a project's modules lie: dotted names to files and back, by the folders' listings alone."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+from collections.abc import Iterator
+
+_MARKERS = ("pyproject.toml", "ddp-lint.toml", "setup.py", "setup.cfg", ".git", ".hg")
+_SOURCE_FOLDERS = ("src", "python")
+_INIT = "__init__.py"
+#: Stands for a dot inside a folder's name (``llama3.1/train.py``): in a module's name a dot parts the folders.
+_DOT = "·"
+
+
+def root_of(path: pathlib.Path) -> pathlib.Path:
+    """The nearest folder above `path` that is marked as a project's root; the folder of `path` if none is."""
+    start = path if path.is_dir() else path.parent
+    for folder in (start, *start.parents):
+        if any((folder / marker).exists() for marker in _MARKERS):
+            return folder
+    return start
+
+
+class Layout:
+    """The Python files below one root. Each folder is listed once, when it is first asked about.
+
+    Every file has one name. It is the dotted path below `src` or `python` where absolute imports find the file there,
+    else the dotted path below the root: packages of a monorepo and scripts beside each other keep distinct names.
+    """
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root = os.path.normpath(root)
+        self._listings: dict[str, frozenset[str]] = {}
+        self._found: dict[str, str | None] = {}
+        below = (os.path.join(self.root, name) for name in _SOURCE_FOLDERS)
+        self.source_roots = (self.root, *(f for f in below if self._listing(f) and not self._is_package(f)))
+
+    # ---- files
+
+    def _listing(self, folder: str) -> frozenset[str]:
+        names = self._listings.get(folder)
+        if names is None:
+            try:
+                names = frozenset(os.listdir(folder))
+            except OSError:
+                names = frozenset()
+            self._listings[folder] = names
+        return names
+
+    def _is_package(self, folder: str) -> bool:
+        return _INIT in self._listing(folder)
+
+    def _module_below(self, folder: str, parts: list[str]) -> str | None:
+        """The file of the module `parts` below `folder`: a file of that name, or a package's `__init__.py`."""
+        for part in parts[:-1]:
+            if part not in self._listing(folder):
+                return None
+            folder = f"{folder}{os.sep}{part}"
+        last = parts[-1]
+        names = self._listing(folder)
+        # As the import system has it, a package goes before a module of the same name.
+        if last in names and self._is_package(f"{folder}{os.sep}{last}"):
+            return os.path.join(folder, last, _INIT)
+        return f"{folder}{os.sep}{last}.py" if f"{last}.py" in names else None
+
+    # ---- names
+
+    def holds(self, first: str) -> bool:
+        """Whether a source root has anything that a name starting with `first` could mean."""
+        part = first.replace(_DOT, ".")
+        return any(part in self._listing(base) or f"{part}.py" in self._listing(base) for base in self.source_roots)
+
+    def find(self, name: str) -> str | None:
+        """The file of a module by its name; None when the project has no such module."""
+        if name not in self._found:
+            parts = [part.replace(_DOT, ".") for part in name.split(".")]
+            hits = (self._module_below(base, parts) for base in self.source_roots) if all(parts) else iter(())
+            self._found[name] = next((hit for hit in hits if hit), None)
+        return self._found[name]
+
+    def name_of(self, path: str) -> tuple[str, bool]:
+        """The name of the module in a file, and whether the file is a package's `__init__`."""
+        base = os.path.basename(path)
+        is_package = base == _INIT
+        for root in reversed(self.source_roots):
+            name = _dotted_path(root, path)
+            if name and (root == self.root or self.find(name) == path):
+                return name, is_package
+        return ("" if is_package else base.rpartition(".")[0]), is_package
+
+    def locate(self, name: str, folder: str, script: bool) -> str:
+        """The name inside the project of what an absolute import in a file of `folder` names; `name` if not found.
+
+        As the interpreter would look: in the folder of a script (a file in a folder that is no package, or with a
+        ``__main__`` guard, `script`), in the folders above that are no packages, in the source roots. The folder of a
+        script and those above it stand in `sys.path` only when someone put them there, yet training recipes do.
+        """
+        parts = name.split(".")
+        for base in dict.fromkeys((*self._import_folders(folder, script), *self.source_roots)):
+            for length in range(len(parts), 0, -1):
+                path = self._module_below(base, parts[:length])
+                if path:
+                    return ".".join([self.name_of(path)[0], *parts[length:]])
+        return name
+
+    def _import_folders(self, folder: str, script: bool) -> Iterator[str]:
+        first = True
+        while folder == self.root or folder.startswith(self.root + os.sep):
+            if (first and script) or not self._is_package(folder):
+                yield folder
+            first = False
+            folder = os.path.dirname(folder)
+
+
+@functools.lru_cache(maxsize=4096)
+def _dotted_path(root: str, path: str) -> str:
+    """`path` below `root` as a dotted name; '' when it is not below it."""
+    if not path.startswith(root + os.sep):
+        return ""
+    folder, base = os.path.split(path[len(root) + 1 :])
+    parts = folder.split(os.sep) if folder else []
+    if base != _INIT:
+        parts.append(base.rpartition(".")[0] or base)
+    return ".".join(part.replace(".", _DOT) for part in parts)
