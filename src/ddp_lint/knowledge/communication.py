@@ -1,0 +1,303 @@
+"""What the divergence analysis knows about PyTorch and its frameworks: who communicates, who asks for a rank.
+
+The data are the TOML files of this package; this module gives each entry a type and refuses a malformed one:
+an unknown key, an unknown word or a name that is listed twice raises `KnowledgeError` with file and entry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeVar
+
+from ddp_lint.knowledge import table
+
+#: One file a framework: `[[collective]]`, `[[type]]`, `[[gate]]`, `[[group]]` and `[[rank]]` entries.
+FRAMEWORKS = (
+    "torch", "lightning", "accelerate", "transformers", "deepspeed", "megatron", "torchmetrics", "ignite", "composer",
+    "mmengine", "xla",
+)  # fmt: skip
+
+#: What a call does to the ranks' common order. A "collective" is matched call by call within its group; "group" makes
+#: process groups and involves the whole world, members or not; "p2p" is pairwise and never demanded of all;
+#: "forward" and "backward" run a wrapped model's hooks; "step" changes parameters or learning rate, so replicas must
+#: do it together; "leave" ends the process group.
+Kind = Literal["collective", "group", "p2p", "forward", "backward", "step", "leave"]
+
+#: When the call communicates; '' is always.
+Condition = Literal["", "sharded", "buffers", "metric-sync", "statistics", "hooks"]
+
+#: How the words of `Condition` read in a message, after "when".
+CONDITIONS: Mapping[str, str] = {
+    "": "",
+    "sharded": "parameters are sharded (FSDP, ZeRO-3, tensor parallel)",
+    "buffers": "the model has buffers",
+    "metric-sync": "the metric syncs on compute, as it does by default",
+    "statistics": "the module trains in a process group",
+    "hooks": "the framework runs its hooks around the call",
+}
+
+#: Which ranks take part where the call has no group argument, and which ranks share a value of `Rank`.
+Scope = Literal["world", "node", "tensor", "pipeline", "data", "expert", "context", "model", "embedding", "shard"]
+
+#: What the call gives back: one value on all ranks, a value of each rank, an async handle, a process group.
+Returns = Literal["", "uniform", "local", "work", "group"]
+
+#: What an expression tells about the rank. Numbers: rank, local_rank, node_rank, group_rank. Booleans: the others.
+RankValue = Literal[
+    "rank", "local_rank", "node_rank", "group_rank", "coordinate",
+    "is_first", "is_local_first", "is_last", "is_local_last", "is_node_first", "is_member",
+]  # fmt: skip
+
+#: Why a value differs between ranks although no rank is mentioned.
+Cause = Literal["clock", "file", "data", "exception", "memory", "order", "random", "future", "host", "signal"]
+
+
+class KnowledgeError(ValueError):
+    """A knowledge file says something that nothing understands."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Collective:
+    """A function or method that communicates.
+
+    `takes` names its positional parameters (without `self`); `group`, `root`, `reduce_op`, `asynchronous` and `ranks`
+    are names of parameters. Tensors in `payload` must agree in shape and dtype on all ranks; after the call those in
+    `uniform` hold one value everywhere. `result` is the class that it returns (several for a tuple, '' where unknown);
+    `turns` says what it makes of an argument (``fully_shard(model)``). The call communicates only if the keywords in
+    `only_if` have these values, and not if those in `unless` do.
+    """
+
+    name: str
+    op: str
+    kind: Kind = "collective"
+    takes: tuple[str, ...] = ()
+    group: str = ""
+    root: str = ""
+    reduce_op: str = ""
+    asynchronous: str = ""
+    ranks: str = ""
+    payload: tuple[str, ...] = ()
+    uniform: tuple[str, ...] = ()
+    returns: Returns = ""
+    result: tuple[str, ...] = ()
+    turns: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    when: Condition = ""
+    only_if: Mapping[str, bool | str | int] = dataclasses.field(default_factory=dict)
+    unless: Mapping[str, bool | str | int] = dataclasses.field(default_factory=dict)
+    implicit: bool = False
+    context: bool = False
+    scope: Scope = "world"
+    evidence: str
+
+    @property
+    def condition(self) -> str:
+        """When the call communicates, in words that follow "when"; '' for always."""
+        return CONDITIONS[self.when]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Type:
+    """A class whose methods communicate, and how an object of it is recognised.
+
+    `made_by` are calls that return one besides the class itself; `known_as` are the last parts of receivers
+    (``self.accelerator``) that are taken for one when nothing else tells what they are; `bases` are classes whose
+    entries hold too. `wraps`: attributes that it lacks are those of the module inside.
+    """
+
+    name: str
+    made_by: tuple[str, ...] = ()
+    known_as: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+    wraps: bool = False
+    evidence: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rank:
+    """An expression that tells a process which rank it is.
+
+    `on` is the class that an attribute or method belongs to, '' for any receiver that nothing resolves. `scope` is
+    what a group rank counts in when no `group` argument says so; `absent` is what stands for "no launcher" (comparing
+    with it is the same on all ranks); `item` is the index of the rank in a returned tuple, -1 for the whole value.
+    """
+
+    name: str
+    what: Literal["call", "method", "environment", "attribute", "name"]
+    value: RankValue
+    negated: bool = False
+    takes: tuple[str, ...] = ()
+    group: str = ""
+    scope: Scope = "world"
+    absent: tuple[str, ...] = ()
+    item: int = -1
+    on: str = ""
+    evidence: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gate:
+    """A decorator, base class or context that lets only some ranks run what is inside.
+
+    `runs_on` is a boolean `RankValue`; afterwards all ranks do the collectives in `then`. For base classes `methods`
+    are those that the gate covers ('on_*' by prefix). With `calls` the gate is a function that runs its first argument.
+    """
+
+    name: str
+    what: Literal["decorator", "base", "call"]
+    runs_on: RankValue
+    then: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    argument: str = ""
+    evidence: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupSource:
+    """A call that returns a process group whose members share all coordinates but `scope`."""
+
+    name: str
+    scope: Scope
+    evidence: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """A value that differs between ranks without a rank test; `says` goes into messages after "depends on"."""
+
+    name: str
+    what: Literal["call", "method", "attribute", "iterate", "except"]
+    cause: Cause
+    says: str
+    evidence: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Uniform:
+    """A value that is the same on all ranks although its name or its arguments suggest otherwise."""
+
+    name: str
+    what: Literal["call", "method", "attribute", "name"]
+    evidence: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Knowledge:
+    """All of it, each kind by name. Names are canonical dotted ones; methods are ``package.Class.method``."""
+
+    collectives: Mapping[str, Collective]
+    types: Mapping[str, Type]
+    gates: Mapping[str, Gate]
+    groups: Mapping[str, GroupSource]
+    ranks: Mapping[tuple[str, str], Rank]
+    sources: Mapping[tuple[str, str], Source]
+    uniforms: Mapping[tuple[str, str], Uniform]
+
+
+@functools.cache
+def load() -> Knowledge:
+    """Everything that the package knows. Raises KnowledgeError for a file that is wrong."""
+    frameworks = [(name, table(name)) for name in FRAMEWORKS]
+    return build([*frameworks, ("ranks", table("ranks")), ("divergent", table("divergent"))])
+
+
+def build(files: list[tuple[str, dict[str, Any]]]) -> Knowledge:
+    """Knowledge from parsed files: (name of the file for messages, its content)."""
+    kinds: dict[str, type[Any]] = {
+        "collective": Collective, "type": Type, "gate": Gate, "group": GroupSource, "rank": Rank, "source": Source,
+        "uniform": Uniform,
+    }  # fmt: skip
+    found: dict[str, list[Any]] = {kind: [] for kind in kinds}
+    for file, content in files:
+        for kind, entries in content.items():
+            if kind not in kinds:
+                raise KnowledgeError(f"{file}.toml: [[{kind}]] is none of {', '.join(kinds)}")
+            for entry in entries:
+                found[kind] += _entries(kinds[kind], entry, f"{file}.toml [[{kind}]]")
+    return Knowledge(
+        collectives=_by_name("collective", found["collective"]),
+        types=_by_name("type", found["type"]),
+        gates=_by_name("gate", found["gate"]),
+        groups=_by_name("group", found["group"]),
+        ranks=_by_kind_and_name("rank", found["rank"]),
+        sources=_by_kind_and_name("source", found["source"]),
+        uniforms=_by_kind_and_name("uniform", found["uniform"]),
+    )
+
+
+Entry = TypeVar("Entry")
+
+
+def _entries(kind: type[Entry], entry: Mapping[str, Any], where: str) -> Iterator[Entry]:
+    """One object for each of the entry's `names`; `op` defaults to the last part of the name."""
+    names = entry.get("names")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise KnowledgeError(f"{where}: 'names' must be a list of one or more names")
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
+    where = f"{where} {names[0]}"
+    values: dict[str, Any] = {}
+    for key, value in entry.items():
+        if key == "names":
+            continue
+        if key not in fields or key == "name":
+            near = difflib.get_close_matches(key, fields, 1)
+            raise KnowledgeError(f"{where}: unknown key '{key}'" + (f", did you mean '{near[0]}'?" if near else ""))
+        values[key] = _checked(value, hints[key], f"{where}: {key}")
+    for name in names:
+        default = {"op": name.rpartition(".")[2]} if "op" in fields else {}
+        missing = [
+            f.name
+            for f in fields.values()
+            if f.default is f.default_factory is dataclasses.MISSING and f.name not in {"name", *default, *values}
+        ]
+        if missing:
+            raise KnowledgeError(f"{where}: lacks {', '.join(missing)}")
+        yield kind(**{**default, **values, "name": name})
+
+
+def _checked(value: Any, hint: Any, where: str) -> Any:
+    """The value as its field wants it (lists become tuples), or a KnowledgeError."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        if value not in arguments:
+            near = difflib.get_close_matches(str(value), [str(a) for a in arguments], 1)
+            hint_text = f", did you mean '{near[0]}'?" if near else f", known: {', '.join(map(str, arguments))}"
+            raise KnowledgeError(f"{where}: unknown word '{value}'{hint_text}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise KnowledgeError(f"{where}: must be a list of strings, got {value!r}")
+        return tuple(value)
+    if origin is not None and issubclass(origin, Mapping):
+        allowed = arguments[1]
+        permitted = typing.get_args(allowed) if typing.get_origin(allowed) is types.UnionType else (allowed,)
+        if not isinstance(value, dict) or not all(isinstance(item, permitted) for item in value.values()):
+            raise KnowledgeError(f"{where}: must be a table of {hint}, got {value!r}")
+        return value
+    if type(value) is not hint:
+        raise KnowledgeError(f"{where}: must be of type {hint.__name__}, got {value!r}")
+    return value
+
+
+def _by_name(kind: str, entries: list[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for entry in entries:
+        if entry.name in found:
+            raise KnowledgeError(f"[[{kind}]]: '{entry.name}' is listed twice")
+        found[entry.name] = entry
+    return found
+
+
+def _by_kind_and_name(kind: str, entries: list[Any]) -> dict[tuple[str, str], Any]:
+    found: dict[tuple[str, str], Any] = {}
+    for entry in entries:
+        key = (entry.what, f"{entry.on}.{entry.name}" if getattr(entry, "on", "") else entry.name)
+        if key in found:
+            raise KnowledgeError(f"[[{kind}]]: {entry.what} '{key[1]}' is listed twice")
+        found[key] = entry
+    return found
