@@ -22,6 +22,11 @@ def root_of(path: pathlib.Path) -> pathlib.Path:
             return folder
     return start
 
+#: Folders of other people's or generated code, by name.
+_NO_SOURCES = frozenset({"build", "dist", "node_modules", "site-packages", "venv", "env", "__pycache__", "_build"})
+#: A root with more files than this is no project (a home folder): the rest is left out of project-wide questions.
+_FILES_LIMIT = 20_000
+
 
 class Layout:
     """The Python files below one root. Each folder is listed once, when it is first asked about.
@@ -34,6 +39,7 @@ class Layout:
         self.root = os.path.normpath(root)
         self._listings: dict[str, frozenset[str]] = {}
         self._found: dict[str, str | None] = {}
+        self._files: list[str] | None = None
         below = (os.path.join(self.root, name) for name in _SOURCE_FOLDERS)
         self.source_roots = (self.root, *(f for f in below if self._listing(f) and not self._is_package(f)))
 
@@ -64,6 +70,16 @@ class Layout:
         if last in names and self._is_package(f"{folder}{os.sep}{last}"):
             return os.path.join(folder, last, _INIT)
         return f"{folder}{os.sep}{last}.py" if f"{last}.py" in names else None
+
+    def files(self) -> list[str]:
+        """The Python files below the root, sorted; folders that hold no sources of the project are left out."""
+        if self._files is None:
+            found: list[str] = []
+            for folder, below, names in os.walk(self.root):
+                below[:] = sorted(name for name in below if not name.startswith(".") and name not in _NO_SOURCES)
+                found += [os.path.join(folder, name) for name in sorted(names) if name.endswith(".py")]
+            self._files = found[:_FILES_LIMIT]
+        return self._files
 
     # ---- names
 

@@ -41,6 +41,7 @@ class Project:
         self._memo: dict[Hashable, tuple[Any, set[Hashable]]] = {}
         self._asked: set[Hashable] | None = None
         self._answers: dict[str, str] = {}
+        self._holding: dict[str, tuple[str, ...]] = {}
 
     root_of = staticmethod(layout.root_of)
 
@@ -103,6 +104,17 @@ class Project:
         """The text of any file, Python or not; None when it cannot be read."""
         file = self._file(os.path.normpath(path))
         return file.text if file else None
+
+    def holding(self, word: str) -> tuple[pathlib.Path, ...]:
+        """The Python files below the root whose text holds `word`, by a scan of all of them, once a word."""
+        question = f"holding:{word}"
+        if word not in self._holding:
+            data = word.encode()
+            self._holding[word] = tuple(path for path in self._layout.files() if data in _bytes_of(path))
+            inside = "\n".join(map(self._relative, self._holding[word]))
+            self._answers[question] = hashlib.sha256(inside.encode("utf-8", "surrogatepass")).hexdigest()
+        self._ask(question, self._answers[question])
+        return tuple(map(pathlib.Path, self._holding[word]))
 
     def facts(self, name: str) -> ModuleFacts | None:
         """The facts of a project module by name; None when it is no project module or cannot be read."""
@@ -319,12 +331,21 @@ class Project:
                 self._file(os.path.join(self._layout.root, rest))
             elif kind == "find":
                 self._find(rest)
+            elif kind == "holding":
+                self.holding(rest)
             elif kind == "own":
                 self._is_own(rest)
             elif kind == "locate":
                 script, name, folder = rest.split(":", 2)
                 self._locate(name, os.path.join(self._layout.root, folder), script == "1")
         return self._answers.get(question, "?")
+
+
+def _bytes_of(path: str) -> bytes:
+    try:
+        return pathlib.Path(path).read_bytes()
+    except OSError:
+        return b""
 
 
 def _below(folder: str, path: str) -> str:
