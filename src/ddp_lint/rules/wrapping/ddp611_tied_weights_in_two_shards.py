@@ -128,11 +128,12 @@ class TiedWeightsInTwoShards(Rule):
         if not self._ties:
             return
         units = [w for w in Wraps(self.module).all if w.kind in ("fsdp1", "fsdp2") and "." in w.inner]
+        function_of = self.module.function_of
         for first, second in itertools.combinations(units, 2):
             owner, _, name = first.inner.rpartition(".")
             other_owner, _, other = second.inner.rpartition(".")
             tie = next((t for t, a, b in self._ties if {a, b} == {name, other} and a != b), None)
-            if tie is not None and owner == other_owner:
+            if tie is not None and owner == other_owner and function_of(first.call) is function_of(second.call):
                 self._report(second, first, tie)
 
     def _report(self, second: Wrap, first: Wrap, tie: cst.Assign) -> None:

@@ -1,0 +1,1 @@
+"""DDP9xx: streams, asynchronous work and CUDA graphs."""

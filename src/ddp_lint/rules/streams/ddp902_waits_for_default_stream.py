@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Edit, Fix
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+
+
+class WaitsForDefaultStream(Rule):
+    """A communication stream waits for the default stream instead of the one that produces the data.
+
+    ## What it does
+
+    Finds `side.wait_stream(torch.cuda.default_stream())`, and the same with an accelerator abstraction, in code
+    that keeps streams of its own.
+
+    ## Why it breaks
+
+    The default stream is one particular stream, not the one in use. Autograd runs the backward of an operation on
+    the stream of its forward, and callers may have switched streams; then `side` waits for an idle stream and a
+    rank reduces gradients that are still being written: NaN or wrong values, dependent on timing, on one rank or on
+    all.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+
+    side = torch.cuda.Stream()
+    work = torch.cuda.Stream()
+
+
+    def reduce():
+        with torch.cuda.stream(work):
+            x = torch.zeros(1 << 24, device=device)
+            for _ in range(50):
+                x += 0.02
+            side.wait_stream(torch.cuda.default_stream())  # <- DDP902
+            with torch.cuda.stream(side):
+                dist.all_reduce(x)
+            work.wait_stream(side)
+            return x.mean().item()
+
+
+    print(dist.get_rank(), reduce())
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+
+    side = torch.cuda.Stream()
+    work = torch.cuda.Stream()
+
+
+    def reduce():
+        with torch.cuda.stream(work):
+            x = torch.zeros(1 << 24, device=device)
+            for _ in range(50):
+                x += 0.02
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                dist.all_reduce(x)
+            work.wait_stream(side)
+            return x.mean().item()
+
+
+    print(dist.get_rank(), reduce())
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    `current_stream()`, and files that create and name no stream of their own.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py --device cuda`: the value read differs from the value after a synchronisation.
+
+    ## Fix safety
+
+    Unsafe: `current_stream()` is what is nearly always meant.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/notes/cuda.html#cuda-streams
+    """
+
+    triggers = ("default_stream",)
+    oracles = ("value",)
+    needs_cuda = True
+    confidence = Confidence.MEDIUM
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if not dotted(node.func).endswith(".wait_stream") or len(node.args) != 1:
+            return
+        awaited = node.args[0].value
+        if not isinstance(awaited, cst.Call) or not isinstance(awaited.func, cst.Attribute):
+            return
+        if awaited.func.attr.value != "default_stream":
+            return
+        side = dotted(node.func).rpartition(".")[0]
+        edit = Edit(self.module.span(awaited.func.attr), "current_stream")
+        self.report(
+            node,
+            f"`{side}` waits for the default stream: where the data is produced on another one (autograd follows the "
+            "stream of the forward), a rank sends values that are still being written",
+            help="wait for the current stream, which is the one that produces the data",
+            fix=Fix("Wait for the current stream", Applicability.UNSAFE, (edit,)),
+        )

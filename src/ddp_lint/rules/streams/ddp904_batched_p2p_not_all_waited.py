@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+
+
+class BatchedP2pNotAllWaited(Rule):
+    """Of a batch of sends and receives only one handle is waited for.
+
+    ## What it does
+
+    Finds `batch_isend_irecv(ops)` whose list of works is dropped, or of which only one is waited for
+    (`.pop().wait()`, `[0].wait()`, `[-1].wait()`).
+
+    ## Why it breaks
+
+    Each work stands for one send or receive. The others may still be running when the rank goes on: it reads a
+    receive buffer that is not filled, or frees a send buffer that its peer has not read. NCCL merges a batch into
+    one work today and hides it; gloo and other backends return one work an operation. Measured on gloo: the buffer
+    read right away still holds its old value.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+
+    peer = 1 - dist.get_rank()
+    sent = torch.full((1 << 20,), float(dist.get_rank() + 1))
+    received = torch.zeros(1 << 20)
+    operations = [dist.P2POp(dist.irecv, received, peer), dist.P2POp(dist.isend, sent, peer)]
+    dist.batch_isend_irecv(operations).pop().wait()  # <- DDP904
+    print(dist.get_rank(), received.mean().item())
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+
+    peer = 1 - dist.get_rank()
+    sent = torch.full((1 << 20,), float(dist.get_rank() + 1))
+    received = torch.zeros(1 << 20)
+    operations = [dist.P2POp(dist.irecv, received, peer), dist.P2POp(dist.isend, sent, peer)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    print(dist.get_rank(), received.mean().item())
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Lists that are kept, iterated or returned.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the value read differs from the value after every work was waited for.
+
+    ## Fix safety
+
+    No automatic fix.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv
+    """
+
+    triggers = ("batch_isend_irecv",)
+    oracles = ("value",)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self.module.qualified(node.func) != "torch.distributed.batch_isend_irecv":
+            return
+        up = self.module.parent(node)
+        dropped = isinstance(up, cst.Expr)
+        popped = isinstance(up, cst.Attribute) and up.attr.value == "pop"
+        if dropped or popped or isinstance(up, cst.Subscript):
+            self.report(
+                node,
+                f"waits for {'none' if dropped else 'one'} of the sends and receives: this rank goes on while others run",
+                notes=["a rank may read a buffer that its peer has not filled, or free one that its peer still reads"],
+                help="for work in dist.batch_isend_irecv(ops): work.wait()",
+            )

@@ -1,0 +1,18 @@
+"""Which stream a block runs on."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.source import Module, dotted
+
+
+def stream_of(module: Module, context: cst.BaseExpression) -> str:
+    """The dotted name of the stream in ``with torch.cuda.stream(side)``, '' for any other context.
+
+    Accelerator abstractions (``get_accelerator().stream(side)``) have the same shape and count.
+    """
+    if not isinstance(context, cst.Call) or len(context.args) != 1 or not isinstance(context.func, cst.Attribute):
+        return ""
+    is_stream = context.func.attr.value == "stream" or module.qualified(context.func) == "torch.cuda.stream"
+    return dotted(context.args[0].value) if is_stream else ""
