@@ -1,0 +1,99 @@
+"""What the user asked of `ddp-lint verify`, and what one run came to."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+
+from ddp_lint.verify.trace import Frame, Trace
+
+WRAPS = ("ddp", "fsdp2", "fsdp1", "none")
+
+
+class UsageError(Exception):
+    """The target cannot be run: the message says what to do (exit code 2)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The command line. `timeout` is the seconds without progress after which a rank counts as stuck; `launcher` are
+    torchrun's own options as given ("--nnodes=2", "--rdzv-endpoint=host:29500", ...); `traces` keeps the traces there
+    (a temporary folder otherwise)."""
+
+    nproc: int = 2
+    wraps: tuple[str, ...] = ("ddp", "fsdp2")
+    device: str = "auto"
+    steps: int = 3
+    timeout: float = 20.0
+    entry: str = ""
+    arguments: tuple[str, ...] = ()
+    launcher: tuple[str, ...] = ()
+    traces: pathlib.Path | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """What the observers look at besides what they always record.
+
+    `lines` are the lines to count and `guards` the lines of `if`/`while` tests whose outcome to record, by absolute
+    path; `graph_breaks`: run `torch._dynamo.explain` on the model.
+    """
+
+    lines: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
+    guards: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
+    graph_breaks: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Last:
+    """Where a rank was last seen: its last collective in words, the last module that ran, its last user frame."""
+
+    collective: str = ""
+    module: str = ""
+    frame: Frame | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RankOutcome:
+    """How a rank ended. `exit` is the process's exit code (None: killed by a signal, or it never started), `signal`
+    the name of the signal that ended it; `how` is one of
+
+    completed (reached its end, whatever happened afterwards) · exception · exit (ended itself early) · signal ·
+    oom (the kernel's OOM killer) · stalled · stopped (ended by the launcher because another rank failed first: never a cause) ·
+    not_started.
+    """
+
+    rank: int
+    how: str
+    exit: int | None
+    signal: str
+    message: str
+    last: Last
+    trace: Trace
+    log: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """One launch. `name` is also the folder of the traces; `model` the class ("" for a script).
+
+    `outcome`: completed · hang (a rank stalled) · crash (a signal or abort) · exception · exit · oom · port_in_use ·
+    not_started (a rank never began) · launch_failed · interrupted. `message` explains it in one line.
+    """
+
+    name: str
+    wrap: str
+    model: str
+    skewed: bool
+    stimuli: tuple[str, ...]
+    outcome: str
+    message: str
+    seconds: float
+    nproc: int
+    device: str
+    backend: str
+    torch: str
+    ranks: tuple[RankOutcome, ...]
+    directory: pathlib.Path
+    launcher_exit: int | None = None

@@ -1,0 +1,504 @@
+"""What the observers write and the oracles read: one JSON line per event, one append-only file per rank and run.
+
+The file of rank N of a run is ``<run directory>/rankN.jsonl``. Every event is flushed as it happens, so that the trace
+survives SIGSEGV and `os._exit`; a last line that was cut off is skipped. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import io
+import json
+import pathlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+
+class Frame(NamedTuple):
+    """A place in the user's code: absolute path, 1-based line, function name."""
+
+    path: str
+    line: int
+    function: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Event:
+    """What every event carries.
+
+    `n` counts the events of this rank from 0; `t` is wall time in seconds since the epoch; `thread` is "main" or the
+    thread's name; `phase` is build, wrap, forward, between (after a forward, before its backward), backward, step,
+    after_step or script; `step` counts optimizer steps that have ended (0 in the first training step). `frames` are
+    the user's frames, innermost first; `attributed` says that they were borrowed from the latest `.backward()`,
+    because the event came from an autograd thread, which has no user frame of its own. `module` is the qualified
+    name of the innermost module whose forward runs ("" at the root or outside).
+    """
+
+    kind: ClassVar[str]
+    n: int = 0
+    t: float = 0.0
+    thread: str = "main"
+    phase: str = ""
+    step: int = 0
+    frames: tuple[Frame, ...] = ()
+    attributed: bool = False
+    module: str = ""
+
+    @property
+    def site(self) -> Frame | None:
+        """The innermost user frame."""
+        return self.frames[0] if self.frames else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Start(Event):
+    """A rank began. `stimuli` say in words how this pass differs from a plain one ("" entries never occur)."""
+
+    kind: ClassVar[str] = "start"
+    rank: int = 0
+    world: int = 1
+    pid: int = 0
+    wrap: str = ""
+    model: str = ""
+    python: str = ""
+    torch: str = ""
+    device: str = ""
+    backend: str = ""
+    stimuli: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phase(Event):
+    """The phase changed to the event's own `phase`."""
+
+    kind: ClassVar[str] = "phase"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """A tensor that a collective moves: shape, dtype ("float32"), and its name when it is known.
+
+    `name` is the qualified name of the parameter, buffer or gradient ("fc.weight", "fc.weight.grad"), else "".
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str = "cpu"
+    name: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Collective(Event):
+    """A collective (or send/recv, or the making of a group) as this rank issued it.
+
+    `group` is the same string on all members: "world", or the ranks ("0,2") with "#k" for the k-th group of the same
+    ranks; `ranks` are global; `seq` counts this rank's collectives on that group from 0. `op` is the operation
+    (all_reduce, broadcast, all_gather, reduce_scatter, barrier, all_to_all, gather, scatter, reduce, send, recv,
+    new_group, ...); `api` the torch.distributed function the user called (broadcast_object_list), "" for the reducer
+    and FSDP. `root` and `peer` are global ranks. `issued_by`: user, ddp, fsdp or torch (DTensor, optimizer, ...).
+    """
+
+    kind: ClassVar[str] = "collective"
+    group: str = "world"
+    ranks: tuple[int, ...] = ()
+    seq: int = 0
+    op: str = ""
+    api: str = ""
+    tensors: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    reduce_op: str = ""
+    root: int | None = None
+    peer: int | None = None
+    asynchronous: bool = False
+    functional: bool = False
+    issued_by: str = "user"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Done(Event):
+    """The collective with event number `of` returned to Python (on gloo: it is complete; on NCCL: it is queued)."""
+
+    kind: ClassVar[str] = "done"
+    of: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Race(Event):
+    """A tensor of the asynchronous collective `of` was read or written before its `wait()`.
+
+    `access` is read or write; `before` and `after` are the value read then and re-read after `wait()` (one element
+    or the sum), when the wait was reached; equal values prove nothing.
+    """
+
+    kind: ClassVar[str] = "race"
+    of: int = 0
+    access: str = ""
+    op: str = ""
+    before: float | None = None
+    after: float | None = None
+    #: The rank waits neither here nor later: only known at the end.
+    waited: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Write(Event):
+    """An operation that mutates its argument hit the storage of a parameter or buffer of the model.
+
+    Writes of optimizers, DDP and FSDP themselves are left out. `role` is parameter or buffer; `through_data`: the
+    argument was not the parameter itself nor seen by its version counter (`.data`, a view, `detach()`); `grad_mode`:
+    autograd was recording; `sharded`: the write hit a shard.
+    """
+
+    kind: ClassVar[str] = "write"
+    op: str = ""
+    name: str = ""
+    role: str = "parameter"
+    through_data: bool = False
+    grad_mode: bool = False
+    sharded: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Assign(Event):
+    """`p.data = tensor`: the parameter's storage was exchanged."""
+
+    kind: ClassVar[str] = "assign"
+    name: str = ""
+    through_data: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Storage(Event):
+    """Which parameters and buffers share storage, looked at `when`: before_wrap, after_wrap, optimizer or end.
+
+    `overlaps` are pairs of names whose elements overlap in memory; `aliases` pairs that share a storage without a
+    common element (chunks of a fused weight). One parameter under two names (tied) is `tied`. With `when` optimizer:
+    `foreign` are the shapes of optimizer entries that are no parameter of the wrapped model, `missing` the trainable
+    parameters that no optimizer holds. With `when` end: `replaced` are names that hold another object than after the
+    wrap, `added` and `removed` those that came or went, `moved` those whose storage was exchanged.
+    """
+
+    kind: ClassVar[str] = "storage"
+    when: str = ""
+    overlaps: tuple[tuple[str, str], ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+    tied: tuple[tuple[str, str], ...] = ()
+    foreign: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hashes(Event):
+    """Digests of tensors, by qualified name, to compare across ranks.
+
+    `what`: parameters, gradients or buffers; `when`: before_wrap, after_wrap, before_step, after_step. `digests` maps
+    a name to 16 hex digits of the values rounded to 6 digits; `norms` to the 2-norm. `sharded` names hold a shard (or are gathered
+    by the wrapper), for which equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2 or
+    none: what this very model is wrapped in (a script may hold several models).
+    """
+
+    kind: ClassVar[str] = "hashes"
+    what: str = ""
+    when: str = ""
+    wrap: str = "none"
+    digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    norms: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    sharded: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reference(Event):
+    """The wrapped run against one process without a wrapper, after the last step.
+
+    `parameters` and `gradients` (of the first step) map names to the largest absolute difference against the run on
+    the full batch; `shard_parameters` and `shard_gradients` against a run that averages the gradients of each rank's
+    batch, which is right also for models that are no mean over samples (BatchNorm, dropout). `separable`: those two
+    references agree with each other. `repeatable`: the full-batch run gave the same parameters twice. `missing` are
+    names that one side lacks; `error` says why there is no reference. `scale` maps names to the size (largest
+    absolute value) of the reference parameter.
+    """
+
+    kind: ClassVar[str] = "reference"
+    parameters: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    gradients: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    shard_parameters: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    shard_gradients: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    scale: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    separable: bool = True
+    repeatable: bool = True
+    missing: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoGrad(Event):
+    """At `step()`, trainable parameters whose `.grad` is None. `reference` are those of them that have none in the
+    single-process reference either (an unused parameter, not a damage of the wrapper)."""
+
+    kind: ClassVar[str] = "nograd"
+    names: tuple[str, ...] = ()
+    reference: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GraphBreak(Event):
+    """TorchDynamo broke the graph; `explained`: by our own `torch._dynamo.explain` of the model, not by user code."""
+
+    kind: ClassVar[str] = "graph_break"
+    reason: str = ""
+    explained: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sync(Event):
+    """The host waited for the device (on CPU: it would on CUDA). `cause` is the operation; `device` of the tensor.
+
+    `value` is what was read, for `.item()` and its kin; `sharded`: of a DTensor or of a parameter that FSDP shards.
+    """
+
+    kind: ClassVar[str] = "sync"
+    cause: str = ""
+    device: str = "cpu"
+    value: float | None = None
+    sharded: bool = False
+    #: Names of parameters or gradients that were read directly.
+    name: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call(Event):
+    """A function that the oracles care for was called.
+
+    `name`: torch.load, share_memory_, os._exit, sys.exit, set_device, init_process_group, destroy_process_group,
+    DistributedDataParallel, FullyShardedDataParallel, fully_shard, DataLoader, DistributedSampler, set_epoch,
+    clip_grad_norm_, GradScaler.update, multiprocessing, subprocess, manual_seed, autograd.grad, no_sync, compile ...
+    `arguments` hold what matters of the call, as JSON values; the docstring of each observer says what.
+    """
+
+    kind: ClassVar[str] = "call"
+    name: str = ""
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Samples(Event):
+    """The indices that a sampler gave in one epoch: number, digest and the first 64; `dataset` is the length."""
+
+    kind: ClassVar[str] = "samples"
+    sampler: str = ""
+    epoch: int = 0
+    count: int = 0
+    digest: str = ""
+    #: Digest of the sorted indices: the same set in another order has the same.
+    members: str = ""
+    first: tuple[int, ...] = ()
+    dataset: int | None = None
+    set_epoch: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Environment(Event):
+    """User code wrote an environment variable. The facts say what had happened before; `in_force` is what the reader
+    of the variable uses now, where it can be asked (at the write, and again at the end of the run as `final`)."""
+
+    kind: ClassVar[str] = "environment"
+    name: str = ""
+    value: str | None = None
+    previous: str | None = None
+    torch_imported: bool = False
+    cuda_initialized: bool = False
+    group_up: bool = False
+    ddp_built: bool = False
+    dynamo_imported: bool = False
+    in_force: str | None = None
+    final: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Value(Event):
+    """A number that each rank computed, to compare across ranks: `what` is clip_grad_norm_, scale, item ...
+
+    `local`: the value that came out on this rank; `whole`: what it should be over all shards, where it was computed.
+    """
+
+    kind: ClassVar[str] = "value"
+    what: str = ""
+    local: float | None = None
+    whole: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lines(Event):
+    """How often lines ran since the start: `counts` maps a path to {line: times}, for the lines asked for.
+
+    `guards` maps a path to {line: [times true, times false]}; `names` to {line: {expression: repr}} of the names in
+    the guard when it was last tested. Written every second that changed something, before a death, and at the end;
+    the last one counts.
+    """
+
+    kind: ClassVar[str] = "lines"
+    counts: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
+    guards: Mapping[str, Mapping[int, tuple[int, int]]] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, Mapping[int, Mapping[str, str]]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Raised(Event):
+    """An exception. `where`: main (uncaught), thread, worker (of a DataLoader), caught (swallowed by user code; seen
+    only in the files with findings) or ignored. `frames` are the traceback's user frames, innermost first."""
+
+    kind: ClassVar[str] = "exception"
+    type: str = ""
+    message: str = ""
+    where: str = "main"
+    #: The innermost frame of all, in or outside the user's code: "path:line function".
+    inner: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Exit(Event):
+    """The user's code ends the process: `how` is os._exit, sys.exit or SystemExit; `pending` the exception in flight."""
+
+    kind: ClassVar[str] = "exit"
+    how: str = ""
+    status: int = 0
+    pending: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stall(Event):
+    """Stacks of all threads. `reason`: timeout (nothing moved for `--timeout`), peer (another rank is dying), signal.
+
+    The event's own `frames` are the user frames of the main thread; `pending` are the event numbers of collectives
+    that have not completed as far as can be told, the oldest first; `seconds` since the last progress;
+    `recorder` are the last entries of torch's Flight Recorder, where it is on.
+    """
+
+    kind: ClassVar[str] = "stall"
+    reason: str = "timeout"
+    seconds: float = 0.0
+    pending: tuple[int, ...] = ()
+    stacks: Mapping[str, tuple[Frame, ...]] = dataclasses.field(default_factory=dict)
+    recorder: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Note(Event):
+    """Something the reader should know: an observer that is off and why, a stimulus that could not be applied."""
+
+    kind: ClassVar[str] = "note"
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class End(Event):
+    """The completion marker: the training loop or the script came to its end on this rank."""
+
+    kind: ClassVar[str] = "end"
+    seconds: float = 0.0
+
+
+AnyEvent = TypeVar("AnyEvent", bound=Event)
+KINDS: Mapping[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__()}
+
+
+class Writer:
+    """Appends events to the file of one rank; safe to call from any thread."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self._file: io.TextIOWrapper = path.open("a", encoding="utf-8")
+        self._lock = threading.RLock()
+        self.written = 0
+
+    def write(self, event: Event) -> int:
+        """Number, stamp and flush the event; returns its number."""
+        with self._lock:
+            number = self.written
+            self.written += 1
+            fields = {k: v for k, v in vars(event).items() if v not in (None, "", (), False) and v != {}}
+            fields["n"], fields["t"] = number, time.time()
+            self._file.write(json.dumps({"kind": event.kind, **fields}, default=vars) + "\n")
+            self._file.flush()
+            return number
+
+
+def read(path: pathlib.Path) -> list[Event]:
+    """The events of one rank in order. A missing file has none; a line that was cut off or is unknown is skipped."""
+    if not path.is_file():
+        return []
+    return [event for line in path.read_text(encoding="utf-8").splitlines() if (event := decode(line)) is not None]
+
+
+def decode(line: str) -> Event | None:
+    """One line of a trace, None when it is cut off or of an unknown kind."""
+    try:
+        fields = json.loads(line)
+        cls = KINDS[fields.pop("kind")]
+    except (ValueError, KeyError, AttributeError):
+        return None
+    known = {field.name for field in dataclasses.fields(cls)}
+    return cls(**{key: _DECODERS.get(key, _plain)(value) for key, value in fields.items() if key in known})
+
+
+def _plain(value: Any) -> Any:
+    """JSON lists are tuples in events, also inside other lists."""
+    return tuple(_plain(item) for item in value) if isinstance(value, list) else value
+
+
+def _frames(value: Any) -> tuple[Frame, ...]:
+    return tuple(Frame(*item) for item in value)
+
+
+def _tensors(value: Any) -> tuple[Tensor, ...]:
+    return tuple(Tensor(**{key: _plain(item) for key, item in tensor.items()}) for tensor in value)
+
+
+def _by_line(value: Any) -> dict[str, dict[int, Any]]:
+    return {path: {int(line): _plain(item) for line, item in lines.items()} for path, lines in value.items()}
+
+
+def _stacks(value: Any) -> dict[str, tuple[Frame, ...]]:
+    return {thread: _frames(frames) for thread, frames in value.items()}
+
+
+_DECODERS: Mapping[str, Any] = {
+    "frames": _frames,
+    "tensors": _tensors,
+    "outputs": _tensors,
+    "counts": _by_line,
+    "guards": _by_line,
+    "names": lambda value: _by_line(value) if isinstance(value, dict) else _plain(value),
+    "stacks": _stacks,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """All events of one rank, and the questions asked most often of them."""
+
+    rank: int
+    events: tuple[Event, ...]
+
+    @classmethod
+    def load(cls, directory: pathlib.Path, rank: int) -> Trace:
+        return cls(rank, tuple(read(directory / f"rank{rank}.jsonl")))
+
+    def of(self, kind: type[AnyEvent]) -> Iterator[AnyEvent]:
+        """The events of one class, in order."""
+        return (event for event in self.events if isinstance(event, kind))
+
+    def last(self, kind: type[AnyEvent]) -> AnyEvent | None:
+        return next(iter(collections.deque(self.of(kind), maxlen=1)), None)
+
+    @property
+    def ended(self) -> bool:
+        """The rank reached its completion marker."""
+        return self.last(End) is not None
