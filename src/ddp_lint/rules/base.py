@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence, Finding, Fix, Label, Span
+from ddp_lint.findings import Confidence, Finding, Fix, Label, RankTrace, Span
 from ddp_lint.source import Module
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
@@ -75,6 +75,7 @@ class Rule(Documented):
         notes: Iterable[str] = (),
         help: str = "",
         confidence: Confidence | None = None,
+        witness: Iterable[RankTrace] = (),
         fix: Fix | None = None,
     ) -> None:
         """Emit a finding: `message` says what happens on which rank; `labels` point at the places that explain it."""
@@ -89,6 +90,7 @@ class Rule(Documented):
                 labels=tuple(Label(span_of(at), text) for at, text in labels),
                 notes=tuple(notes),
                 help=help,
+                witness=tuple(witness),
                 fix=fix,
             )
         )
