@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Hashable, Iterator
