@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.wrapping.training import without_grad
+from ddp_lint.source import dotted
+
+# What saturates: the advice, and the function that a fix may put instead ("" where none takes the same arguments).
+_SATURATING = {
+    "softmax": ("torch.nn.functional.log_softmax", "log_softmax"),
+    "sigmoid": ("torch.nn.functional.logsigmoid", "logsigmoid"),
+    "gumbel_softmax": ("the logits themselves, or clamp(min=eps) with an eps that the dtype can hold", ""),
+}
+
+
+def _is_tiny(value: cst.BaseExpression) -> bool:
+    """A literal constant below what half precision can add to 0."""
+    return isinstance(value, (cst.Float, cst.Integer)) and 0 <= float(value.evaluated_value) < 6e-8
+
+
+class LogOfSaturated(Rule):
+    """The logarithm of a softmax or sigmoid that has already underflowed.
+
+    ## What it does
+
+    Finds `log(softmax(x))`, `log(sigmoid(x))`, `log(gumbel_softmax(x))` (as functions or methods, also one
+    assignment apart, also with a tiny constant added), and `log(exp(a) + exp(b))`.
+
+    ## Why it breaks
+
+    The inner function rounds to 0 (or the sum of exponentials to infinity) long before the logarithm is small:
+    log(softmax([-200, 0, 200])) is [-inf, -inf, 0], and 1e-8 or 1e-10 added inside is 0 in fp16. One infinity in
+    rank 0's batch makes NaN gradients there, and the gradient all-reduce hands them to rank 1 and every other rank.
+
+    ## Example
+
+    ```python
+    import torch
+
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.log(torch.softmax(1000 * self.linear(x), dim=-1))  # <- DDP250
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.log_softmax(1000 * self.linear(x), dim=-1)
+    ```
+
+    ## When it is silent
+
+    `clamp(min=...)` in between, a constant of 1e-6 or more added, `log_softmax`, `logsigmoid`, `logsumexp`, the
+    logarithm of a mask, code under `no_grad`.
+
+    ## How to confirm
+
+    `ddp-lint verify model.py`: a gradient that is not finite on both ranks.
+
+    ## Fix safety
+
+    Safe where one call holds the other: `log(softmax(x, dim))` and `log_softmax(x, dim)` are equal where both are
+    finite.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/generated/torch.nn.functional.log_softmax.html
+    """
+
+    triggers = ("log",)
+    requires = ("softmax", "sigmoid", "gumbel_softmax", "exp")
+    oracles = ("finite",)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        operand = self._operand(node, "log")
+        if operand is None or without_grad(self.module, node):
+            return
+        operand = self._behind_name(operand)
+        if isinstance(operand, cst.BinaryOperation) and isinstance(operand.operator, cst.Add):
+            if self._operand(operand.left, "exp") is not None and self._operand(operand.right, "exp") is not None:
+                self._report(node, "the sum of exponentials overflows", "torch.logaddexp(a, b)", None)
+                return
+            if _is_tiny(operand.right):
+                operand = operand.left
+        for inner, (name, instead) in _SATURATING.items():
+            argument = self._operand(operand, inner)
+            if argument is not None:
+                fix = self._fix(node, operand, argument, instead)
+                self._report(node, f"{inner} rounds to 0 for a confident input", name, fix)
+
+    def _operand(self, node: cst.CSTNode, function: str) -> cst.BaseExpression | None:
+        """The tensor of `torch.function(t)`, `F.function(t)` or `t.function(...)`."""
+        if not isinstance(node, cst.Call):
+            return None
+        name = self.module.qualified(node.func)
+        if name in (f"torch.{function}", f"torch.nn.functional.{function}", f"torch.special.{function}"):
+            return node.args[0].value if node.args else None
+        if not name and isinstance(node.func, cst.Attribute) and node.func.attr.value == function:
+            return node.func.value if dotted(node.func.value) not in ("math", "np", "numpy", "self") else None
+        return None
+
+    def _behind_name(self, operand: cst.BaseExpression) -> cst.BaseExpression:
+        """The one value that a local name was assigned."""
+        if isinstance(operand, cst.Name):
+            values = self.module.assignments(operand)
+            if len(values) == 1:
+                return values[0]
+        return operand
+
+    def _report(self, node: cst.Call, what: str, instead: str, fix: Fix | None) -> None:
+        self.report(
+            node,
+            f"{what}, its logarithm is infinite, and rank 0's NaN gradient reaches rank 1 with the gradient all-reduce",
+            help=f"use {instead}",
+            fix=fix,
+        )
+
+    def _fix(self, node: cst.Call, inner: cst.BaseExpression, argument: cst.BaseExpression, instead: str) -> Fix | None:
+        """Only where one function call holds the other, and the file knows torch by its name."""
+        nested = bool(node.args) and node.args[0].value is inner and isinstance(inner, cst.Call)
+        if not instead or not nested or not isinstance(inner, cst.Call) or not inner.args:
+            return None
+        if argument is not inner.args[0].value or self.module.imports.resolve("torch") != "torch":
+            return None
+        rest = ", ".join(self.module.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in inner.args)
+        edit = Edit(self.module.span(node), f"torch.nn.functional.{instead}({rest})")
+        return Fix(f"Use {instead}", Applicability.SAFE, (edit,))
