@@ -1,43 +1,52 @@
-"""The command line, one file a verb. Verbs import what they need when they run, so that --help is instant."""
+"""The command line, one file a verb. Verbs are imported when they run, so that --help is instant."""
 
 from __future__ import annotations
+
+import importlib
 
 import click
 
 from ddp_lint import __version__
 
+#: Verb -> (where its click command is, under the verb's name; its line in --help).
+_VERBS = {
+    "check": ("ddp_lint.cli.check", "Check files and folders for what breaks under DDP and FSDP."),
+    "verify": ("ddp_lint.cli.verify", "Run a model or script on two ranks and prove each finding."),
+    "rule": ("ddp_lint.cli.rule", "Explain a rule, or all of them."),
+    "completion": ("ddp_lint.cli.completion", "Print the script that completes ddp-lint's commands in a shell."),
+    "dev": ("ddp_lint.cli.dev", "For contributors: make a rule, write the generated documentation."),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Verbs(click.Group):
+    """A group that knows its commands by name and imports the one that is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        command = getattr(importlib.import_module(_VERBS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _VERBS and not args[0].startswith("-"):
+            from ddp_lint.config import did_you_mean
+
+            hint = did_you_mean(args[0], _VERBS) or f" (there are {', '.join(_VERBS)})"
+            ctx.fail(f"there is no command '{args[0]}'{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _VERBS.items()])
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(__version__, "-V", "--version")
 def main() -> None:
     """Find what breaks PyTorch code under DDP and FSDP, and prove it on two ranks."""
-
-
-@main.command()
-@click.argument("paths", nargs=-1)
-@click.option("--output-format", default="json")
-def check(paths: tuple[str, ...], output_format: str) -> None:
-    """(scaffold of the first hour: the front doors replace it)"""
-    import dataclasses
-    import json
-    import pathlib
-    import sys
-
-    from ddp_lint.config import Settings
-    from ddp_lint.engine.runner import check_paths
-    from ddp_lint.project import Project
-    from ddp_lint.rules.registry import all_rules
-
-    files: list[pathlib.Path] = []
-    for p in map(pathlib.Path, paths or (".",)):
-        files += sorted(p.resolve().rglob("*.py")) if p.is_dir() else [p.resolve()]
-    settings = Settings(Project.root_of(files[0]), frozenset(all_rules()))
-    report = check_paths(files, settings)
-    rows = []
-    for f in report.findings:
-        row = dataclasses.asdict(f)
-        row |= row.pop("span")
-        row["labels"] = [{**d["span"], "message": d["message"]} for d in row["labels"]]
-        rows.append(row)
-    print(json.dumps({"version": __version__, "findings": rows, "errors": report.errors}, indent=1))
-    sys.exit(1 if rows else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from ddp_lint.findings import Finding
 
@@ -43,6 +44,21 @@ class Report:
     findings: list[Finding]
     errors: list[tuple[str, str]]
     statistics: Statistics = dataclasses.field(default_factory=Statistics)
+
+    @classmethod
+    def merged(cls, reports: Iterable[Report], errors: Iterable[tuple[str, str]] = ()) -> Report:
+        """One report of several runs, and of what else went wrong."""
+        parts = list(reports)
+        return cls(
+            findings=sorted((f for r in parts for f in r.findings), key=lambda f: f.sort_key),
+            errors=sorted({*errors, *(e for r in parts for e in r.errors)}),
+            statistics=Statistics(
+                files=sum(r.statistics.files for r in parts),
+                parsed=sum(r.statistics.parsed for r in parts),
+                cached=sum(r.statistics.cached for r in parts),
+                slowest=sorted((s for r in parts for s in r.statistics.slowest), key=lambda item: -item[1])[:10],
+            ),
+        )
 
     @classmethod
     def of(cls, results: list[FileResult]) -> Report:

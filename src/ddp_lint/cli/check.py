@@ -1,0 +1,348 @@
+"""`ddp-lint check`: find, print, and mend."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, fail, say, wants_color, write
+from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
+from ddp_lint.discovery import Discovered, discover
+from ddp_lint.engine.report import Report
+from ddp_lint.findings import Applicability, Finding
+from ddp_lint.output import Run, Sources, render
+from ddp_lint.output.style import Style
+
+_CODES: dict[str, Any] = {"metavar": "CODES", "multiple": True}
+_GLOBS: dict[str, Any] = {"metavar": "PATTERNS", "multiple": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """What the user asked for beyond the settings of the files."""
+
+    output_format: str | None
+    output_file: pathlib.Path | None
+    statistics: bool
+    exit_zero: bool
+    no_cache: bool
+    jobs: int
+    stdin_filename: str
+    fix: bool
+    unsafe_fixes: bool
+    diff: bool
+    quiet: bool
+    verbose: bool
+    color: str
+
+
+def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def decorate(command: Any) -> Any:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[PATHS]...")
+@_options(
+    click.option("--select", **_CODES, help="Look for these codes, prefixes or slugs only (comma-separated)."),
+    click.option("--extend-select", **_CODES, help="Look for these besides."),
+    click.option("--ignore", **_CODES, help="Do not look for these."),
+    click.option("--preview/--no-preview", default=None, help="Also look for what is off by default."),
+    click.option("--fix", is_flag=True, help="Apply safe fixes."),
+    click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: also those that may change behaviour."),
+    click.option("--diff", is_flag=True, help="Print what --fix would change, and change nothing."),
+)
+@_options(
+    click.option(
+        "--output-format", type=click.Choice(FORMATS), envvar="DDP_LINT_OUTPUT_FORMAT", help="[default: full]"
+    ),
+    click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="Write there."),
+    click.option("--statistics", is_flag=True, help="Print how often each rule found something, not the findings."),
+    click.option("--exit-zero", is_flag=True, help="Exit with 0 also when something was found."),
+    click.option("-q", "--quiet", is_flag=True, help="Print the findings and nothing else."),
+    click.option(
+        "-v", "--verbose", is_flag=True, help="Also say what was done, and why collectives were not reported."
+    ),
+    click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True),
+)
+@_options(
+    click.option("--exclude", **_GLOBS, help="Leave these out, instead of what the configuration excludes."),
+    click.option("--extend-exclude", **_GLOBS, help="Leave these out besides."),
+    click.option("--force-exclude/--no-force-exclude", default=None, help="Leave them out even when named in PATHS."),
+    click.option("--stdin-filename", default="stdin.py", metavar="NAME", help="The name of the text, when PATHS is -."),
+)
+@_options(
+    click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path), help="Read this."),
+    click.option("--isolated", is_flag=True, help="Read no configuration file."),
+    click.option("--no-cache", is_flag=True, envvar="DDP_LINT_NO_CACHE", help="Neither read nor write the cache."),
+    click.option("-j", "--jobs", type=click.IntRange(0), default=0, help="Processes. [default: as many as pay off]"),
+    click.option("--show-files", is_flag=True, help="Print the files that would be checked, and stop."),
+    click.option("--show-settings", is_flag=True, help="Print the settings that they would be checked with, and stop."),
+    click.option("--why", metavar="FILE:LINE", help="Explain why the collective there is reported, or is not."),
+)
+def check(paths: tuple[str, ...], **given: Any) -> None:
+    """Check files and folders (default: the working directory) for what breaks under DDP and FSDP.
+
+    Exit status: 0 nothing found, 1 something found, 2 wrong usage or configuration, or a file that cannot be read.
+    """
+    try:
+        sys.exit(_run(paths, given))
+    except ConfigError as e:
+        fail(str(e))
+    except KeyboardInterrupt:
+        say("error: interrupted")
+        sys.exit(INTERRUPTED)
+
+
+@dataclasses.dataclass
+class _Outcome:
+    """What a run has to say besides its report."""
+
+    report: Report
+    sources: Sources
+    seconds: float
+    fixed: int = 0
+    failures: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+
+def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
+    """The whole of a run; the exit status. Raises ConfigError."""
+    configuration = Configuration(_overrides(given))
+    options = _Options(**{f.name: given[f.name] for f in dataclasses.fields(_Options)})
+    if given["why"]:
+        from ddp_lint.cli.why import why
+
+        return why(given["why"], configuration, options.color)
+    if "-" in paths:
+        if len(paths) > 1:
+            raise ConfigError("- (standard input) cannot be combined with other paths")
+        return _run_stdin(configuration, options)
+    discovered = discover(paths or (".",), configuration)
+    if not (given["show_files"] or given["show_settings"]):
+        return _run_files(discovered, options)
+    if given["show_files"]:
+        write("".join(f"{_shown(file)}\n" for file in discovered.files), None)
+    else:
+        write("\n".join(_settings_text(settings) for settings, _ in discovered.groups()), None)
+    for path, reason in discovered.errors:
+        say(f"error: {path}: {reason}", options.color)
+    return FAILED if discovered.errors else CLEAN
+
+
+def _overrides(given: dict[str, Any]) -> Overrides:
+    def split(key: str) -> tuple[str, ...]:
+        return tuple(part.strip() for value in given[key] for part in value.split(",") if part.strip())
+
+    return Overrides(
+        select=split("select") or None,
+        extend_select=split("extend_select"),
+        ignore=split("ignore"),
+        preview=given["preview"],
+        exclude=split("exclude") or None,
+        extend_exclude=split("extend_exclude"),
+        force_exclude=given["force_exclude"],
+        config=given["config"],
+        isolated=given["isolated"],
+    )
+
+
+# ---- files
+
+
+def _run_files(discovered: Discovered, options: _Options) -> int:
+    from ddp_lint.cli.mend import mend
+
+    started = time.perf_counter()
+    if not discovered.files and not discovered.errors and not options.quiet:
+        say("warning: no Python files found", options.color)
+    output_format = _format(options, discovered.files.values())
+    report = _check(discovered, options)
+    if options.diff:
+        mended = mend(report.findings, discovered.files, unsafe=options.unsafe_fixes, dry=True)
+        return _finish_diff(mended.patch, mended.fixed, [*report.errors, *mended.failures], options)
+    outcome = _Outcome(report, Sources(), 0)
+    if options.fix:
+        mended = mend(report.findings, discovered.files, unsafe=options.unsafe_fixes, dry=False)
+        outcome.fixed, outcome.failures = mended.fixed, mended.failures
+        if mended.fixed:  # a fix in one file can change what is found in another
+            outcome.report = _check(discovered, options)
+    outcome.seconds = time.perf_counter() - started
+    if options.verbose:
+        _explain_silence(discovered, options)
+    return _finish(outcome, output_format, options)
+
+
+def _check(discovered: Discovered, options: _Options) -> Report:
+    from ddp_lint.engine.runner import check_paths
+
+    def one(settings: Settings, files: list[pathlib.Path]) -> Report:
+        cache_dir = None if options.no_cache else settings.root / ".ddp_lint_cache"
+        return check_paths(files, settings, jobs=options.jobs or None, cache_dir=cache_dir)
+
+    return Report.merged((one(*group) for group in discovered.groups()), discovered.errors)
+
+
+def _explain_silence(discovered: Discovered, options: _Options) -> None:
+    from ddp_lint.cli.why import silence
+
+    for settings, files in discovered.groups():
+        for line in silence(files, settings):
+            say(line, options.color)
+
+
+# ---- standard input
+
+
+def _run_stdin(configuration: Configuration, options: _Options) -> int:
+    from ddp_lint.cli.mend import mend_text
+    from ddp_lint.engine.runner import check_text
+    from ddp_lint.source.file import Unreadable, decode
+
+    started = time.perf_counter()
+    path = pathlib.Path.cwd() / options.stdin_filename
+    settings = configuration.of(path.parent if path.parent.is_dir() else pathlib.Path.cwd())
+    data = sys.stdin.buffer.read()
+    excluded = settings.force_exclude and any(globs.decide(str(path)) for globs in settings.exclude)
+    try:
+        text = decode(data)
+    except Unreadable as e:
+        return _finish(_Outcome(Report([], [(options.stdin_filename, str(e))]), Sources(), 0), "concise", options)
+    if excluded:
+        if options.fix and not options.diff:
+            write(text, options.output_file)
+        return CLEAN
+    if options.fix or options.diff:
+        mended = mend_text(text, path, settings, unsafe=options.unsafe_fixes)
+        if options.diff:
+            return _finish_diff(mended.patch, mended.fixed, [], options)
+        write(mended.text, options.output_file)  # and what is left to standard error, where an editor shows it
+        left = check_text(mended.text, path, settings)
+        for f in left.findings:
+            say(f"{f.span.path}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
+        return _status(left, options)
+    report = check_text(text, path, settings)
+    shown = {f.span.path: text for f in report.findings}
+    outcome = _Outcome(report, Sources(shown), time.perf_counter() - started)
+    return _finish(outcome, _format(options, [settings]), options)
+
+
+# ---- printing
+
+
+def _format(options: _Options, settings: Iterable[Settings]) -> str:
+    """The command line's format, else the configuration's (of the first file, where there are several), else full."""
+    first = next(iter(settings), None)
+    return options.output_format or (first and first.output_format) or "full"
+
+
+def _finish(outcome: _Outcome, output_format: str, options: _Options) -> int:
+    """Print the outcome of a run; its exit status."""
+    report = outcome.report
+    report.errors += outcome.failures
+    color = options.output_file is None and wants_color(options.color, sys.stdout)
+    if options.statistics:
+        write(_statistics(report.findings, output_format), options.output_file)
+    else:
+        run = Run(report.findings, report.errors, outcome.sources, color)
+        write(render(run, output_format), options.output_file)
+    for path, reason in report.errors:
+        say(f"error: {path}: {reason}", options.color)
+    if not options.quiet and (output_format in ("full", "concise")):
+        write(_summary(outcome, Style(color)), None)
+    if options.verbose:
+        _say_work(outcome, options)
+    return _status(report, options)
+
+
+def _finish_diff(patch: str, fixed: int, errors: list[tuple[str, str]], options: _Options) -> int:
+    write(patch, options.output_file)
+    for path, reason in errors:
+        say(f"error: {path}: {reason}", options.color)
+    if not options.quiet:
+        say(f"{_count(fixed, 'finding')} would be fixed", options.color)
+    return FAILED if errors else FOUND if patch and not options.exit_zero else CLEAN
+
+
+def _status(report: Report, options: _Options) -> int:
+    if report.errors:
+        return FAILED
+    return FOUND if report.findings and not options.exit_zero else CLEAN
+
+
+def _summary(outcome: _Outcome, style: Style) -> str:
+    findings = outcome.report.findings
+    fixed = f" {_count(outcome.fixed, 'finding')} fixed." if outcome.fixed else ""
+    if not findings:
+        clean = "" if outcome.report.errors else style.green("Nothing found.")
+        return f"{clean}{fixed}".strip() + "\n" if clean or fixed else ""
+    files = len({f.span.path for f in findings})
+    kinds = collections.Counter(f.fix.applicability for f in findings if f.fix)
+    can = []
+    if kinds[Applicability.SAFE]:
+        can.append(f"{kinds[Applicability.SAFE]} fixable with --fix")
+    if kinds[Applicability.UNSAFE]:
+        can.append(f"{kinds[Applicability.UNSAFE]} with --fix --unsafe-fixes")
+    found = f"{_count(len(findings), 'finding')} in {_count(files, 'file')}"
+    return style.bold(f"{found}.") + fixed + (f" {', '.join(can)}." if can else "") + "\n"
+
+
+def _statistics(findings: list[Finding], output_format: str) -> str:
+    counts = collections.Counter((f.code, f.slug) for f in findings)
+    rows = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    if output_format == "json":
+        return json.dumps([{"code": c, "slug": s, "count": n} for (c, s), n in rows], indent=2) + "\n"
+    width = max((len(str(n)) for _, n in rows), default=0)
+    return "".join(f"{n:>{width}}  {code}  {slug}\n" for (code, slug), n in rows)
+
+
+def _say_work(outcome: _Outcome, options: _Options) -> None:
+    done = outcome.report.statistics
+    say(
+        f"{_count(done.files, 'file')} checked in {outcome.seconds:.2f} s: {done.parsed} parsed, {done.cached} cached",
+        options.color,
+    )
+    for path, seconds in done.slowest[:3]:
+        say(f"  {seconds:6.2f} s  {path}", options.color)
+
+
+def _settings_text(settings: Settings) -> str:
+    rows = {
+        "configuration": _shown(settings.source) if settings.source else "none",
+        "root": _shown(settings.root),
+        "enabled": ", ".join(sorted(settings.enabled)),
+        "ignored": ", ".join(sorted(settings.ignored)),
+        "exclude": ", ".join(pattern for globs in settings.exclude for pattern in globs.patterns),
+        "per-file-ignores": "; ".join(
+            f"{', '.join(globs.patterns)}: {', '.join(sorted(codes))}" for globs, codes in settings.per_file_ignores
+        ),
+        "force-exclude": str(settings.force_exclude).lower(),
+        "respect-gitignore": str(settings.respect_gitignore).lower(),
+        "preview": str(settings.preview).lower(),
+        "target-torch": ".".join(map(str, settings.target_torch)) if settings.target_torch else "",
+        "rank-expressions": ", ".join(settings.names.rank_expressions),
+        "wrappers": ", ".join(settings.names.wrappers),
+        "collectives": ", ".join(settings.names.collectives),
+        "output-format": settings.output_format or "full",
+    }
+    return "".join(f"{key} = {value}".rstrip() + "\n" for key, value in rows.items())
+
+
+def _shown(path: pathlib.Path) -> str:
+    here = pathlib.Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,55 @@
+"""What the verbs share: colour, errors, and writing text to a terminal or a file."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from typing import NoReturn, TextIO
+
+import click
+
+from ddp_lint.output.style import Style
+
+#: Exit statuses.
+CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
+
+
+def wants_color(choice: str, stream: TextIO) -> bool:
+    """--color, then NO_COLOR and FORCE_COLOR (any value but an empty one), then whether the stream is a terminal."""
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def write(text: str, file: pathlib.Path | None) -> None:
+    """Print, or write to a file in UTF-8. What the terminal's encoding lacks is shown escaped."""
+    if file is None:
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        click.echo(text, nl=False, color=True)
+        return
+    try:
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as e:
+        fail(f"cannot write {file}: {(e.strerror or str(e)).lower()}")
+
+
+def say(text: str, color: str = "auto") -> None:
+    """A line for the person at the terminal, on standard error."""
+    style = Style(wants_color(color, sys.stderr))
+    kind, _, rest = text.partition(": ")
+    paint = {"error": style.red, "warning": style.yellow}.get(kind)
+    if hasattr(sys.stderr, "reconfigure"):
+        sys.stderr.reconfigure(errors="backslashreplace")
+    click.echo(f"{paint(kind)}: {rest}" if paint else text, err=True, color=True)
+
+
+def fail(message: str) -> NoReturn:
+    """End with one line and the status for usage, configuration and files that cannot be read."""
+    say(f"error: {message}")
+    sys.exit(FAILED)

@@ -1,0 +1,60 @@
+"""--fix and --diff: the fixes of a run, applied to files or to standard input."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Mapping
+
+from ddp_lint.config import Settings
+from ddp_lint.engine.runner import check_text
+from ddp_lint.findings import Finding
+from ddp_lint.fixes import Fixed, Text, applicable, fixpoint, unified_diff
+
+
+@dataclasses.dataclass
+class Mended:
+    """How many findings were (or would be) fixed, the patch that does it, and the files where it failed."""
+
+    fixed: int = 0
+    patch: str = ""
+    failures: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    #: The text after fixes, of standard input.
+    text: str = ""
+
+
+def mend(findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings], *, unsafe: bool, dry: bool) -> Mended:
+    """Fix the files that have findings with a fix. With `dry` nothing is written."""
+    wanted = {f.span.path for f in findings if applicable(f.fix, unsafe=unsafe)}
+    mended = Mended()
+    for path, settings in files.items():
+        shown = _shown(path)
+        if shown not in wanted:
+            continue
+        try:
+            source = Text.read(path)
+            result = _fixed(source.content, path, settings, unsafe)
+            if not dry and result.applied:
+                source.write(result.text)
+        except (OSError, UnicodeError, SyntaxError, LookupError) as e:
+            mended.failures.append((shown, f"cannot be fixed: {getattr(e, 'strerror', None) or e}"))
+            continue
+        mended.fixed += len(result.applied)
+        mended.patch += unified_diff(shown, source.content, result.text)
+    return mended
+
+
+def mend_text(text: str, path: pathlib.Path, settings: Settings, *, unsafe: bool) -> Mended:
+    """Fix text that is not on disk, as if it were the content of `path`."""
+    result = _fixed(text, path, settings, unsafe)
+    return Mended(len(result.applied), unified_diff(_shown(path), text, result.text), text=result.text)
+
+
+def _fixed(text: str, path: pathlib.Path, settings: Settings, unsafe: bool) -> Fixed:
+    return fixpoint(text, lambda content: check_text(content, path, settings).findings, unsafe=unsafe)
+
+
+def _shown(path: pathlib.Path) -> str:
+    """As findings show it."""
+    here = pathlib.Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix()

@@ -1,0 +1,195 @@
+"""Applying the fixes of findings to source text.
+
+A fix is applied whole or not at all, never where it overlaps another one, and only if the file still parses after it.
+Findings that a comment suppresses carry no fix this far: they are gone before anybody looks at fixes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import io
+import itertools
+import pathlib
+import re
+import tokenize
+from collections.abc import Callable, Iterable, Sequence
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Edit, Finding, Fix, Span
+
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+#: A round of fixes can make the next one possible; more rounds than this mean that two rules undo each other.
+_ROUNDS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """Text after fixes, and the findings whose fixes were applied."""
+
+    text: str
+    applied: tuple[Finding, ...]
+
+
+def applicable(fix: Fix | None, *, unsafe: bool) -> bool:
+    """Whether a fix may be applied: safe ones always, unsafe ones when asked for, display-only ones never."""
+    return fix is not None and (
+        fix.applicability is Applicability.SAFE or (unsafe and fix.applicability is Applicability.UNSAFE)
+    )
+
+
+def fixed(text: str, findings: Iterable[Finding], *, unsafe: bool) -> Fixed:
+    """One round: the text after all fixes that do not overlap. What overlaps waits for the next round."""
+    candidates = [f for f in findings if applicable(f.fix, unsafe=unsafe) and _in_one_file(f)]
+    chosen = _disjoint(candidates)
+    after = apply_edits(text, _edits(chosen))
+    if not chosen or _parses(after) or not _parses(text):
+        return Fixed(after, tuple(chosen))
+    return _one_by_one(text, chosen)
+
+
+def fixpoint(text: str, check: Callable[[str], Iterable[Finding]], *, unsafe: bool) -> Fixed:
+    """Round after round until no fix is left; `check` finds the findings of a text."""
+    applied: list[Finding] = []
+    for _ in range(_ROUNDS):
+        step = fixed(text, check(text), unsafe=unsafe)
+        if step.text == text:
+            break
+        text = step.text
+        applied += step.applied
+    return Fixed(text, tuple(applied))
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
+    """The text after edits that do not overlap. Line ends inside an edit become those of the text."""
+    starts = _line_starts(text)
+    newline = match[0] if (match := _NEWLINE.search(text)) else "\n"
+    out: list[str] = []
+    done = 0
+    for begin, end, new in sorted((*_range(starts, text, edit.span), edit.text) for edit in edits):
+        if begin < done:
+            raise ValueError("edits overlap")
+        out += [text[done:begin], new.replace("\n", newline)]
+        done = end
+    return "".join([*out, text[done:]])
+
+
+def preview(fix: Fix, lines: Sequence[str]) -> list[tuple[str, int, str]]:
+    """What a fix changes in one file, as (sign, line number, line) with the signs `-` and `+`."""
+    edits = [edit for edit in fix.edits if edit.span.path == fix.edits[0].span.path]
+    first = min(edit.span.line for edit in edits)
+    last = max(edit.span.end_line for edit in edits)
+    before = list(lines[first - 1 : last])
+    moved = [
+        Edit(dataclasses.replace(e.span, line=e.span.line - first + 1, end_line=e.span.end_line - first + 1), e.text)
+        for e in edits
+    ]
+    after = apply_edits("\n".join(before), moved).split("\n")
+    rows: list[tuple[str, int, str]] = []
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag != "equal":
+            rows += [("-", first + n, before[n]) for n in range(a, b)]
+            rows += [("+", first + n, after[n]) for n in range(c, d)]
+    return rows
+
+
+def unified_diff(path: str, before: str, after: str) -> str:
+    """A patch that `git apply` and `patch -p0` take."""
+    rows = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), path, path)
+    return "".join(row if row.endswith("\n") else row + "\n\\ No newline at end of file\n" for row in rows)
+
+
+# ---- files, byte for byte
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A source file with its line ends as they are, and how to write it back."""
+
+    path: pathlib.Path
+    content: str
+    encoding: str
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> Text:
+        """Raises OSError, SyntaxError, LookupError or UnicodeDecodeError where the file cannot be read as text."""
+        data = path.read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return cls(path, data.decode(encoding), encoding)
+
+    def write(self, content: str) -> None:
+        """Write new content in the file's own encoding. Raises OSError or UnicodeEncodeError."""
+        self.path.write_bytes(content.encode(self.encoding))
+
+
+# ---- choosing
+
+
+def _in_one_file(finding: Finding) -> bool:
+    assert finding.fix is not None
+    return all(edit.span.path == finding.span.path for edit in finding.fix.edits)
+
+
+def _edits(findings: Iterable[Finding]) -> set[Edit]:
+    """All edits, the same one (an import that two fixes need) once."""
+    return {edit for f in findings if f.fix for edit in f.fix.edits}
+
+
+def _disjoint(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, first come first, whose fixes do not touch one another."""
+    chosen: list[Finding] = []
+    taken: set[Edit] = set()
+    for f in sorted(findings, key=lambda f: f.sort_key):
+        edits = _edits([f])
+        others = taken - edits
+        clash = any(_touch(a.span, b.span) for a, b in itertools.product(edits - taken, others))
+        if not clash and not any(_touch(a.span, b.span) for a, b in itertools.combinations(edits, 2)):
+            chosen.append(f)
+            taken |= edits
+    return chosen
+
+
+def _touch(a: Span, b: Span) -> bool:
+    """Whether two edits overlap or insert at the same place; edits that merely adjoin do not touch."""
+    a_start, a_end = (a.line, a.column), (a.end_line, a.end_column)
+    b_start, b_end = (b.line, b.column), (b.end_line, b.end_column)
+    return a_start == b_start or (a_start < b_end and b_start < a_end)
+
+
+def _one_by_one(text: str, findings: Iterable[Finding]) -> Fixed:
+    """The fixes that leave the file parsable, when together they would not."""
+    good: list[Finding] = []
+    for f in findings:
+        if _parses(apply_edits(text, _edits([*good, f]))):
+            good.append(f)
+    return Fixed(apply_edits(text, _edits(good)), tuple(good))
+
+
+def _parses(text: str) -> bool:
+    try:
+        cst.parse_module(text)
+    except (cst.ParserSyntaxError, RecursionError):
+        return False
+    return True
+
+
+# ---- positions
+
+
+def _line_starts(text: str) -> list[int]:
+    return [0, *(match.end() for match in _NEWLINE.finditer(text))]
+
+
+def _range(starts: list[int], text: str, span: Span) -> tuple[int, int]:
+    """The character offsets of a span; what lies beyond the end of a line or of the text is its end."""
+    return _offset(starts, text, span.line, span.column), _offset(starts, text, span.end_line, span.end_column)
+
+
+def _offset(starts: list[int], text: str, line: int, column: int) -> int:
+    if line > len(starts):
+        return len(text)
+    end = starts[line] if line < len(starts) else len(text)
+    if line < len(starts):
+        end -= 2 if text.endswith("\r\n", 0, end) else 1
+    return min(starts[line - 1] + column - 1, end)

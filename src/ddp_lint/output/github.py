@@ -1,0 +1,32 @@
+"""Workflow commands of GitHub Actions: each finding becomes an annotation of the changed lines."""
+
+from __future__ import annotations
+
+from ddp_lint.findings import Confidence, Finding
+from ddp_lint.output import Run
+
+
+def render(run: Run) -> str:
+    return "".join(_command(f) for f in run.findings) + "".join(
+        f"::error file={_property(path)}::{_data(reason)}\n" for path, reason in run.errors
+    )
+
+
+def _command(finding: Finding) -> str:
+    span = finding.span
+    level = "error" if finding.confidence is Confidence.HIGH else "warning"
+    where = f"file={_property(span.path)},line={span.line},endLine={span.end_line}"
+    if span.line == span.end_line:  # GitHub takes columns only for a single line
+        where += f",col={span.column},endColumn={span.end_column}"
+    text = "\n".join(filter(None, [finding.message, *finding.notes, finding.help]))
+    title = f"ddp-lint {finding.code} ({finding.slug})"
+    # The plain text after the command is what the log shows.
+    return f"::{level} {where},title={_property(title)}::{_data(f'{span.path}:{span.line}: {finding.code} {text}')}\n"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
