@@ -210,10 +210,11 @@ def _without(comment: Suppression, file: SourceFile, codes: Iterable[str] = ()) 
         end = text.index(comment.codes[-1], begin) + len(comment.codes[-1])
         span = dataclasses.replace(at, column=at.column + begin, end_column=at.column + end)
         return Fix("remove the codes that are not needed", Applicability.SAFE, (Edit(span, ", ".join(keep)),))
-    before, after = line[: at.column - 1].rstrip(), line[at.end_column - 1 :].strip()
-    if not before and not after:
-        span = Span(at.path, at.line, 1, at.line + 1, 1)
+    before, after = line[: at.column - 1].rstrip(), line[at.end_column - 1 :].lstrip()
+    if after:
+        span = dataclasses.replace(at, end_column=len(line) - len(after) + 1)
+    elif before:
+        span = dataclasses.replace(at, column=len(before) + 1, end_column=len(line) + 1)
     else:
-        end_column = at.end_column if after else len(line) + 1
-        span = Span(at.path, at.line, at.column if after else len(before) + 1, at.line, end_column)
+        span = Span(at.path, at.line, 1, at.line + 1, 1)
     return Fix("remove the comment", Applicability.SAFE, (Edit(span, ""),))
