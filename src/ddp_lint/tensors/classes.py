@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterator
 
 from ddp_lint.knowledge import canonical
-from ddp_lint.project import ModuleFacts, Project
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.tensors.operations import layer_kind, names
 
-_BASES_LIMIT = 24
+PARAMETER_MAKERS = frozenset({"torch.nn.Parameter", "torch.nn.UninitializedParameter"})
+_CLASSES_LIMIT = 4096
 _MODULE_NAME = re.compile(r"(Module|Layer|Block|Model|Net|Encoder|Decoder|Loss|Criterion|Embedding|Attention)\w{0,3}$")
 
 
@@ -34,6 +36,14 @@ class Attribute:
     value: ast.expr | None
     method: str
     facts: ModuleFacts
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """How `forward` comes to a method: `chain`, the methods on the way; `gradient`: whether gradients are on there."""
+
+    chain: tuple[str, ...]
+    gradient: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,22 +87,22 @@ class ModuleClass:
         return found
 
     @functools.cached_property
-    def forward_methods(self) -> dict[str, tuple[str, ...]]:
-        """Methods that run in every training forward, with the chain of calls that leads to each from `forward`.
+    def forward_methods(self) -> dict[str, Reached]:
+        """Methods that run in every training forward, and how `forward` comes to them.
 
-        Calls under no_grad, or in a branch that evaluation alone takes, lead nowhere.
+        Calls in a branch that evaluation alone takes lead nowhere.
         """
-        reached: dict[str, tuple[str, ...]] = {}
-        queue: list[tuple[str, tuple[str, ...]]] = [("forward", ())]
+        reached: dict[str, Reached] = {}
+        queue = [("forward", Reached((), True))]
         while queue:
-            name, chain = queue.pop(0)
+            name, how = queue.pop(0)
             if name in reached or name not in self.methods:
                 continue
             cls, node = self.methods[name]
-            if any(without_gradient(d, cls.facts) for d in node.decorator_list):
-                continue
-            reached[name] = chain
-            queue += [(called, (*chain, name)) for called in self_calls(node, cls.facts)]
+            gradient = how.gradient and not any(without_gradient(d, cls.facts) for d in node.decorator_list)
+            reached[name] = Reached(how.chain, gradient)
+            for used, with_gradient in uses_of_self(node, cls.facts):
+                queue.append((used, Reached((*how.chain, name), gradient and with_gradient)))
         return reached
 
 
@@ -141,7 +151,7 @@ class ModuleClasses:
         key = f"{facts.file.path}:{node.lineno}:{node.name}"
         if key not in self._known:
             self._known[key] = None  # a class that derives from itself through a cycle of names is no module
-            if len(self._known) < _BASES_LIMIT * 64:
+            if len(self._known) < _CLASSES_LIMIT:
                 self._known[key] = self._build(facts, node)
         return self._known[key]
 
@@ -202,7 +212,7 @@ def _attribute(value: ast.expr, method: str, cls: ModuleClass) -> Attribute | No
         return None
     written = dotted_ast(value.func)
     maker = canonical(cls.facts.imports.resolve(written) or written)
-    if maker in ("torch.nn.Parameter", "torch.nn.UninitializedParameter"):
+    if maker in PARAMETER_MAKERS:
         return Attribute(Role.PARAMETER, maker, value, method, cls.facts)
     if maker == "torch.nn.Buffer":
         return Attribute(Role.BUFFER, maker, value, method, cls.facts)
@@ -244,22 +254,22 @@ def without_gradient(expression: ast.expr, facts: ModuleFacts) -> bool:
     return name in names("no_grad", "names")
 
 
-def self_calls(function: ast.FunctionDef, facts: ModuleFacts) -> list[str]:
-    """Attributes of `self` that a function uses (methods that it calls) with gradients on, outside evaluation."""
-    found: list[str] = []
-    stack: list[ast.AST] = list(function.body)
+def uses_of_self(function: ast.FunctionDef, facts: ModuleFacts) -> list[tuple[str, bool]]:
+    """Attributes of `self` that a function uses outside of evaluation, each with whether gradients are on there."""
+    found: list[tuple[str, bool]] = []
+    stack: list[tuple[ast.AST, bool]] = [(node, True) for node in reversed(function.body)]
     while stack:
-        node = stack.pop()
+        node, gradient = stack.pop()
         if isinstance(node, ast.With) and any(without_gradient(i.context_expr, facts) for i in node.items):
-            continue
+            gradient = False
         if isinstance(node, ast.If) and _is_not_training(node.test):
-            stack.extend(node.orelse)
+            stack.extend((n, gradient) for n in reversed(node.orelse))
             continue
         if isinstance(node, ast.Attribute):  # also `checkpoint(self.block, x)`: a reference is as good as a call
             name = dotted_ast(node)
             if name.startswith("self.") and name.count(".") == 1:
-                found.append(name[5:])
-        stack.extend(ast.iter_child_nodes(node))
+                found.append((name[5:], gradient))
+        stack.extend((child, gradient) for child in reversed(list(ast.iter_child_nodes(node))))
     return found
 
 

@@ -1,0 +1,461 @@
+"""What an expression is: the part of the reading of a function that looks at expressions."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+
+import libcst as cst
+
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.tree import children, descendants
+from ddp_lint.source.wraps import assigned_name
+from ddp_lint.tensors import operations
+from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, ModuleClasses, Role
+from ddp_lint.tensors.operations import layer_kind, names
+from ddp_lint.tensors.state import Save, State
+from ddp_lint.tensors.values import PYTHON, UNKNOWN, Kind, Value, computed_from, group, join
+
+Written = Callable[[cst.CSTNode, cst.CSTNode, Value, State], None]
+
+_PYTHON_ANNOTATIONS = {"int", "float", "bool", "str", "bytes"}
+_CONTAINER_ANNOTATIONS = {"list", "List", "Sequence", "Iterable", "tuple", "Tuple"}
+_PYTHON_CALLS = {"len", "int", "float", "bool", "str", "range", "isinstance", "hasattr", "callable", "id", "type", "round"}
+_TRANSPARENT_CALLS = {"list", "tuple", "reversed", "sorted", "iter", "next", "set"}
+_PARAMETER_ITERATORS = {"parameters", "named_parameters"}
+_ROLES = {Role.PARAMETER: Kind.PARAMETER, Role.BUFFER: Kind.BUFFER, Role.LAYER: Kind.LAYER}
+
+
+class Evaluator:
+    """Values of the expressions of one function, as `Flow` comes by them. `values` keeps the last value of each."""
+
+    def __init__(
+        self,
+        module: Module,
+        function: cst.FunctionDef,
+        owner: ModuleClass | None,
+        classes: ModuleClasses,
+        written: Written,
+    ) -> None:
+        self.values: dict[cst.CSTNode, Value] = {}
+        self._module = module
+        self._function = function
+        self._owner = owner
+        self._classes = classes
+        self._written = written
+        self._storages = itertools.count(1)
+
+    # ---- arguments
+
+    def arguments(self) -> dict[str, Value]:
+        """What the function's arguments are: by annotation, else by what the function does with them."""
+        used = self._used_as_tensors()
+        found: dict[str, Value] = {}
+        for param in _parameters(self._function):
+            name = param.name.value
+            found[name] = self._argument(param, name in used)
+        if self._owner is not None:
+            found.pop("self", None)
+        return found
+
+    def _argument(self, param: cst.Param, used_as_tensor: bool) -> Value:
+        name = param.name.value
+        annotation = self._module.code(param.annotation.annotation) if param.annotation is not None else ""
+        words = set(annotation.replace("[", " ").replace("]", " ").replace(",", " ").replace("|", " ").split())
+        last_words = {w.strip("\"'").rpartition(".")[2] for w in words}
+        tensor = Value(Kind.TENSOR, frozenset({next(self._storages)}), inputs=True, argument=name)
+        if last_words & {"Tensor", "FloatTensor", "LongTensor"}:
+            if last_words & _CONTAINER_ANNOTATIONS:
+                return Value(Kind.GROUP, inputs=True, argument=name, each=tensor)
+            if not last_words & {"dict", "Dict", "Mapping"}:
+                return tensor
+        elif last_words & _PYTHON_ANNOTATIONS and last_words <= _PYTHON_ANNOTATIONS | {"Optional", "None", "Union"}:
+            return PYTHON
+        elif not annotation and used_as_tensor:
+            return tensor
+        default = param.default
+        if isinstance(default, (cst.BaseNumber, cst.BaseString)) or dotted(default) in ("True", "False"):
+            return PYTHON
+        return Value(Kind.UNKNOWN, frozenset({next(self._storages)}), inputs=True, argument=name)
+
+    def _used_as_tensors(self) -> set[str]:
+        """Names that the function treats as only tensors can be: `x.shape`, `x.view(..)`, `self.conv(x)`."""
+        found: set[str] = set()
+        for node in descendants(self._function.body):
+            if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
+                attribute = node.attr.value
+                if attribute in names("evidence", "attributes") or attribute in names("evidence", "methods"):
+                    found.add(node.value.value)
+            elif isinstance(node, cst.Call) and node.args and isinstance(node.args[0].value, cst.Name):
+                layer = self._layer(dotted(node.func))
+                torch_function = operations.is_tensor_function(self._module.qualified(node.func))
+                if torch_function or (layer is not None and layer_kind(layer.maker)):
+                    found.add(node.args[0].value.value)
+        return found
+
+    def _layer(self, name: str) -> Value | None:
+        if self._owner is None or not name.startswith("self.") or name.count(".") != 1:
+            return None
+        attribute = self._owner.attribute(name[5:])
+        if attribute is None:
+            return None
+        return Value(_ROLES[attribute.role], frozenset(), maker=attribute.maker, name=name)
+
+    # ---- expressions
+
+    def value(self, node: cst.CSTNode, state: State) -> Value:
+        """The value of an expression; looks at all parts of it on the way."""
+        method = getattr(self, f"_{type(node).__name__}", None)
+        value: Value = method(node, state) if method else self._parts(node, state)
+        self.values[node] = value
+        return value
+
+    def _parts(self, node: cst.CSTNode, state: State) -> Value:
+        for child in children(node):
+            self.value(child, state)
+        return PYTHON if isinstance(node, (cst.BaseNumber, cst.BaseString)) else UNKNOWN
+
+    def _Name(self, node: cst.Name, state: State) -> Value:
+        if node.value in ("None", "True", "False"):
+            return PYTHON
+        return state.names.get(node.value, UNKNOWN)
+
+    def _Attribute(self, node: cst.Attribute, state: State) -> Value:
+        name = dotted(node)
+        if name in state.names:
+            self.value(node.value, state)
+            return state.names[name]
+        attribute = node.attr.value
+        of_class = self._layer(name)
+        if of_class is not None:
+            storage = self._storage_of(name, state)
+            return dataclasses.replace(of_class, storages=storage if of_class.tensor else frozenset())
+        base = self.value(node.value, state)
+        if base.kind is Kind.LAYER:
+            return self._attribute_of_layer(base, name, attribute, state)
+        if attribute in names("python_values", "attributes"):
+            return PYTHON
+        if base.tensorish and attribute in names("views", "attributes"):
+            return base.view(detached=attribute == "data")
+        if base.tensorish and attribute == "grad":
+            return Value(Kind.LIKELY, inputs=base.inputs, learned=False, name=base.name)
+        return Value(Kind.UNKNOWN, inputs=base.inputs)
+
+    def _attribute_of_layer(self, layer: Value, name: str, attribute: str, state: State) -> Value:
+        if attribute in ("weight", "bias"):
+            return Value(Kind.PARAMETER, self._storage_of(name, state), name=name or f"{layer.name}.{attribute}")
+        cls = self._classes.imported(layer.maker) or (
+            self._classes.named(layer.maker) if layer.maker and "." not in layer.maker else None
+        )
+        found = cls.attribute(attribute) if cls is not None else None
+        if found is None:
+            return UNKNOWN
+        kind = _ROLES[found.role]
+        storages = self._storage_of(name, state) if kind is not Kind.LAYER else frozenset()
+        return Value(kind, storages, maker=found.maker, name=name)
+
+    def _storage_of(self, name: str, state: State) -> frozenset[int]:
+        """The storage of a parameter or buffer: the same whenever its name is read."""
+        key = f"{name}."  # no Python name ends in a dot
+        if name and key not in state.names:
+            state.names[key] = Value(Kind.UNKNOWN, frozenset({next(self._storages)}))
+        return state.names[key].storages if name else frozenset()
+
+    def _Subscript(self, node: cst.Subscript, state: State) -> Value:
+        base = self.value(node.value, state)
+        index = [self._index(element.slice, state) for element in node.slice]
+        if base.kind is Kind.GROUP or base.kind is Kind.LAYER:
+            return base.element
+        if not base.tensorish:
+            return Value(Kind.PYTHON if base.kind is Kind.PYTHON else Kind.UNKNOWN, inputs=base.inputs)
+        if not all(v.kind is Kind.PYTHON for v in index):  # indexing by a mask or a tensor copies
+            return computed_from([base], Kind.TENSOR if base.tensor else base.kind, next(self._storages))
+        return base.view()
+
+    def _index(self, index: cst.BaseSlice, state: State) -> Value:
+        if isinstance(index, cst.Index):
+            return PYTHON if isinstance(index.value, cst.Ellipsis) else self.value(index.value, state)
+        for bound in children(index):
+            self.value(bound, state)
+        return PYTHON
+
+    def _BinaryOperation(self, node: cst.BinaryOperation, state: State) -> Value:
+        operands = [self.value(node.left, state), self.value(node.right, state)]
+        result = self.binary(operands, node)
+        operator = type(node.operator)
+        if operator in (cst.Multiply, cst.Divide, cst.MatrixMultiply):
+            for kept, other in (operands, operands[::-1]):
+                if operator is cst.MatrixMultiply or other.tensorish:
+                    self._keep(node, [kept], _SIGNS[operator], state, certain=_carries_gradient(other))
+        elif operator is cst.Power and _carries_gradient(operands[0]) and not _is_one(node.right):
+            self._keep(node, operands[:1], "**", state, certain=True)
+        return result
+
+    def binary(self, operands: Sequence[Value], node: cst.CSTNode) -> Value:
+        """The result of arithmetic on operands."""
+        if any(v.tensor for v in operands):
+            return computed_from(operands, Kind.TENSOR, next(self._storages))
+        if any(v.tensorish for v in operands):
+            return computed_from(operands, Kind.LIKELY, next(self._storages))
+        if all(v.kind is Kind.PYTHON for v in operands):
+            return PYTHON
+        return Value(Kind.UNKNOWN, inputs=any(v.inputs for v in operands))
+
+    def _UnaryOperation(self, node: cst.UnaryOperation, state: State) -> Value:
+        operand = self.value(node.expression, state)
+        if isinstance(node.operator, cst.Not):
+            return PYTHON
+        return self.binary([operand], node)
+
+    def _BooleanOperation(self, node: cst.BooleanOperation, state: State) -> Value:
+        return join([self.value(node.left, state), self.value(node.right, state)])
+
+    def _Comparison(self, node: cst.Comparison, state: State) -> Value:
+        operands = [self.value(node.left, state)]
+        for comparison in node.comparisons:
+            operands.append(self.value(comparison.comparator, state))
+            if isinstance(comparison.operator, (cst.Is, cst.IsNot, cst.In, cst.NotIn)):
+                return PYTHON
+        if any(isinstance(n, cst.BaseString) for n in (node.left, *(c.comparator for c in node.comparisons))):
+            return PYTHON
+        return dataclasses.replace(self.binary(operands, node), learned=any(v.learned for v in operands))
+
+    def _IfExp(self, node: cst.IfExp, state: State) -> Value:
+        self.value(node.test, state)
+        return join([self.value(node.body, state), self.value(node.orelse, state)])
+
+    def _NamedExpr(self, node: cst.NamedExpr, state: State) -> Value:
+        value = self.value(node.value, state)
+        state.names[dotted(node.target)] = value
+        return value
+
+    def _Tuple(self, node: cst.Tuple | cst.List, state: State) -> Value:
+        return group(self.value(element.value, state) for element in node.elements)
+
+    _List = _Tuple
+
+    def _ListComp(self, node: cst.ListComp | cst.GeneratorExp | cst.SetComp, state: State) -> Value:
+        inner = state.copy()
+        self._comprehension(node.for_in, inner)
+        return Value(Kind.GROUP, each=self.value(node.elt, inner))
+
+    _GeneratorExp = _SetComp = _ListComp
+
+    def _DictComp(self, node: cst.DictComp, state: State) -> Value:
+        inner = state.copy()
+        self._comprehension(node.for_in, inner)
+        self.value(node.key, inner)
+        self.value(node.value, inner)
+        return UNKNOWN
+
+    def _comprehension(self, loop: cst.CompFor, state: State) -> None:
+        iterated = self.value(loop.iter, state)
+        self._bind_names(loop.target, iterated.element, state)
+        for condition in loop.ifs:
+            self.value(condition.test, state)
+        if loop.inner_for_in is not None:
+            self._comprehension(loop.inner_for_in, state)
+
+    def _bind_names(self, target: cst.CSTNode, value: Value, state: State) -> None:
+        if isinstance(target, (cst.Tuple, cst.List)):
+            exact = len(value.items) == len(target.elements)
+            for i, element in enumerate(target.elements):
+                self._bind_names(element.value, value.items[i] if exact else value.element, state)
+        elif dotted(target):
+            state.names[dotted(target)] = value
+
+    def _Lambda(self, node: cst.Lambda, state: State) -> Value:
+        return UNKNOWN
+
+    def _FormattedString(self, node: cst.FormattedString, state: State) -> Value:
+        self._parts(node, state)
+        return PYTHON
+
+    # ---- calls
+
+    def _Call(self, node: cst.Call, state: State) -> Value:
+        operands = [self.value(arg.value, state) for arg in node.args]
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in _PARAMETER_ITERATORS:
+            return _parameters_of(node.func)
+        qualified = self._module.qualified(node.func)
+        if qualified:
+            return self._function_call(node, qualified, operands, state)
+        if isinstance(node.func, cst.Attribute):
+            receiver = self.value(node.func, state)
+            if receiver.kind is Kind.LAYER:
+                return self._layer_call(node, receiver, operands, state)
+            return self._method_call(node, self.value(node.func.value, state), operands, state)
+        called = self.value(node.func, state)
+        if called.kind is Kind.LAYER:
+            return self._layer_call(node, called, operands, state)
+        return self._local_call(node, operands, state)
+
+    def _local_call(self, node: cst.Call, operands: list[Value], state: State) -> Value:
+        name = dotted(node.func)
+        if name in _PYTHON_CALLS:
+            return PYTHON
+        if name in _TRANSPARENT_CALLS and operands:
+            return operands[0].element if name == "next" else operands[0]
+        if name == "enumerate" and operands:
+            return Value(Kind.GROUP, each=group([PYTHON, operands[0].element]))
+        if name == "zip":
+            return Value(Kind.GROUP, each=group(v.element for v in operands))
+        if name in ("max", "min", "sum", "abs"):
+            flat = [v.element if v.kind is Kind.GROUP else v for v in operands]
+            return self.binary(flat, node) if flat else UNKNOWN
+        return self._unknown_call(operands)
+
+    def _unknown_call(self, operands: Iterable[Value]) -> Value:
+        """The result of a function that is not read: likely a tensor if it got one that is computed."""
+        known = list(operands)
+        if any(v.tensorish and (v.inputs or v.learned) for v in known):
+            return computed_from(known, Kind.LIKELY, next(self._storages))
+        return Value(Kind.UNKNOWN, inputs=any(v.inputs for v in known), learned=any(v.learned for v in known))
+
+    def _function_call(self, node: cst.Call, qualified: str, operands: list[Value], state: State) -> Value:
+        if operations.is_factory(qualified):
+            return Value(Kind.TENSOR, frozenset({next(self._storages)}), on_host=self._on_host(node))
+        if qualified in PARAMETER_MAKERS:
+            return Value(Kind.PARAMETER, frozenset({next(self._storages)}), name=assigned_name(self._module, node))
+        if layer_kind(qualified):
+            return Value(Kind.LAYER, maker=qualified)
+        if not operations.is_tensor_function(qualified):
+            return UNKNOWN if qualified.startswith("torch.") else self._unknown_call(operands)
+        first = operands[0] if operands else UNKNOWN
+        if qualified in names("views", "functions") and first.tensorish:
+            return first.view()
+        in_place = qualified.endswith("_") or _asks_for_in_place(node)
+        if in_place and first.tensorish:
+            self._written(node, node.args[0].value, first, state)
+            return first
+        flat = [v.element if v.kind is Kind.GROUP else v for v in operands]
+        result = computed_from(flat, Kind.TENSOR, next(self._storages))
+        self._operation(node, qualified, flat, result, state)
+        return result if state.gradient else result.without_gradient()
+
+    def _on_host(self, node: cst.Call) -> bool:
+        device = next((a.value for a in node.args if a.keyword is not None and a.keyword.value == "device"), None)
+        return device is None or (isinstance(device, cst.SimpleString) and "cpu" in device.value)
+
+    def _layer_call(self, node: cst.Call, layer: Value, operands: list[Value], state: State) -> Value:
+        kind = layer_kind(layer.maker)
+        known_tensor = bool(kind) and kind not in names("layers", "tuples") and kind not in names("layers", "containers")
+        first = operands[0] if operands else UNKNOWN
+        if kind == "Identity":
+            return first
+        if kind in names("in_place", "layers") and first.tensorish and self._layer_works_in_place(layer):
+            self._written(node, node.args[0].value, first, state)
+            return first
+        result = computed_from(operands, Kind.TENSOR if known_tensor else Kind.LIKELY, next(self._storages))
+        parametric = not kind or kind in names("saves_input", "parametric") or kind == "Sequential"
+        result = dataclasses.replace(result, learned=result.learned or parametric, on_host=False, inputs=True)
+        if kind:
+            certain = kind in names("saves_input", "parametric")
+            self._operation(node, layer.maker, operands, result, state, called=layer.name, certain=certain)
+        return result if state.gradient else result.without_gradient()
+
+    def _layer_works_in_place(self, layer: Value) -> bool:
+        attribute = self._owner.attribute(layer.name[5:]) if self._owner and layer.name.startswith("self.") else None
+        keywords = getattr(attribute.value, "keywords", ()) if attribute is not None else ()
+        return any(k.arg == "inplace" and getattr(k.value, "value", None) is True for k in keywords)
+
+    def _method_call(self, node: cst.Call, receiver: Value, operands: list[Value], state: State) -> Value:
+        assert isinstance(node.func, cst.Attribute)
+        method = node.func.attr.value
+        if dotted(node.func.value) == "self":
+            return self._unknown_call(operands)
+        if receiver.kind is Kind.PYTHON or method in names("python_values", "methods"):
+            return PYTHON
+        if method in ("items", "values", "keys"):
+            return Value(Kind.UNKNOWN, inputs=receiver.inputs)
+        if receiver.tensorish:
+            return self._tensor_method(node, method, receiver, operands, state)
+        if method in names("evidence", "methods") or method in names("evidence", "reductions"):
+            return computed_from([receiver, *operands], Kind.LIKELY, next(self._storages))
+        return self._unknown_call([receiver, *operands])
+
+    def _tensor_method(
+        self, node: cst.Call, method: str, receiver: Value, operands: list[Value], state: State
+    ) -> Value:
+        assert isinstance(node.func, cst.Attribute)
+        if operations.writes(method):
+            self._written(node, node.func.value, receiver, state)
+            return receiver
+        kind = Kind.TENSOR if receiver.tensor else receiver.kind
+        if method in names("views", "methods"):
+            return receiver.view(detached=method == "detach")
+        if method.endswith("_"):
+            return receiver
+        if method in names("views", "maybe"):
+            on_host = method == "cpu" or receiver.on_host
+            own = frozenset({next(self._storages)})
+            return dataclasses.replace(receiver.view(), storages=own, on_host=on_host, argument="", name="")
+        if kind is Kind.LIKELY and method in names("evidence", "methods") | names("evidence", "reductions"):
+            kind = Kind.TENSOR
+        result = computed_from([receiver, *operands], kind, next(self._storages))
+        self._operation(node, f".{method}", [receiver, *operands], result, state)
+        return result if state.gradient else result.without_gradient()
+
+    # ---- what autograd keeps
+
+    def _operation(
+        self,
+        node: cst.Call,
+        operation: str,
+        operands: Sequence[Value],
+        result: Value,
+        state: State,
+        called: str = "",
+        certain: bool = False,
+    ) -> None:
+        tensors = [v for v in operands if v.tensorish]
+        carrying = certain or any(_carries_gradient(v) for v in tensors)
+        what = called or operation.lstrip(".").removeprefix("torch.nn.functional.").removeprefix("torch.")
+        if operations.keeps_input(operation):
+            self._keep(node, tensors, what, state, certain=carrying)
+        if operations.keeps_output(operation):
+            self._keep(node, [result], what, state, certain=carrying, as_output=True)
+
+    def _keep(
+        self,
+        node: cst.CSTNode,
+        tensors: Iterable[Value],
+        what: str,
+        state: State,
+        *,
+        certain: bool,
+        as_output: bool = False,
+    ) -> None:
+        if not state.gradient:
+            return
+        for tensor in tensors:
+            if certain or tensor.inputs:
+                for storage in tensor.storages:
+                    state.saved.setdefault(storage, Save(node, what, as_output, certain))
+
+
+_SIGNS: dict[type[cst.BaseBinaryOp], str] = {cst.Multiply: "*", cst.Divide: "/", cst.MatrixMultiply: "@"}
+
+
+def _parameters(function: cst.FunctionDef) -> list[cst.Param]:
+    params = function.params
+    return [*params.posonly_params, *params.params, *params.kwonly_params]
+
+
+def _parameters_of(iterator: cst.Attribute) -> Value:
+    """What ``model.parameters()`` or ``model.named_parameters()`` gives."""
+    parameter = Value(Kind.PARAMETER, name=f"{dotted(iterator)}()" if dotted(iterator) else "")
+    return Value(Kind.GROUP, each=parameter if iterator.attr.value == "parameters" else group([PYTHON, parameter]))
+
+
+def _carries_gradient(value: Value) -> bool:
+    return value.learned or value.kind is Kind.PARAMETER
+
+
+def _is_one(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Integer) and node.value == "1"
+
+
+def _asks_for_in_place(node: cst.Call) -> bool:
+    return any(a.keyword is not None and a.keyword.value == "inplace" and dotted(a.value) == "True" for a in node.args)

@@ -1,0 +1,192 @@
+"""One pass over a function in the order of execution: what every expression is, what autograd has kept by the time
+that a tensor is written in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import libcst as cst
+
+from ddp_lint.source import Module, dotted
+from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
+from ddp_lint.tensors.contexts import turns_off_gradient, without_gradient
+from ddp_lint.tensors.evaluation import Evaluator
+from ddp_lint.tensors.state import State, Write
+from ddp_lint.tensors.values import UNKNOWN, Value
+
+_LOOP_DEPTH = 2  # loops nested deeper are read once: what they carry around shows in the outer passes
+
+
+class Flow:
+    """The reading of one function. `value` says what an expression is, `writes` lists what is written in place."""
+
+    def __init__(
+        self, module: Module, function: cst.FunctionDef, owner: ModuleClass | None, classes: ModuleClasses
+    ) -> None:
+        self.function = function
+        self.owner = owner
+        self._writes: dict[cst.CSTNode, Write] = {}
+        self._module = module
+        self._loops = 0
+        self._evaluator = Evaluator(module, function, owner, classes, self._written)
+        state = State(self._evaluator.arguments(), gradient=not without_gradient(module, function))
+        self._run(function.body.body, state)
+
+    @property
+    def writes(self) -> list[Write]:
+        """Every write to a tensor's storage, in source order of the first time round."""
+        return list(self._writes.values())
+
+    def value(self, node: cst.CSTNode) -> Value:
+        """What an expression of the function is."""
+        return self._evaluator.values.get(node, UNKNOWN)
+
+    # ---- statements
+
+    def _run(self, body: Sequence[cst.CSTNode], state: State) -> None:
+        for statement in body:
+            if state.left:
+                return
+            if isinstance(statement, cst.SimpleStatementLine):
+                self._run(statement.body, state)
+            else:
+                getattr(self, f"_{type(statement).__name__}", self._other)(statement, state)
+
+    def _suite(self, suite: cst.BaseSuite, state: State) -> State:
+        self._run(suite.body, state)
+        return state
+
+    def _other(self, node: cst.CSTNode, state: State) -> None:
+        for name in ("value", "test", "msg", "exc"):
+            expression = getattr(node, name, None)
+            if isinstance(expression, cst.BaseExpression):
+                self._evaluator.value(expression, state)
+
+    def _leave(self, node: cst.CSTNode, state: State) -> None:
+        self._other(node, state)
+        state.left = True
+
+    _Return = _Raise = _Continue = _Break = _leave
+
+    def _FunctionDef(self, node: cst.FunctionDef, state: State) -> None:
+        state.names[node.name.value] = UNKNOWN
+
+    def _ClassDef(self, node: cst.ClassDef, state: State) -> None:
+        state.names[node.name.value] = UNKNOWN
+
+    def _Assign(self, node: cst.Assign, state: State) -> None:
+        value = self._evaluator.value(node.value, state)
+        for target in node.targets:
+            self._bind(target.target, value, state, node)
+
+    def _AnnAssign(self, node: cst.AnnAssign, state: State) -> None:
+        if node.value is not None:
+            self._bind(node.target, self._evaluator.value(node.value, state), state, node)
+
+    def _AugAssign(self, node: cst.AugAssign, state: State) -> None:
+        value = self._evaluator.value(node.value, state)
+        target = self._evaluator.value(node.target, state)
+        if target.tensorish:
+            self._written(node, node.target, target, state)
+        elif isinstance(node.target, (cst.Name, cst.Attribute)):
+            # `total = 0; total += loss`: Python rebinds the name
+            self._bind(node.target, self._evaluator.binary([target, value], node), state, node)
+
+    def _bind(self, target: cst.CSTNode, value: Value, state: State, statement: cst.CSTNode) -> None:
+        if isinstance(target, cst.StarredElement):
+            target = target.value
+        if isinstance(target, (cst.Tuple, cst.List)):
+            exact = len(value.items) == len(target.elements)
+            for i, element in enumerate(target.elements):
+                self._bind(element.value, value.items[i] if exact else value.element, state, statement)
+        elif isinstance(target, cst.Subscript):
+            written = self._evaluator.value(target.value, state)
+            self._evaluator.value(target, state)
+            if written.tensor:
+                self._written(statement, target.value, written, state)
+        else:
+            name = dotted(target)
+            if isinstance(target, cst.Attribute):
+                self._evaluator.value(target.value, state)
+            if name:
+                state.names[name] = value
+                for longer in [n for n in state.names if n.startswith(name + ".")]:
+                    del state.names[longer]
+
+    def _If(self, node: cst.If, state: State) -> None:
+        self._evaluator.value(node.test, state)
+        taken = self._suite(node.body, state.copy())
+        other = state.copy()
+        if isinstance(node.orelse, cst.If):
+            self._If(node.orelse, other)
+        elif node.orelse is not None:
+            self._suite(node.orelse.body, other)
+        state.become([taken, other])
+
+    def _For(self, node: cst.For, state: State) -> None:
+        iterated = self._evaluator.value(node.iter, state)
+        self._loop(node.body, state, lambda s: self._bind(node.target, iterated.element, s, node))
+        if node.orelse is not None:
+            self._suite(node.orelse.body, state)
+
+    def _While(self, node: cst.While, state: State) -> None:
+        self._loop(node.body, state, lambda s: self._evaluator.value(node.test, s))
+        if node.orelse is not None:
+            self._suite(node.orelse.body, state)
+
+    def _loop(self, body: cst.BaseSuite, state: State, before: Callable[[State], object]) -> None:
+        outcomes = [state.copy()]
+        self._loops += 1
+        for _ in range(2 if self._loops <= _LOOP_DEPTH else 1):
+            again = outcomes[-1].copy()
+            again.left = False
+            before(again)
+            outcomes.append(self._suite(body, again))
+        self._loops -= 1
+        for outcome in outcomes[1:]:
+            outcome.left = False  # `continue` and `break` leave the body, not the function
+        state.become(outcomes)
+
+    def _With(self, node: cst.With, state: State) -> None:
+        gradient = state.gradient
+        for item in node.items:
+            value = self._evaluator.value(item.item, state)
+            if item.asname is not None:
+                self._bind(item.asname.name, value, state, node)
+            if turns_off_gradient(self._module, item.item):
+                state.gradient = False
+            elif self._module.qualified(getattr(item.item, "func", item.item)) == "torch.enable_grad":
+                state.gradient = True
+        self._suite(node.body, state)
+        state.gradient = gradient
+
+    def _Try(self, node: cst.Try | cst.TryStar, state: State) -> None:
+        before = state.copy()
+        self._suite(node.body, state)
+        outcomes = [state.copy()]
+        if node.orelse is not None:
+            self._suite(node.orelse.body, outcomes[0])
+        for handler in node.handlers:
+            start = before.copy()
+            outcomes.append(self._suite(handler.body, start))
+        state.become(outcomes)
+        if node.finalbody is not None:
+            self._suite(node.finalbody.body, state)
+
+    _TryStar = _Try
+
+    def _Match(self, node: cst.Match, state: State) -> None:
+        self._evaluator.value(node.subject, state)
+        state.become([state.copy(), *(self._suite(case.body, state.copy()) for case in node.cases)])
+
+    def _Del(self, node: cst.Del, state: State) -> None:
+        state.names.pop(dotted(node.target), None)
+
+    # ---- writes
+
+    def _written(self, node: cst.CSTNode, target: cst.CSTNode, value: Value, state: State) -> None:
+        saves = [state.saved[s] for s in sorted(value.storages) if s in state.saved]
+        seen = self._writes.get(node)
+        if seen is None or seen.save is None:  # a second time round a loop may find what the first did not
+            self._writes[node] = Write(node, target, value, saves[0] if saves else None, state.gradient)
+

@@ -1,0 +1,74 @@
+"""What holds at one point of a function: names, what autograd keeps, whether gradients are on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import libcst as cst
+
+from ddp_lint.tensors.values import UNKNOWN, Value, join
+
+
+@dataclasses.dataclass(frozen=True)
+class Save:
+    """Autograd keeps a tensor for backward. `node`: the operation; `what`: its name; `as_output`: it keeps its result,
+    not its input; `certain`: gradients surely flow there (from parameters), not only if an argument requires them."""
+
+    node: cst.CSTNode
+    what: str
+    as_output: bool
+    certain: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Write:
+    """A write into a tensor's storage. `node`: the statement or call; `target`: the expression written to;
+    `save`: what had kept the tensor by then; `gradient`: whether gradients were on."""
+
+    node: cst.CSTNode
+    target: cst.CSTNode
+    value: Value
+    save: Save | None
+    gradient: bool
+
+
+@dataclasses.dataclass
+class State:
+    """`names`: local names and attributes (dotted) to values; `saved`: storage to what keeps it;
+    `left`: the function, or this arm of it, has been left."""
+
+    names: dict[str, Value]
+    saved: dict[int, Save] = dataclasses.field(default_factory=dict)
+    gradient: bool = True
+    left: bool = False
+
+    def copy(self) -> State:
+        return State(dict(self.names), dict(self.saved), self.gradient, self.left)
+
+    def become(self, outcomes: Iterable[State]) -> None:
+        """Go on from where any of the outcomes ended that did not leave."""
+        before = self.saved.keys()
+        going_on = [s for s in outcomes if not s.left]
+        self.left = not going_on
+        merged: dict[str, Value] = {}
+        for name in dict.fromkeys(name for s in going_on for name in s.names):
+            merged[name] = join(s.names[name] if name in s.names else UNKNOWN for s in going_on if _bound(name, s))
+        self.names = merged
+        self.saved = {
+            storage: save
+            for s in reversed(going_on)
+            for storage, save in s.saved.items()
+            if storage in before or storage in _held(s)
+        }
+
+
+def _bound(name: str, state: State) -> bool:
+    """A local that one arm does not bind cannot be read after it; an attribute can: it has an older value."""
+    return name in state.names or "." in name
+
+
+def _held(state: State) -> set[int]:
+    """Storages that a name still stands for: what one arm of an `if` saved and then lost the name of is not what the
+    name stands for after it."""
+    return {storage for value in state.names.values() for storage in value.storages}
