@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ddp_lint.project.facts import ModuleFacts
     from ddp_lint.project.types import Types
     from ddp_lint.source.file import SourceFile
+    from ddp_lint.source.wraps import Wraps
 
 __all__ = ["Module", "dotted"]
 
@@ -84,6 +85,13 @@ class Module:
         return next((a for a in self.ancestors(node) if isinstance(a, cst.ClassDef)), None)
 
     # ---- names
+
+    @functools.cached_property
+    def wraps(self) -> Wraps:
+        """Where the file wraps modules for several ranks."""
+        from ddp_lint.source.wraps import Wraps
+
+        return Wraps(self)
 
     @functools.cached_property
     def scopes(self) -> Scopes:

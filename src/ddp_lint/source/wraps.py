@@ -32,8 +32,12 @@ class Wraps:
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._order = {node: i for i, node in enumerate(descendants(module.tree))}
-        self.all = [w for node in self._order if isinstance(node, cst.Call) for w in self._wraps_of(node)]
+        calls = (node for node in descendants(module.tree) if isinstance(node, cst.Call))
+        self.all = [wrap for call in calls for wrap in self._wraps_of(call)]
+
+    @functools.cached_property
+    def _order(self) -> dict[cst.CSTNode, int]:
+        return {node: i for i, node in enumerate(descendants(self._module.tree))}
 
     def _wraps_of(self, call: cst.Call) -> Iterator[Wrap]:
         if dotted(call.func) == "isinstance" and len(call.args) == 2:

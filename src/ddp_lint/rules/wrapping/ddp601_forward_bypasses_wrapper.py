@@ -11,8 +11,9 @@ from ddp_lint.knowledge import table
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.wrapping.training import backward_of, without_grad
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wraps
 
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
 _PLAIN_MODULE_USES = frozenset(
     table("wrappers")["plain_module_methods"]
 )  # reading parameters, checkpoints, modes: no forward
@@ -113,7 +114,8 @@ class ForwardBypassesWrapper(Rule):
     oracles = ("gradient", "parameter", "exception")
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
+        self._raw_calls: dict[cst.FunctionDef | None, list[tuple[cst.Call, str, str]]] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
         name = dotted(node.func)
@@ -166,20 +168,48 @@ class ForwardBypassesWrapper(Rule):
         for entry in _twins():
             if raw != entry["raw"] or not self._in_training_method(node, entry) or without_grad(self.module, node):
                 continue
-            if _is_wrapped(self.module, entry, attribute):
-                self.report(
-                    node,
-                    f"`{name}(...)` calls the raw module, but the trainer wraps `{entry['wrapped']}.*` in DDP: "
-                    "no gradient is averaged, rank 0 and rank 1 each train a model of their own",
-                    help=f"call it through `{entry['wrapped']}`, which holds the wrapped object",
-                    confidence=Confidence.MEDIUM,
-                )
+            wrapped = self._wrapped_name(entry, attribute)
+            if wrapped:
+                self._raw_calls.setdefault(self.module.function_of(node), []).append((node, name, wrapped))
+
+    def finish(self) -> None:
+        """One finding for the raw calls of a method: they have one cause."""
+        for calls in self._raw_calls.values():
+            node, name, wrapped = calls[0]
+            self.report(
+                node,
+                f"`{name}(...)` calls the raw module, but the trainer wraps `{wrapped}` in DDP: no gradient is "
+                "averaged, rank 0 and rank 1 each train a model of their own",
+                labels=[(other, f"so does `{raw}`: the wrapped one is `{twin}`") for other, raw, twin in calls[1:]],
+                help=f"call `{wrapped}(...)`, the object that DDP wrapped",
+                confidence=Confidence.MEDIUM,
+            )
 
     def _in_training_method(self, node: cst.Call, entry: dict[str, Any]) -> bool:
         function, owner = self.module.function_of(node), self.module.class_of(node)
         if function is None or owner is None or function.name.value not in entry["methods"]:
             return False
         return any(self.module.is_subclass(owner, base) for base in entry["class"])
+
+    def _wrapped_name(self, entry: dict[str, Any], attribute: str) -> str:
+        """What the framework wraps `attribute` as: by the recipe's YAML, else when it is called like a module."""
+        words = {word.lower() for word in _WORD.findall(attribute)}
+        if not words.isdisjoint(entry["other_words"]):
+            return ""
+        listed = self._listed_in_yaml(entry)
+        if listed is not None:
+            return f"{entry['wrapped']}.{listed[attribute]}" if attribute in listed else ""
+        return "" if words.isdisjoint(entry["module_words"]) else f"{entry['wrapped']}.{attribute}"
+
+    def _listed_in_yaml(self, entry: dict[str, Any]) -> dict[str, str] | None:
+        """Raw name to wrapped name in the block that lists the wrapped modules; None without such a block."""
+        path, project = self.module.path, self.module.project
+        if path is None or project is None:
+            return None
+        block = re.compile(rf"^{entry['yaml_block']}:\s*\n((?:[ \t]+.*\n|\s*\n)+)", re.MULTILINE)
+        matches = [block.search((project.text(file) or "") + "\n") for file in sorted(path.parent.glob(entry["yaml"]))]
+        found = [match[1] for match in matches if match]
+        return {raw: name for text in found for name, raw in _REFERENCE.findall(text)} if found else None
 
 
 def _split_module(name: str) -> tuple[str, bool, str]:
@@ -195,25 +225,3 @@ def _split_module(name: str) -> tuple[str, bool, str]:
 def _twins() -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = table("wrappers")["twins"]
     return entries
-
-
-def _is_wrapped(module: Any, entry: dict[str, Any], attribute: str) -> bool:
-    """Whether the recipe's YAML lists `attribute` among the wrapped modules; without YAML, whether it sounds so."""
-    listed = _listed_in_yaml(module, entry)
-    if listed is not None:
-        return attribute in listed
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", attribute)
-    known = set(entry["module_words"])
-    return any(word.lower() in known for word in words) or attribute.lower() in known
-
-
-def _listed_in_yaml(module: Any, entry: dict[str, Any]) -> set[str] | None:
-    folder = module.path.parent if module.path is not None else None
-    files = sorted(folder.glob(entry["yaml"])) if folder is not None else []
-    block = re.compile(rf"^{entry['yaml_block']}:\s*\n((?:[ \t]+.*\n|\s*\n)+)", re.MULTILINE)
-    found: set[str] | None = None
-    for file in files:
-        match = block.search(file.read_text(encoding="utf-8", errors="replace") + "\n")
-        if match:
-            found = (found or set()) | set(re.findall(r"!ref\s+<(\w+)>", match[1]))
-    return found

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wrap, Wraps
+from ddp_lint.source.wraps import Wrap
 
 _DTYPES = ("float16", "half", "bfloat16", "float64", "double")
 
@@ -101,7 +101,7 @@ class LayersChangeAfterWrap(Rule):
     oracles = ("gradient", "parameter", "identity")
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute):

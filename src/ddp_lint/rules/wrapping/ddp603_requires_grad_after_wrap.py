@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wrap, Wraps, argument, root_name
+from ddp_lint.source.wraps import Wrap, argument, root_name
 
 
 def _model_and_part(name: str) -> tuple[str, str]:
@@ -120,7 +120,7 @@ class RequiresGradAfterWrap(Rule):
     oracles = ("gradient", "parameter", "exception")
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
         self._frozen: list[tuple[str, cst.CSTNode]] = []  # what was frozen, and where
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import Wrap, Wraps, argument, assigned_name
+from ddp_lint.source.wraps import Wrap, argument, assigned_name
 
 _NAMES = {"fsdp1": "FullyShardedDataParallel", "fsdp2": "fully_shard"}
 
@@ -118,7 +118,7 @@ class OptimizerBeforeShard(Rule):
     oracles = ("identity", "nograd", "reference")
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
 
     def visit_Call(self, node: cst.Call) -> None:
         if not self._is_optimizer(node):

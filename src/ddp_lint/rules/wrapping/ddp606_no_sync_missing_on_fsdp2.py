@@ -6,7 +6,6 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wraps
 
 
 class NoSyncMissingOnFsdp2(Rule):
@@ -95,7 +94,7 @@ class NoSyncMissingOnFsdp2(Rule):
     oracles = ("exception",)
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
         text = self.module.file.text
         self._knows_fsdp2 = re.search(r"\b(fully_shard|is_fsdp2|fsdp2|FSDP2|FSDPModule)\b", text) is not None
         self._uses_the_method = "set_requires_gradient_sync" in text

@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wraps, argument
+from ddp_lint.source.wraps import argument
 
 
 class ClipGradNormPerShard(Rule):
@@ -93,7 +93,7 @@ class ClipGradNormPerShard(Rule):
     oracles = ("value",)
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
 
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) not in ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"):

@@ -4,7 +4,6 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wraps
 
 
 class CopyOfShardedModel(Rule):
@@ -87,7 +86,7 @@ class CopyOfShardedModel(Rule):
     oracles = ("exception",)
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
 
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != "copy.deepcopy" or not node.args:

@@ -4,7 +4,6 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wraps
 
 
 class SyncBatchnormAfterShard(Rule):
@@ -86,7 +85,7 @@ class SyncBatchnormAfterShard(Rule):
     needs_cuda = True
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
 
     def visit_Call(self, node: cst.Call) -> None:
         if not dotted(node.func).endswith("convert_sync_batchnorm") or not node.args:

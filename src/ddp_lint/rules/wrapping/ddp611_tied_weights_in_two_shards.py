@@ -6,7 +6,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wrap, Wraps
+from ddp_lint.source.wraps import Wrap
 
 
 class TiedWeightsInTwoShards(Rule):
@@ -127,7 +127,7 @@ class TiedWeightsInTwoShards(Rule):
     def finish(self) -> None:
         if not self._ties:
             return
-        units = [w for w in Wraps(self.module).all if w.kind in ("fsdp1", "fsdp2") and "." in w.inner]
+        units = [w for w in self.module.wraps.all if w.kind in ("fsdp1", "fsdp2") and "." in w.inner]
         function_of = self.module.function_of
         for first, second in itertools.combinations(units, 2):
             owner, _, name = first.inner.rpartition(".")

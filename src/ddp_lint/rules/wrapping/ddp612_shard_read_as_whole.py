@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import Wraps, root_name
+from ddp_lint.source.wraps import root_name
 
 _READS = ("item", "tolist")
 _CASTS = ("float", "bool", "int")
@@ -114,7 +114,7 @@ class ShardReadAsWhole(Rule):
     oracles = ("value",)
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
 
     def visit_For(self, node: cst.For) -> None:
         if not isinstance(node.iter, cst.Call) or _method(node.iter) not in ("parameters", "named_parameters"):

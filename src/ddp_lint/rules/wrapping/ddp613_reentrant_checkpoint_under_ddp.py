@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wraps, argument
+from ddp_lint.source.wraps import argument
 
 
 class ReentrantCheckpointUnderDdp(Rule):
@@ -130,7 +130,7 @@ class ReentrantCheckpointUnderDdp(Rule):
     def finish(self) -> None:
         if self._first is None:
             return
-        for wrap in Wraps(self.module).all:
+        for wrap in self.module.wraps.all:
             unused = argument(wrap.call, None, "find_unused_parameters")
             if wrap.kind == "ddp" and isinstance(unused, cst.Name) and unused.value == "True":
                 static = argument(wrap.call, None, "static_graph")

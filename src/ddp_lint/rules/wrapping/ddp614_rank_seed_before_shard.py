@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import Wrap, Wraps, argument
+from ddp_lint.source.wraps import Wrap, argument
 
 _RANK_NAMES = frozenset({"rank", "local_rank", "global_rank", "get_rank", "process_index", "RANK", "LOCAL_RANK"})
 
@@ -92,7 +92,7 @@ class RankSeedBeforeShard(Rule):
     oracles = ("reference", "parameter")
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
         self._seeds: list[tuple[cst.Call, bool]] = []  # each seeding, and whether it depends on the rank
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import Wraps, argument
+from ddp_lint.source.wraps import argument
 
 
 class AutogradGradOfParameters(Rule):
@@ -98,7 +98,7 @@ class AutogradGradOfParameters(Rule):
     oracles = ("gradient", "parameter", "nograd", "exception")
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
 
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != "torch.autograd.grad":

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import Wraps, root_name
+from ddp_lint.source.wraps import root_name
 
 
 class StepInGradientHook(Rule):
@@ -103,7 +103,7 @@ class StepInGradientHook(Rule):
     oracles = ("parameter", "gradient")
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute) or not node.args:

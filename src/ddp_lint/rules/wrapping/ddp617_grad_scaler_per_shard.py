@@ -3,7 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.source.wraps import Wraps, argument
+from ddp_lint.source.wraps import argument
 
 _SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler")
 
@@ -102,7 +102,7 @@ class GradScalerPerShard(Rule):
     oracles = ("value",)
 
     def start(self) -> None:
-        self._wraps = Wraps(self.module)
+        self._wraps = self.module.wraps
 
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) not in _SCALERS or _is_off(argument(node, None, "enabled")):
