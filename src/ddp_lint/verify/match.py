@@ -17,13 +17,16 @@ import collections
 import dataclasses
 import difflib
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ddp_lint.verify.trace import Collective, Frame, Tensor
 
 #: Collectives whose members may hand in tensors of different size: a root's list, explicit split sizes.
-_RAGGED = ("scatter", "gather", "alltoall")
-_EVEN = ("allgather", "reduce_scatter", "reducescatter")
-#: A cause is looked for this many calls before the mismatch: the alignment is quadratic.
-_LOOK_BACK = 400
+_RAGGED = frozenset({"scatter", "gather", "all_to_all", "reduce_scatter_v", "all_gather_v"})
+#: A cause is looked for this many calls around the mismatch: the alignment is quadratic.
+_LOOK_AROUND = 400
+_NOWHERE = Frame("", 0, "")
 
 
 class Kind(str, enum.Enum):
@@ -49,45 +52,20 @@ class Ending(str, enum.Enum):
     COMPLETED = "completed"
     FAILED = "failed"
     STALLED = "stalled"
-    KILLED = "killed"  # by the launcher, because of another rank: what it would have called is unknown
+    #: By the launcher, because of another rank, or cut off: what it would have called is unknown.
+    UNKNOWN = "unknown"
 
 
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """One collective as one rank called it.
+#: The collectives of each rank, in the order in which it issued them.
+Streams = Mapping[int, Sequence[Collective]]
+Cells = Mapping[int, "Collective | None"]
 
-    `index` is its position in the rank's whole stream, over all groups; `root` a global rank; `site` the user's
-    (path, line), ("", 0) where none is known, as on autograd threads; `buffer` the parameter or buffer handed in,
-    where its name is known.
-    """
+
+class Call(NamedTuple):
+    """One rank's call."""
 
     rank: int
-    index: int
-    op: str
-    group: str
-    members: tuple[int, ...]
-    shapes: tuple[tuple[int, ...], ...] = ()
-    dtypes: tuple[str, ...] = ()
-    reduce_op: str = ""
-    root: int | None = None
-    buffer: str = ""
-    site: tuple[str, int] = ("", 0)
-
-    @property
-    def identity(self) -> tuple[str, tuple[tuple[int, ...], ...], tuple[str, int]]:
-        """What makes two ranks' calls the same step of one program."""
-        return self.op, self.shapes, self.site
-
-    def __str__(self) -> str:
-        words = [self.op]
-        if self.shapes:
-            words.append(", ".join(str(list(shape)) for shape in self.shapes[:2]) + (" ..." * (len(self.shapes) > 2)))
-        words += [dtype for dtype in sorted(set(self.dtypes)) if dtype != "float32"]
-        if self.reduce_op and self.reduce_op != "SUM":
-            words.append(self.reduce_op)
-        if self.root is not None:
-            words.append(f"root {self.root}")
-        return " ".join(words)
+    collective: Collective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,21 +77,13 @@ class Mismatch:
 
     kind: Kind
     group: str
-    members: tuple[int, ...]
     position: int
-    calls: Mapping[int, Call | None]
+    calls: Cells
     culprits: tuple[Call, ...] = ()
 
-    @property
-    def order(self) -> int:
-        return min(call.index for call in self.calls.values() if call is not None)
-
     def __str__(self) -> str:
-        parts = []
-        for rank, call in sorted(self.calls.items()):
-            at = f" ({call.site[0]}:{call.site[1]})" if call and call.site[1] else ""
-            parts.append(f"rank {rank}: {call or 'nothing'}{at}")
-        return f"{self.kind.value}: " + ", ".join(parts)
+        said = [f"rank {rank} {_said(call)}" for rank, call in self.calls.items()]
+        return f"{self.kind.value}: {', '.join(said)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,76 +92,127 @@ class Row:
 
     group: str
     position: int
-    calls: Mapping[int, Call | None]
+    calls: Cells
     mismatch: Mismatch | None = None
 
 
-Streams = Mapping[int, Sequence[Call]]
-
-
 def mismatches(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch]:
-    """All mismatches, the first one (the root cause) first. A rank without an entry in `endings` counts as killed."""
-    found = [mismatch for group in _groups(streams).values() for mismatch in _mismatches_of(group, endings)]
-    return sorted(found, key=lambda mismatch: mismatch.order)
+    """All mismatches, the first one (the root cause) first. A rank without an entry in `endings` counts as unknown."""
+    order = _order_of(streams)
+    found = [mismatch for group in _groups(streams) for mismatch in _mismatches_of(group, endings)]
+    return sorted(found, key=lambda mismatch: order(mismatch.calls))
 
 
 def rows(streams: Streams, endings: Mapping[int, Ending]) -> list[Row]:
     """The streams of all groups zipped into rows, in the order in which the ranks called them."""
+    order = _order_of(streams)
     at: dict[tuple[str, int], Mismatch] = {}
     for mismatch in mismatches(streams, endings):
         at.setdefault((mismatch.group, mismatch.position), mismatch)
     table = [
-        Row(name, position, cells, at.get((name, position)))
-        for name, group in _groups(streams).items()
+        Row(group.name, position, cells, at.get((group.name, position)))
+        for group in _groups(streams)
         for position, cells in enumerate(group.cells())
     ]
-    return sorted(table, key=lambda row: min(call.index for call in row.calls.values() if call is not None))
+    return sorted(table, key=lambda row: order(row.calls))
+
+
+def swapped(streams: Streams, lines: frozenset[tuple[str, int]]) -> tuple[Call, Call] | None:
+    """The first two calls that met although they come from different lines, both of them in `lines` (path, line).
+
+    Equal shapes hide such a swap from everything else: both ranks get the sum of two different tensors. Whether it is
+    one knows only who has read the source, hence the restriction to lines that a finding names.
+    """
+    for group in _groups(streams):
+        for cells in group.cells():
+            calls = [Call(rank, call) for rank, call in cells.items() if call is not None]
+            for call in calls[1:]:
+                places = {place(calls[0].collective), place(call.collective)}
+                if len(places) > 1 and places <= lines:
+                    return calls[0], call
+    return None
+
+
+def place(call: Collective) -> tuple[str, int]:
+    """The user's (path, line) of a call, ("", 0) where none is known."""
+    site = call.site or _NOWHERE
+    return site.path, site.line
+
+
+def describe(call: Collective) -> str:
+    """`all_reduce [4, 4] float64 MAX root 1`: what is compared, with the defaults left out."""
+    words = [call.api or call.op]
+    words += [str(list(tensor.shape)) for tensor in call.tensors[:2]]
+    if len(call.tensors) > 2:
+        words.append(f"and {len(call.tensors) - 2} more")
+    words += sorted({tensor.dtype for tensor in call.tensors} - {"float32"})
+    if call.reduce_op not in ("", "SUM"):
+        words.append(call.reduce_op)
+    if call.root is not None:
+        words.append(f"root {call.root}")
+    if call.group != "world":
+        words.append(f"on ranks {call.group}")
+    return " ".join(words)
+
+
+def _said(call: Collective | None) -> str:
+    if call is None:
+        return "calls nothing more"
+    line = place(call)[1]
+    return f"calls {describe(call)}" + (f" (line {line})" if line else "")
 
 
 @dataclasses.dataclass
 class _Group:
     name: str
-    members: tuple[int, ...]
-    streams: dict[int, list[Call]]
+    streams: dict[int, list[Collective]]
 
-    def cells(self) -> Iterator[dict[int, Call | None]]:
-        for position in range(max(map(len, self.streams.values()))):
-            yield {rank: stream[position] if position < len(stream) else None for rank, stream in self.streams.items()}
+    def cells(self) -> Iterator[dict[int, Collective | None]]:
+        for position in range(max(map(len, self.streams.values()), default=0)):
+            yield {rank: calls[position] if position < len(calls) else None for rank, calls in self.streams.items()}
 
 
-def _groups(streams: Streams) -> dict[str, _Group]:
+def _groups(streams: Streams) -> list[_Group]:
+    """Point-to-point calls meet by peer and tag, not by position: they are left out."""
     members: dict[str, set[int]] = collections.defaultdict(set)
-    for calls in streams.values():
+    calls_of: dict[tuple[str, int], list[Collective]] = collections.defaultdict(list)
+    for rank, calls in streams.items():
         for call in calls:
-            members[call.group] |= set(call.members)
-    groups = {}
-    for name, ranks in members.items():
-        here = sorted(ranks & set(streams))
-        mine = {rank: [call for call in streams[rank] if call.group == name] for rank in here}
-        groups[name] = _Group(name, tuple(sorted(ranks)), mine)
-    return groups
+            if call.peer is None:
+                members[call.group] |= {rank, *call.ranks}
+                calls_of[call.group, rank].append(call)
+    return [
+        _Group(name, {rank: calls_of[name, rank] for rank in sorted(ranks & set(streams))})
+        for name, ranks in members.items()
+    ]
+
+
+def _order_of(streams: Streams) -> Callable[[Cells], int]:
+    """A sort key for cells: the earliest position at which any rank stood when it made its call."""
+    position = {(rank, call.n): n for rank, calls in streams.items() for n, call in enumerate(calls)}
+
+    def order(cells: Cells) -> int:
+        return min(position[rank, call.n] for rank, call in cells.items() if call is not None)
+
+    return order
 
 
 def _mismatches_of(group: _Group, endings: Mapping[int, Ending]) -> Iterator[Mismatch]:
     seen: set[tuple[Kind, tuple[tuple[str, int], ...]]] = set()
     for position, cells in enumerate(group.cells()):
         for kind in _differences(cells, endings):
-            key = (kind, tuple(call.site for call in cells.values() if call))
+            key = (kind, tuple(place(call) for call in cells.values() if call))
             if key not in seen:
                 seen.add(key)
-                yield _mismatch(kind, group, position, cells)
+                culprits = _culprits(group, position) if kind.breaks_the_order else ()
+                yield Mismatch(kind, group.name, position, cells, culprits)
             if kind.breaks_the_order:
                 return
         if None in cells.values():
             return
 
 
-def _mismatch(kind: Kind, group: _Group, position: int, cells: Mapping[int, Call | None]) -> Mismatch:
-    culprits = _culprits(group, position) if kind.breaks_the_order else ()
-    return Mismatch(kind, group.name, group.members, position, cells, culprits)
-
-
-def _differences(cells: Mapping[int, Call | None], endings: Mapping[int, Ending]) -> Iterator[Kind]:
+def _differences(cells: Cells, endings: Mapping[int, Ending]) -> Iterator[Kind]:
     """What differs at one position; a broken order comes alone."""
     present = [call for call in cells.values() if call is not None]
     if len({call.op for call in present}) > 1:
@@ -199,26 +220,46 @@ def _differences(cells: Mapping[int, Call | None], endings: Mapping[int, Ending]
         return
     absent = [rank for rank, call in cells.items() if call is None]
     if absent:
-        if any(endings.get(rank, Ending.KILLED) is not Ending.KILLED for rank in absent):
+        if any(endings.get(rank, Ending.UNKNOWN) is not Ending.UNKNOWN for rank in absent):
             yield Kind.MISSING
         return
-    if not _may_be_ragged(present[0].op):
-        if len({call.shapes for call in present}) > 1:
+    if not _may_be_ragged(present):
+        if len({_shapes(call.tensors) for call in present}) > 1:
             yield Kind.SHAPE
-        if len({call.dtypes for call in present}) > 1:
+        if len({_dtypes(call.tensors) for call in present}) > 1:
             yield Kind.DTYPE
     if len({call.reduce_op for call in present}) > 1:
         yield Kind.REDUCE_OP
     if len({call.root for call in present}) > 1:
         yield Kind.ROOT
-    names = {call.buffer for call in present}
-    if len(names) > 1 and "" not in names:
+    if _names_differ([tuple(tensor.name for tensor in call.tensors) for call in present]):
         yield Kind.BUFFER
 
 
-def _may_be_ragged(op: str) -> bool:
-    plain = op.replace("all_gather", "allgather").replace("all_to_all", "alltoall")
-    return not plain.startswith(_EVEN) and plain.startswith(_RAGGED)
+def _may_be_ragged(calls: Sequence[Collective]) -> bool:
+    """An all_gather may take tensors of different size when every rank prepared the same outputs for them."""
+    if calls[0].op in _RAGGED:
+        return True
+    outputs = {_shapes(call.outputs) for call in calls}
+    return calls[0].op == "all_gather" and len(outputs) == 1 and len(set(*outputs)) > 1
+
+
+def _names_differ(names: Sequence[tuple[str, ...]]) -> bool:
+    known = [n for n in names if n and all(n)]
+    return len(known) == len(names) and len(set(known)) > 1
+
+
+def _shapes(tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tensor.shape for tensor in tensors)
+
+
+def _dtypes(tensors: Sequence[Tensor]) -> tuple[str, ...]:
+    return tuple(tensor.dtype for tensor in tensors)
+
+
+def _identity(call: Collective) -> tuple[str, tuple[tuple[int, ...], ...], tuple[str, int]]:
+    """What makes two ranks' calls the same step of one program."""
+    return call.op, _shapes(call.tensors), place(call)
 
 
 def _culprits(group: _Group, position: int) -> tuple[Call, ...]:
@@ -226,30 +267,12 @@ def _culprits(group: _Group, position: int) -> tuple[Call, ...]:
 
     Where two members call the same ops from different lines they take different arms of one branch: no culprit.
     """
-    start = max(0, position - _LOOK_BACK)
-    streams = [stream[start : position + _LOOK_BACK] for stream in group.streams.values()]
-    found: dict[tuple[int, int], Call] = {}
-    for other in streams[1:]:
-        matcher = difflib.SequenceMatcher(
-            None, [call.identity for call in streams[0]], [call.identity for call in other], autojunk=False
-        )
-        for tag, a0, a1, b0, b1 in matcher.get_opcodes():
-            mine, theirs = streams[0][a0:a1], other[b0:b1]
-            if tag != "equal" and [call.op for call in mine] != [call.op for call in theirs]:
-                found |= {(call.rank, call.index): call for call in [*mine, *theirs]}
-    return tuple(sorted(found.values(), key=lambda call: call.index))
-
-
-def swapped(streams: Streams, sites: frozenset[tuple[str, int]]) -> tuple[Call, Call] | None:
-    """The first pair of calls that met although they come from two different lines of `sites`.
-
-    Equal shapes hide such a swap from everything else: both ranks get the sum of two different tensors. Whether it is
-    one is known only to who has read the source, hence the restriction to lines that a finding names.
-    """
-    for group in _groups(streams).values():
-        for cells in group.cells():
-            calls = [call for call in cells.values() if call is not None]
-            for call in calls[1:]:
-                if call.site != calls[0].site and {call.site, calls[0].site} <= sites:
-                    return calls[0], call
-    return None
+    window = slice(max(0, position - _LOOK_AROUND), position + _LOOK_AROUND)
+    (first, mine), *others = [(rank, calls[window]) for rank, calls in group.streams.items()]
+    found: set[Call] = set()
+    for rank, theirs in others:
+        words = list(map(_identity, mine)), list(map(_identity, theirs))
+        for tag, a0, a1, b0, b1 in difflib.SequenceMatcher(None, *words, autojunk=False).get_opcodes():
+            if tag != "equal" and [call.op for call in mine[a0:a1]] != [call.op for call in theirs[b0:b1]]:
+                found |= {Call(first, call) for call in mine[a0:a1]} | {Call(rank, call) for call in theirs[b0:b1]}
+    return tuple(sorted(found, key=lambda call: (call.collective.seq, call.rank)))

@@ -24,7 +24,7 @@ class Options:
     nproc: int = 2
     wraps: tuple[str, ...] = ("ddp", "fsdp2")
     device: str = "auto"
-    steps: int = 3
+    steps: int = 0
     timeout: float = 20.0
     entry: str = ""
     arguments: tuple[str, ...] = ()
@@ -60,8 +60,8 @@ class RankOutcome:
     the name of the signal that ended it; `how` is one of
 
     completed (reached its end, whatever happened afterwards) · exception · exit (ended itself early) · signal ·
-    oom (the kernel's OOM killer) · stalled · stopped (ended by the launcher because another rank failed first: never a cause) ·
-    not_started.
+    oom (the kernel's OOM killer) · stalled · stopped (by the launcher, because another rank failed first: never a
+    cause) · not_started.
     """
 
     rank: int
@@ -78,6 +78,7 @@ class RankOutcome:
 class RunResult:
     """One launch. `name` is also the folder of the traces; `model` the class ("" for a script).
 
+    `stimuli` are names of `spec.STIMULI`, none for a plain pass (what could be applied is in each rank's Start event).
     `outcome`: completed · hang (a rank stalled) · crash (a signal or abort) · exception · exit · oom · port_in_use ·
     not_started (a rank never began) · launch_failed · interrupted. `message` explains it in one line.
     """
@@ -85,7 +86,6 @@ class RunResult:
     name: str
     wrap: str
     model: str
-    skewed: bool
     stimuli: tuple[str, ...]
     outcome: str
     message: str

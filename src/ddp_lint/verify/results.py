@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddp_lint.findings import Finding
-from ddp_lint.verify.match import Row
+from ddp_lint.verify.match import Mismatch, Row
+from ddp_lint.verify.options import RunResult
 
 
 class Verdict(str, enum.Enum):
@@ -59,34 +60,16 @@ class Discovery:
 
 
 @dataclasses.dataclass(frozen=True)
-class RankEnd:
-    """How one rank ended; `last` holds the last collective, module and user line as text."""
+class Examined:
+    """One launch and what the matcher says of it: the aligned collectives, and where they part (the cause first)."""
 
-    rank: int
-    exit: int | None
-    signal: str
-    last: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSummary:
-    """One launch: a wrap (and a stimulus), how it ended, what its ranks called.
-
-    `outcome` is "completed", "failed" (an exception or a death), "hung" or "not started".
-    """
-
-    wrap: str
-    outcome: str
-    seconds: float
-    ranks: tuple[RankEnd, ...] = ()
-    mismatch: str = ""
-    stimuli: tuple[str, ...] = ()
+    run: RunResult
     rows: tuple[Row, ...] = ()
-    detail: str = ""
+    mismatches: tuple[Mismatch, ...] = ()
 
     @property
-    def name(self) -> str:
-        return f"{self.wrap} (skewed)" if self.stimuli else self.wrap
+    def completed(self) -> bool:
+        return self.run.outcome == "completed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +80,14 @@ class Verification:
     environment: Mapping[str, Any]
     findings: tuple[Judged, ...] = ()
     discovered: tuple[Discovery, ...] = ()
-    runs: tuple[RunSummary, ...] = ()
+    runs: tuple[Examined, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """0: every run came to its end and nothing was confirmed or discovered; 1 otherwise."""
-        broken = any(run.outcome != "completed" for run in self.runs)
+        """0: every run came to its end and nothing was confirmed or discovered; 1 otherwise.
+
+        How a run with a stimulus ended does not count: it was asked for trouble.
+        """
+        broken = any(not examined.completed for examined in self.runs if not examined.run.stimuli)
         confirmed = any(judged.verdict is Verdict.CONFIRMED for judged in self.findings)
         return int(broken or confirmed or bool(self.discovered))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import io
 import json
 import pathlib
@@ -199,15 +200,16 @@ class Hashes(Event):
     """Digests of tensors, by qualified name, to compare across ranks.
 
     `what`: parameters, gradients or buffers; `when`: before_wrap, after_wrap, before_step, after_step. `digests` maps
-    a name to 16 hex digits of the values rounded to 6 digits; `norms` to the 2-norm. `sharded` names hold a shard (or are gathered
-    by the wrapper), for which equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2 or
-    none: what this very model is wrapped in (a script may hold several models).
+    a name to 16 hex digits of the values; `norms` to the 2-norm. `sharded` names hold a shard (or are gathered by the
+    wrapper), for which equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2 or none:
+    what this very model is wrapped in (a script may hold several models; `model` is its number in order of wrapping).
     """
 
     kind: ClassVar[str] = "hashes"
     what: str = ""
     when: str = ""
     wrap: str = "none"
+    model: int = 0
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     norms: Mapping[str, float] = dataclasses.field(default_factory=dict)
     sharded: tuple[str, ...] = ()
@@ -364,7 +366,7 @@ class Raised(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Exit(Event):
-    """The user's code ends the process: `how` is os._exit, sys.exit or SystemExit; `pending` the exception in flight."""
+    """The user's code ends the process; `how` is os._exit or sys.exit, `pending` the exception in flight."""
 
     kind: ClassVar[str] = "exit"
     how: str = ""
@@ -409,6 +411,11 @@ AnyEvent = TypeVar("AnyEvent", bound=Event)
 KINDS: Mapping[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__()}
 
 
+@functools.cache
+def _defaults(cls: type[Event]) -> Mapping[str, Any]:
+    return vars(cls())
+
+
 class Writer:
     """Appends events to the file of one rank; safe to call from any thread."""
 
@@ -423,7 +430,8 @@ class Writer:
         with self._lock:
             number = self.written
             self.written += 1
-            fields = {k: v for k, v in vars(event).items() if v not in (None, "", (), False) and v != {}}
+            defaults = _defaults(type(event))
+            fields = {name: value for name, value in vars(event).items() if value != defaults[name]}
             fields["n"], fields["t"] = number, time.time()
             self._file.write(json.dumps({"kind": event.kind, **fields}, default=vars) + "\n")
             self._file.flush()

@@ -1,0 +1,1 @@
+"""What runs in the ranks. Only modules below this package import torch."""

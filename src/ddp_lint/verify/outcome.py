@@ -1,0 +1,150 @@
+"""How a run ended, read from the ranks' traces, the marks of their supervisors and torchrun's log."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from ddp_lint.verify.options import Last, RankOutcome
+from ddp_lint.verify.spec import STALLED, Marks
+from ddp_lint.verify.trace import Collective, Exit, Frame, Raised, Stall, Start, Trace
+
+_FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
+_PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+#: What a run is called when this happened to a rank; the first that occurs wins.
+_OUTCOMES = {
+    "stalled": "hang",
+    "oom": "oom",
+    "signal": "crash",
+    "exception": "exception",
+    "exit": "exit",
+    "not_started": "not_started",
+    "stopped": "launch_failed",
+}
+
+
+def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
+    """How one rank ended, from what it left in the run's directory."""
+    marks = Marks(directory)
+    trace = Trace.load(directory, rank)
+    end = _json(marks.path(rank, "exit"))
+    code = end.get("code")
+    name = _signal_name(-code) if code is not None and code < 0 else ""
+    how, message = _how(trace, end, code, name)
+    return RankOutcome(
+        rank=rank,
+        how=how,
+        exit=code if code is not None and code >= 0 else None,
+        signal=name,
+        message=message,
+        last=_last(trace, marks.path(rank, "fault")),
+        trace=trace,
+        log=_text(marks.path(rank, "log")),
+    )
+
+
+def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> tuple[str, str]:
+    """The rank's end in one word and in one line."""
+    raised = next((event for event in trace.of(Raised) if event.where == "main"), None)
+    stall = next((event for event in trace.of(Stall) if event.reason == "timeout"), None)
+    left = trace.last(Exit)
+    if trace.ended:
+        return "completed", f"completed, then {name}" if name else "completed"
+    if stall is not None and code == STALLED:
+        return "stalled", f"no progress for {stall.seconds:.0f} s"
+    if raised is not None:
+        return "exception", f"{raised.type}: {_first_line(raised.message)}"
+    if code is None and trace.last(Start) is None:
+        return "not_started", "never started"
+    if code is None or (end.get("stopped") and code is not None and code < 0):
+        return "stopped", "ended by torchrun after another rank failed"
+    if end.get("oom") and name == "SIGKILL":
+        return "oom", "ended by the kernel's OOM killer"
+    if name:
+        return "signal", f"ended by {name}"
+    if trace.last(Start) is None:
+        return "not_started", f"ended with exit code {code} before it began"
+    return "exit", f"left by {left.how}({left.status})" if left else f"left with exit code {code}"
+
+
+def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:
+    """The run in one word and in one line."""
+    text = _text(log)
+    bound = [rank for rank in ranks if _PORT_IN_USE.search(rank.message)]
+    if bound or (_PORT_IN_USE.search(text) and not any(rank.trace.events for rank in ranks)):
+        return "port_in_use", "the port of the rendezvous is in use; give another --master-port or none"
+    if all(rank.how == "completed" for rank in ranks):
+        return "completed", "completed"
+    if all(rank.how == "not_started" and not rank.trace.events for rank in ranks) and code != 0:
+        return "launch_failed", f"torchrun could not start the ranks: {_error_line(text)}"
+    order = list(_OUTCOMES)
+    causes = [rank for rank in ranks if rank.how in order]
+    worst = min(causes, key=lambda rank: (order.index(rank.how), rank.rank))
+    words = "; ".join(f"rank {rank.rank} {rank.message}" for rank in ranks)
+    return _OUTCOMES[worst.how], words
+
+
+def _last(trace: Trace, fault: pathlib.Path) -> Last:
+    """Where the rank was last seen. What a crash handler wrote is the latest of all."""
+    collective = trace.last(Collective)
+    stall = trace.last(Stall)
+    raised = next((event for event in trace.of(Raised) if event.where == "main"), None)
+    with_module = next((event for event in reversed(trace.events) if event.module), None)
+    frames = [event for event in trace.events if event.frames and not event.attributed]
+    crash = _crash_frames(fault, {frame.path for event in frames for frame in event.frames})
+    here: Frame | None = frames[-1].site if frames else None
+    for seen in (stall, raised):
+        here = seen.site or here if seen else here
+    return Last(
+        collective=_words(collective) if collective else "",
+        module=with_module.module if with_module else "",
+        frame=crash[0] if crash else here,
+    )
+
+
+def _words(event: Collective) -> str:
+    sizes = ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in event.tensors[:3])
+    return f"{event.op}({sizes}) #{event.seq} on {event.group}"
+
+
+def _crash_frames(path: pathlib.Path, user_paths: set[str]) -> list[Frame]:
+    """The user's frames in a dump of faulthandler, innermost first (that of the thread that crashed comes first)."""
+    found = [_FAULT_FRAME.search(line) for line in _text(path).splitlines()]
+    frames = [Frame(match["path"], int(match["line"]), match["function"]) for match in found if match]
+    return [frame for frame in frames if frame.path in user_paths]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _json(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:200]
+
+
+def _error_line(text: str) -> str:
+    """The last line of a log that names an error."""
+    lines = [line.strip() for line in text.splitlines() if re.search(r"\w*(Error|error:)", line)]
+    return lines[-1][:200] if lines else _first_line(text[-300:]) or "no message"

@@ -1,0 +1,161 @@
+"""Where a finding stands in its file: which lines show that it ran, and which conditions had to hold for that."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator
+
+from ddp_lint.findings import Finding, Span
+from ddp_lint.verify.options import Watch
+
+_Block = ast.stmt | ast.ExceptHandler | ast.match_case
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclasses.dataclass(frozen=True)
+class Guard:
+    """A condition between a function's entry and the finding: the finding's line runs when the test is `wanted`.
+
+    `wanted` is None for a loop, an exception handler or a case, whose header is no test; `first` is the first line of
+    the arm that holds the finding.
+    """
+
+    line: int
+    text: str
+    wanted: bool | None
+    first: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Situation:
+    """`lines`: the statement that the primary span begins in (of a compound statement its header); `ran`: the lines
+    of which one must run for the finding to be reached; `named`: (path, line) of everything that the finding points
+    at; `tests`: lines of tests among those; `words`: identifiers and strings in the statement."""
+
+    finding: Finding
+    path: str
+    lines: frozenset[int]
+    ran: frozenset[int]
+    guards: tuple[Guard, ...]
+    named: frozenset[tuple[str, int]]
+    tests: frozenset[int]
+    words: frozenset[str]
+    function: str = ""
+    entry: int = 0
+
+
+def situation(finding: Finding, lines: list[str]) -> Situation:
+    """The situation of a finding in the file of these lines; bare lines when the file is no Python that parses here."""
+    path = os.path.abspath(finding.span.path)  # noqa: PTH100 - resolve() would follow links, frames do not
+    span = range(finding.span.line, finding.span.end_line + 1)
+    named = frozenset(_named(finding))
+    blank = Situation(finding, path, frozenset(span), frozenset(span), (), named, frozenset(), frozenset())
+    try:
+        tree = ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError, RecursionError):
+        return blank
+    chain = _chain(tree, finding.span.line)
+    if not chain:
+        return blank
+    here = _header(chain[-1])
+    function = next((block for block in reversed(chain) if isinstance(block, _FUNCTIONS)), None)
+    inside = chain[chain.index(function) :] if function else chain
+    text = " ".join(lines[line - 1] for line in here if line <= len(lines))
+    return Situation(
+        finding,
+        path,
+        lines=frozenset(here),
+        ran=frozenset(_header(chain[-1].body[0]) if isinstance(chain[-1], _FUNCTIONS) else here),
+        guards=tuple(_guards(inside)),
+        named=named,
+        tests=frozenset(_tests(tree)) & {line for at, line in named if at == path},
+        words=frozenset(_WORD.findall(text)),
+        function=function.name if function else "",
+        entry=function.body[0].lineno if function else 0,
+    )
+
+
+def watch(situations: Iterable[Situation], graph_breaks: bool) -> Watch:
+    """What the observers must look at for these findings."""
+    lines: dict[str, set[int]] = {}
+    guards: dict[str, set[int]] = {}
+    for at in situations:
+        firsts = {guard.first for guard in at.guards} | ({at.entry} if at.entry else set())
+        lines.setdefault(at.path, set()).update(at.lines | at.ran | firsts)
+        guards.setdefault(at.path, set()).update({guard.line for guard in at.guards} | at.tests)
+        for path, line in at.named:
+            lines.setdefault(path, set()).add(line)
+    return Watch(_frozen(lines), _frozen(guards), graph_breaks)
+
+
+def _frozen(table: dict[str, set[int]]) -> dict[str, frozenset[int]]:
+    return {path: frozenset(lines) for path, lines in table.items()}
+
+
+def _named(finding: Finding) -> Iterator[tuple[str, int]]:
+    steps = [step.span for trace in finding.witness for step in trace.steps]
+    spans: list[Span] = [finding.span, *(label.span for label in finding.labels), *steps]
+    for span in spans:
+        path = os.path.abspath(span.path)  # noqa: PTH100
+        yield from ((path, line) for line in range(span.line, min(span.end_line, span.line + 40) + 1))
+
+
+def _chain(tree: ast.Module, line: int) -> list[_Block]:
+    """The statements around a line, the outermost first."""
+    chain: list[_Block] = []
+    blocks: list[_Block] = list(tree.body)
+    while True:
+        found = next((block for block in blocks if _start(block) <= line <= _end(block)), None)
+        if found is None:
+            return chain
+        chain.append(found)
+        blocks = [*_inner(found)]
+
+
+def _inner(block: _Block) -> Iterator[_Block]:
+    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+        yield from getattr(block, name, ())
+
+
+def _start(block: _Block) -> int:
+    if isinstance(block, ast.match_case):
+        return block.pattern.lineno
+    decorators = getattr(block, "decorator_list", ())
+    return min((node.lineno for node in decorators), default=block.lineno)
+
+
+def _end(block: _Block) -> int:
+    last = block.body[-1] if isinstance(block, ast.match_case) else block
+    return last.end_lineno or last.lineno
+
+
+def _header(block: _Block) -> range:
+    """The lines of a simple statement, or those of a compound one down to its body."""
+    inner = next(_inner(block), None)
+    end = max(_start(block), _start(inner) - 1) if inner else _end(block)
+    return range(_start(block), end + 1)
+
+
+def _guards(chain: list[_Block]) -> Iterator[Guard]:
+    for block, inner in itertools.pairwise(chain):
+        if isinstance(block, (ast.If, ast.While)):
+            taken = inner in block.body
+            arm = block.body if taken else block.orelse
+            yield Guard(block.lineno, ast.unparse(block.test), taken, arm[0].lineno)
+        elif isinstance(block, (ast.For, ast.AsyncFor)):
+            text = f"for {ast.unparse(block.target)} in {ast.unparse(block.iter)}"
+            yield Guard(block.lineno, text, None, block.body[0].lineno)
+        elif isinstance(block, ast.ExceptHandler):
+            text = f"except {ast.unparse(block.type)}" if block.type else "except"
+            yield Guard(block.lineno, text, None, block.body[0].lineno)
+        elif isinstance(block, ast.match_case):
+            yield Guard(block.pattern.lineno, f"case {ast.unparse(block.pattern)}", None, block.body[0].lineno)
+
+
+def _tests(tree: ast.Module) -> Iterator[int]:
+    return (node.lineno for node in ast.walk(tree) if isinstance(node, (ast.If, ast.While)))

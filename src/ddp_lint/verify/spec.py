@@ -1,0 +1,73 @@
+"""What the launcher tells the processes that it starts: one JSON file. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+#: In the environment of every process of a run: what carries it belongs to the run and is ended with it.
+TOKEN = "DDP_LINT_RUN"
+#: Exit code of a rank that its watchdog ended.
+STALLED = 86
+#: How a pass can differ from a plain one, and what that does, in words for the evidence.
+STIMULI: Mapping[str, str] = {
+    "seeds": "each rank has another random seed",
+    "short": "the last rank's data loader has one batch fewer",
+    "nan": "the last rank's loss is NaN in the second step",
+    "large": "inputs are 100 times as large",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One run.
+
+    `kind` is model or script; `path` the file; `name` its class; `recipe` how the model gets its arguments and inputs
+    (of `child/inputs.py`, found by the probe); `lines` and `guards` map absolute paths to line numbers.
+    """
+
+    directory: str
+    kind: str
+    path: str
+    root: str
+    name: str = ""
+    entry: str = ""
+    arguments: tuple[str, ...] = ()
+    wrap: str = "none"
+    device: str = "cpu"
+    steps: int = 0
+    timeout: float = 20.0
+    stimuli: tuple[str, ...] = ()
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    lines: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    guards: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    graph_breaks: bool = False
+
+    def save(self, path: pathlib.Path) -> None:
+        path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: pathlib.Path) -> Spec:
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
+
+
+@dataclasses.dataclass(frozen=True)
+class Marks:
+    """Files by which the ranks of one machine tell each other and the launcher where they are.
+
+    pid (supervisor started) · ready (torch is imported) · beat (its time: last progress) · dying · dumped · over · exit.
+    """
+
+    directory: pathlib.Path
+
+    def path(self, rank: int, mark: str) -> pathlib.Path:
+        return self.directory / f"rank{rank}.{mark}"
+
+    def set(self, rank: int, mark: str, text: str = "") -> None:
+        self.path(rank, mark).write_text(text, encoding="utf-8")
+
+    def has(self, rank: int, mark: str) -> bool:
+        return self.path(rank, mark).exists()

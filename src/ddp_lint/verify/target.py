@@ -1,0 +1,176 @@
+"""What TARGET means: a file with models, `module:Class`, or a training script. Reads the source only; nothing runs."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import importlib.machinery
+import importlib.util
+import pathlib
+import sys
+from collections.abc import Iterator
+
+from ddp_lint.verify.options import Options, UsageError
+
+EXAMPLE = "ddp_lint_example"
+KERNELBENCH = "get_inputs"
+#: Words of a script that trains: a file that has one of them and a main guard (or runs code on import) is run as is.
+TRAINING_WORDS = (
+    "init_process_group", "backward", "Trainer", "Accelerator", "Fabric", "DistributedDataParallel", "fully_shard",
+    "FullyShardedDataParallel", "init_device_mesh", "spawn", "get_rank", "LOCAL_RANK",
+)  # fmt: skip
+_MODULE_BASES = ("Module", "LightningModule", "PreTrainedModel", "GenerationMixin", "Sequential")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What to run. `kind` is model or script; `models` the class names to build one after the other (or "" for the
+    model of the entry function); `entry` the function that returns `(module, inputs)`, "" when there is none."""
+
+    kind: str
+    path: pathlib.Path
+    root: pathlib.Path
+    models: tuple[str, ...] = ("",)
+    entry: str = ""
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """How the target is shown."""
+        return str(self.path)
+
+
+def resolve(text: str, options: Options) -> Target:
+    """The target that `text` names. Raises UsageError with what to do when there is none."""
+    place, _, name = text.partition(":") if not pathlib.Path(text).exists() else (text, "", "")
+    path = _file_of(place)
+    tree = _parse(path)
+    classes = tuple(_module_classes(tree))
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    root = path.parent
+    if options.entry:
+        return Target("model", path, root, entry=_known(options.entry, functions, "function", path))
+    if name:
+        named = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        return Target("model", path, root, models=(_known(name, named, "class", path),))
+    if options.arguments:
+        return Target("script", path, root, arguments=options.arguments)
+    if EXAMPLE in functions:
+        return Target("model", path, root, entry=EXAMPLE)
+    if _is_script(tree) or not classes:
+        if not classes and not _runs_something(tree):
+            raise UsageError(
+                f"{path}: nothing to run: no nn.Module class and no code that runs; name a training script, a file "
+                f"with a model, or a file with a function {EXAMPLE}() that returns (module, inputs)"
+            )
+        return Target("script", path, root)
+    return Target("model", path, root, models=_roots(tree, classes))
+
+
+def _file_of(place: str) -> pathlib.Path:
+    """The source file of a path or a dotted module name."""
+    path = pathlib.Path(place)
+    if path.is_dir():
+        raise UsageError(f"{place}: a folder; name the file with the model or the training script")
+    if path.is_file():
+        return path.resolve()
+    if path.suffix or "/" in place:
+        raise UsageError(f"{place}: no such file")
+    sys.path.insert(0, str(pathlib.Path.cwd()))
+    try:
+        spec = _find_spec(place)
+    finally:
+        sys.path.pop(0)
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        raise UsageError(f"{place}: no such file, and no module of that name from here")
+    return pathlib.Path(spec.origin).resolve()
+
+
+def _find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    """The spec of a dotted name without importing its packages (importing could start anything)."""
+    search: list[str] | None = None
+    spec = None
+    for part in name.split("."):
+        try:
+            spec = importlib.machinery.PathFinder.find_spec(part, search)
+        except (ImportError, ValueError):
+            return None
+        if spec is None:
+            return None
+        search = list(spec.submodule_search_locations or ())
+    return spec
+
+
+def _parse(path: pathlib.Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{path}: not Python that this interpreter reads: {error}") from error
+
+
+def _known(name: str, names: set[str], what: str, path: pathlib.Path) -> str:
+    if name in names:
+        return name
+    near = difflib.get_close_matches(name, names, 1)
+    raise UsageError(f"{path}: no {what} {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def _module_classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    """Top-level classes that are modules by their base's name, or by that of a class of this file that is one."""
+    known = set(_MODULE_BASES)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and any(_last(base) in known for base in node.bases):
+            known.add(node.name)
+            yield node
+
+
+def _last(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _roots(tree: ast.Module, classes: tuple[ast.ClassDef, ...]) -> tuple[str, ...]:
+    """The models of a file: its modules that no other definition of the file uses, in order; all when each is used."""
+    used: set[str] = set()
+    for node in tree.body:
+        own = node.name if isinstance(node, ast.ClassDef) else ""
+        used |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)} - {own}
+    abstract = {node.name for node in classes if not _has_forward(node, classes)}
+    free = tuple(node.name for node in classes if node.name not in used | abstract)
+    return free or tuple(node.name for node in classes if node.name not in abstract) or (classes[-1].name,)
+
+
+def _has_forward(node: ast.ClassDef, classes: tuple[ast.ClassDef, ...]) -> bool:
+    if any(isinstance(item, ast.FunctionDef) and item.name == "forward" for item in node.body):
+        return True
+    bases = {_last(base) for base in node.bases}
+    return bool(bases & {"Sequential"}) or any(
+        other.name in bases and other is not node and _has_forward(other, classes) for other in classes
+    )
+
+
+def _is_script(tree: ast.Module) -> bool:
+    """The file trains when it is run: it has a main guard or code that runs, and a word that only training uses."""
+    if not _runs_something(tree):
+        return False
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return any(word in names for word in TRAINING_WORDS)
+
+
+def _runs_something(tree: ast.Module) -> bool:
+    """There are statements at module level that do more than define and import."""
+    return any(_runs(node) for node in tree.body)
+
+
+def _runs(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call)
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" not in ast.dump(node.test) and any(_runs(inner) for inner in node.body)
+    return isinstance(node, ast.For | ast.While | ast.With) or (
+        isinstance(node, ast.Try) and any(map(_runs, node.body))
+    )
