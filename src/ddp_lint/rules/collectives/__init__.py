@@ -1,0 +1,1 @@
+"""DDP1xx: collectives, and the ranks that never reach them."""

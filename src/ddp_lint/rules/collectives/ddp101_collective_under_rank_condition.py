@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from ddp_lint.divergence import Kind, Parting
+from ddp_lint.rules.collectives.parting import PartingRule, operation
+
+
+class CollectiveUnderRankCondition(PartingRule):
+    """A collective that only the ranks on one side of a rank test reach.
+
+    ## What it does
+
+    Finds collectives of `torch.distributed` and its mirrors that some ranks of their group reach and others do not:
+    under `if rank == 0:`, after an early `return` of the other ranks, behind `rank == 0 and ...`, in a function that
+    is called from only one side, or behind a decorator such as `@rank_zero_only`.
+
+    ## Why it breaks
+
+    A collective is complete when every rank of the group has joined it. Rank 0 joins and waits; rank 1 has gone on to
+    its next collective, or to the end of the program. Either both wait until the watchdog kills the job, 10 minutes
+    later with NCCL and 30 with gloo, or the lone call pairs with the *next* collective of rank 1 and the numbers
+    are wrong from there on. Measured on 2 x H200 (NCCL, torch 2.11) and gloo (torch 2.13): a lone `all_reduce`
+    before three common ones printed 101 for 100, 11 and 101 for 2, and hung in the last.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    loss = torch.ones(1, device=device)
+    if rank == 0:
+        dist.all_reduce(loss)  # <- DDP101
+        print("mean loss", loss.item() / dist.get_world_size())
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    loss = torch.ones(1, device=device)
+    dist.all_reduce(loss)
+    if rank == 0:
+        print("mean loss", loss.item() / dist.get_world_size())
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Where all ranks do the same in the end: both arms call the same collective, the barriers of `if rank != 0:
+    barrier()` and a later `if rank == 0: barrier()` complete each other, an early exit issues the collective that its
+    peers issue later, or a skipping rank runs a mirrored loop. Where the test is about the group itself (`if rank in
+    ranks:` before a collective on that group), or asks only for a launcher (`rank != -1`, `world_size > 1`). Where
+    the condition came out of a collective. Send and receive are no collectives. A call that cannot be resolved
+    creates no finding.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the ranks' logs of collectives differ at this line, or rank 0 stalls in it.
+
+    ## Fix safety
+
+    No automatic fix: whether the work before the call belongs to all ranks is for the author to say.
+
+    ## References
+
+    - PyTorch, `torch/distributed/distributed_c10d.py`.
+    - Zhang and Duesterwald, Barrier matching for programs with textually unaligned barriers, PPoPP 2007.
+    - https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp (timeouts)
+    """
+
+    kind = Kind.BRANCH
+
+    def message(self, parting: Parting) -> str:
+        first, second = parting.ranks
+        return f"{operation(parting)} is reached by {first} only: {first} waits here, {second} never joins"
+
+    def remedy(self, parting: Parting) -> str:
+        test = f"`{parting.condition}`" if parting.condition else "the rank test"
+        return (
+            f"call it on all ranks of the group, outside {test}; keep under it what one rank does alone (print, write)"
+        )

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from ddp_lint.divergence import Kind, Parting
+from ddp_lint.rules.collectives.parting import PartingRule, operation, whenever
+
+
+class ImplicitCollectiveUnderRankCondition(PartingRule):
+    """A call that communicates behind the scenes is made by some ranks only.
+
+    ## What it does
+
+    Finds framework calls whose name does not say that all ranks must take part, under a rank test: saving or
+    consolidating sharded state (`dcp.save`, FSDP `state_dict`, `DTensor.full_tensor`, `trainer.save_checkpoint`,
+    `accelerator.save_state`, `engine.save_checkpoint`), metrics that sync when computed (`metric.compute()`),
+    building DDP, `self.log(..., sync_dist=True)`. More than half of the real hangs that were studied go through such
+    a call.
+
+    ## Why it breaks
+
+    Only the file is written by rank 0. Before that, every rank has to send its part: the call holds an `all_gather`,
+    a `broadcast` or a `barrier`. Rank 0 alone starts it and waits, rank 1 is in its next training step. The job dies
+    when the watchdog's timeout is over, or the stray collective pairs with one of rank 1's.
+
+    ## Example
+
+    ```python
+    import tempfile
+
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    model = torch.nn.Linear(4, 4).to(device)
+
+    if rank == 0:
+        dcp.save(model.state_dict(), checkpoint_id=tempfile.mkdtemp())  # <- DDP102
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import pathlib
+    import tempfile
+
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    model = torch.nn.Linear(4, 4).to(device)
+
+    dcp.save(model.state_dict(), checkpoint_id=pathlib.Path(tempfile.gettempdir(), "checkpoint"))
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Where the call communicates only for sharded models and nothing suggests that this one is sharded, as with
+    `state_dict()` or `get_model_state_dict` of a DDP model; where the receiver is an object of the project's own with
+    a method of the same name; where the rank test is switched off in the modes that communicate (`if is_main or
+    sharded:`); and in all cases in which DDP101 is silent.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the ranks' logs of collectives differ at this line, or rank 0 stalls in it. A call
+    that communicates only for sharded models needs `--wrap fsdp2`.
+
+    ## Fix safety
+
+    No automatic fix: the call moves out of the test, what it returns stays with the rank that writes.
+
+    ## References
+
+    - PyTorch, `torch/distributed/checkpoint/utils.py`: `_DistWrapper`.
+    - Lightning, `trainer.save_checkpoint` "needs to be called on all processes".
+    - DeepSpeed: "all processes must call this method and not just the process with rank 0".
+    """
+
+    kind = Kind.IMPLICIT
+
+    def message(self, parting: Parting) -> str:
+        first, second = parting.ranks
+        return (
+            f"{operation(parting)} communicates with all ranks{whenever(parting)}, but only {first} calls it: "
+            f"{first} waits, {second} never joins"
+        )
+
+    def remedy(self, parting: Parting) -> str:
+        return "call it on all ranks; it lets one rank alone write what has to be written once"

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from ddp_lint.divergence import Kind, Parting
+from ddp_lint.rules.collectives.parting import PartingRule, operation, whenever
+
+
+class CollectiveUnderLocalCondition(PartingRule):
+    """A collective under a condition that each rank decides from its own data, clock, files or exceptions.
+
+    ## What it does
+
+    Finds collectives, also implicit ones, whose condition mentions no rank and still differs between ranks: a value of
+    this rank's batch (`loss.item()`, `isnan`, an empty selection), the wall clock, a file that may exist on one node
+    only, a future that has finished here but not there, free memory, or an exception that one rank catches.
+
+    ## Why it breaks
+
+    Rank 0 sees a NaN in its batch and skips the `all_reduce`; rank 1 does not and waits in it. Clocks differ by
+    microseconds, which is enough once in ten thousand steps. A third of the real hangs that were studied are of this
+    kind, and no search for `rank == 0` finds them.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    data = torch.arange(8.0)
+    loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, shuffle=False))
+
+    for batch in loader:
+        loss = batch.to(device).mean()
+        if loss.item() > 3.5:
+            dist.all_reduce(loss)  # <- DDP103
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    data = torch.arange(8.0)
+    loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, shuffle=False))
+
+    for batch in loader:
+        loss = batch.to(device).mean()
+        largest = loss.clone()
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        if largest.item() > 3.5:
+            dist.all_reduce(loss)
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Where the deciding value came out of an `all_reduce`, `broadcast` or `all_gather`; where both outcomes run the same
+    collectives; where the condition depends on configuration, step numbers or world size. What cannot be shown to
+    differ between ranks is taken to be the same on all.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the ranks' logs of collectives differ at this line. verify feeds each rank other data,
+    a short shard and a NaN, so that such conditions come out differently.
+
+    ## Fix safety
+
+    No automatic fix: which rank's decision counts (any, all, rank 0) is for the author to say.
+
+    ## References
+
+    - PyTorch, `torch.distributed.all_reduce` with `ReduceOp.MAX` (any rank) or `MIN` (all ranks).
+    - Lightning, `Strategy.reduce_boolean_decision`.
+    """
+
+    kind = Kind.CONDITION
+
+    def message(self, parting: Parting) -> str:
+        decided = f"`{parting.condition}` decides" if parting.condition else "it is decided"
+        return (
+            f"{decided} on each rank for itself, from {parting.says}, whether {operation(parting)} runs"
+            f"{whenever(parting)}: a rank that enters waits for those that do not"
+        )
+
+    def remedy(self, parting: Parting) -> str:
+        return "agree first: all_reduce the decision (MAX for any rank, MIN for all) or broadcast rank 0's, then branch"

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from ddp_lint.divergence import Kind, Parting
+from ddp_lint.rules.collectives.parting import PartingRule, operation
+
+
+class CollectivesInDifferentOrder(PartingRule):
+    """All ranks communicate, but not in the same order.
+
+    ## What it does
+
+    Finds code in which two ranks issue different collectives first, because of a rank test or because they walk
+    something whose order differs between processes (a `set`); also two groups that ranks enter in opposite order.
+
+    ## Why it breaks
+
+    Collectives carry no names: the first call of rank 0 on a group pairs with the first call of rank 1. Swapped
+    calls of equal size give wrong numbers without any error (measured: 101 and 101 instead of 2 and 200); with
+    different sizes gloo aborts and NCCL hangs; `all_reduce` against `broadcast` hangs on both.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    loss, steps = torch.ones(1, device=device), torch.full((1,), 100.0, device=device)
+    if rank == 0:
+        dist.all_reduce(loss)  # <- DDP104
+        dist.broadcast(steps, src=0)
+    else:
+        dist.broadcast(steps, src=0)
+        dist.all_reduce(loss)
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    loss, steps = torch.ones(1, device=device), torch.full((1,), 100.0, device=device)
+    dist.all_reduce(loss)
+    dist.broadcast(steps, src=0)
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Where both arms hold the same collectives in the same order, with whatever buffers; where the calls are on groups
+    that share no two ranks; where a sorted sequence is walked.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the ranks' logs of collectives, zipped call by call, differ at this line.
+
+    ## Fix safety
+
+    No automatic fix: either order is right, as long as all ranks keep it.
+
+    ## References
+
+    - PyTorch, `torch.distributed`: "collectives from one process group must be issued in the same order on all ranks".
+    """
+
+    kind = Kind.ORDER
+    oracles = ("sequence", "stall", "value")
+
+    def message(self, parting: Parting) -> str:
+        first, second = parting.ranks
+        if parting.cause == "order":
+            return (
+                f"the ranks reach {operation(parting)} in an order of their own, which depends on {parting.says}: "
+                f"{first}'s n-th call pairs with another one of {second}"
+            )
+        return (
+            f"{operation(parting)} comes first on {first}, another collective on {second}: the two pair, or both wait"
+        )
+
+    def remedy(self, parting: Parting) -> str:
+        if parting.cause == "order":
+            return "walk a sorted sequence, so that all ranks issue their collectives in one order"
+        return "issue the collectives in one order on all ranks, outside the rank test"

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from ddp_lint.divergence import Kind, Parting
+from ddp_lint.rules.collectives.parting import PartingRule, operation
+
+_DIFFERENCES = {
+    "root": (
+        "names another root on each rank: every rank sends its own data and none receives (NCCL), or all wait (gloo)",
+        "name one root, e.g. src=0; `group_src` counts within the group",
+    ),
+    "reduce op": (
+        "reduces with one operation on {first} and another on {second}: no error, and a result that means nothing",
+        "pass the same reduce operation on all ranks",
+    ),
+    "payload": (
+        "takes a tensor whose shape or dtype depends on the rank: gloo aborts, NCCL hangs or returns garbage",
+        "agree on shape and dtype first: pad to the all_reduced maximum, or gather objects",
+    ),
+}
+
+
+class CollectiveArgumentsDiffer(PartingRule):
+    """All ranks make the call, with another root, reduce operation, shape or dtype on each.
+
+    ## What it does
+
+    Finds collectives whose root (`src`, `dst`), reduce operation or tensor shape or dtype is computed from the rank:
+    `broadcast(t, src=dist.get_rank())`, `op=SUM if rank == 0 else MAX`, `all_gather` of `torch.zeros(rank + 1)`.
+
+    ## Why it breaks
+
+    The ranks meet in the call, but each has something else in mind. Measured on two ranks: `broadcast(src=rank)`
+    leaves every rank with its own data on NCCL, silently, and hangs on gloo; SUM against MAX returns a number without
+    an error on both, and `TORCH_DISTRIBUTED_DEBUG=DETAIL` does not notice; tensors of 4 and 8 elements hang on NCCL
+    and abort on gloo; float32 against int32 of equal size gives silent garbage.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    weights = torch.full((4,), float(rank), device=device)
+    dist.broadcast(weights, src=rank)  # <- DDP105
+    print(rank, weights.tolist())
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    weights = torch.full((4,), float(rank), device=device)
+    dist.broadcast(weights, src=0)
+    print(rank, weights.tolist())
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Values that differ between ranks are what collectives are for: only root, operation, shape and dtype count. A root
+    that is the same for all members of the group (`get_tensor_model_parallel_src_rank()`), sizes that came out of an
+    `all_gather`, `all_to_all_single` with split sizes, and gathers of Python objects are right.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the logs of the ranks differ in root, reduce operation, shape or dtype at this line.
+
+    ## Fix safety
+
+    No automatic fix.
+
+    ## References
+
+    - PyTorch, `torch/distributed/distributed_c10d.py`: `broadcast`, `reduce`, `all_reduce`.
+    """
+
+    kind = Kind.ARGUMENT
+    oracles = ("sequence", "stall", "exception")
+
+    def message(self, parting: Parting) -> str:
+        first, second = parting.ranks
+        return f"{operation(parting)} {_DIFFERENCES[parting.reason][0].format(first=first, second=second)}"
+
+    def remedy(self, parting: Parting) -> str:
+        return _DIFFERENCES[parting.reason][1]

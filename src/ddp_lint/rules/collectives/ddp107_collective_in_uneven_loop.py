@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from ddp_lint.divergence import Kind, Parting
+from ddp_lint.rules.collectives.parting import PartingRule, operation, whenever
+
+
+class CollectiveInUnevenLoop(PartingRule):
+    """A collective in a loop that ranks leave after different numbers of rounds.
+
+    ## What it does
+
+    Finds loops with a collective in them, explicit or implicit (a DDP or FSDP forward, `metric.compute()`), whose
+    number of rounds is a rank's own: an iterable dataset or packed batches, a shard such as `files[rank::world]`,
+    `while not done` with a local `done`, a `break` on local data.
+
+    ## Why it breaks
+
+    Rank 0 has three batches, rank 1 has two. In the third round rank 0 enters the collective and waits; rank 1 is
+    past the loop, and its next collective, whatever it is, is what rank 0 pairs with.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    shards = list(range(5))
+    for shard in shards[rank::world]:
+        size = torch.tensor([float(shard)], device=device)
+        dist.all_reduce(size)  # <- DDP107
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    shards = list(range(5))
+    size = torch.zeros(1, device=device)
+    for shard in shards[rank::world]:
+        size += shard
+    dist.all_reduce(size)
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Loops over a range or a length that all ranks share, over a loader whose `DistributedSampler` pads the shards to
+    one length, loops that first agree on going on (`all_reduce` of a flag, then `break`), and loops inside `Join`.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: one rank's log of collectives ends earlier, the other stalls at this line. verify runs
+    a pass in which one rank gets a batch less.
+
+    ## Fix safety
+
+    No automatic fix: reduce once after the loop, agree on the number of rounds, or use `Join`.
+
+    ## References
+
+    - PyTorch, `torch.distributed.algorithms.Join`: uneven inputs.
+    - PyTorch, `torch.utils.data.distributed.DistributedSampler`: pads with repeated samples.
+    """
+
+    kind = Kind.LOOP
+
+    def message(self, parting: Parting) -> str:
+        loop = f"the loop over `{parting.condition}`" if parting.condition else "the loop"
+        return (
+            f"{operation(parting)} is in {loop}, whose number of rounds depends on {parting.says}{whenever(parting)}: "
+            "the rank with more rounds waits for one that has left the loop"
+        )
+
+    def remedy(self, parting: Parting) -> str:
+        return "move it behind the loop, or agree in each round on going on (all_reduce a flag); for DDP see `Join`"

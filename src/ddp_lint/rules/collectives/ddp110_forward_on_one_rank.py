@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from ddp_lint.divergence import Kind, Parting
+from ddp_lint.rules.collectives.parting import PartingRule, operation, reached_by, whenever
+
+
+class ForwardOnOneRank(PartingRule):
+    """The wrapped model runs forward on some ranks only.
+
+    ## What it does
+
+    Finds calls of a model that is wrapped in DDP, FSDP or a DeepSpeed engine on one side of a rank test: an evaluation
+    or sample generation on rank 0 with the training wrapper.
+
+    ## Why it breaks
+
+    The wrapper's forward communicates. DDP broadcasts rank 0's buffers (BatchNorm statistics, masks) before each
+    forward that is not inside `no_sync`, FSDP gathers the parameters of each layer. Rank 0 evaluates and waits in that
+    collective; rank 1 waits at the next barrier or trains on. Measured: with BatchNorm, an `eval()` forward on rank 0
+    hangs NCCL and aborts gloo; with FSDP every such forward hangs; a DDP model without buffers gets away with it until
+    someone adds one.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    model = DDP(net.to(device))
+    x = torch.randn(8, 4, device=device)
+    model(x).square().mean().backward()
+    if rank == 0:
+        with torch.no_grad():
+            print(model(x).mean())  # <- DDP110
+    model(x).square().mean().backward()
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    model = DDP(net.to(device))
+    x = torch.randn(8, 4, device=device)
+    model(x).square().mean().backward()
+    if rank == 0:
+        with torch.no_grad():
+            print(model.module(x).mean())
+    model(x).square().mean().backward()
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Forwards of the module inside (`model.module(x)` under DDP), forwards on all ranks, DDP models that show no
+    buffers, and models whose wrapping cannot be seen.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: a broadcast or all_gather at this line is in the log of one rank only, or it stalls.
+
+    ## Fix safety
+
+    No automatic fix: evaluate on all ranks, or under DDP through `model.module`.
+
+    ## References
+
+    - PyTorch, `torch/nn/parallel/distributed.py`: `_pre_forward`, `_sync_buffers`.
+    - PyTorch, `torch/distributed/fsdp/_fully_shard/_fsdp_state.py`: `_pre_forward`.
+    """
+
+    kind = Kind.FORWARD
+
+    def message(self, parting: Parting) -> str:
+        return (
+            f"{operation(parting)} runs {reached_by(parting)}; it communicates with all ranks{whenever(parting)}, and "
+            f"{parting.ranks[1]} never joins"
+        )
+
+    def remedy(self, parting: Parting) -> str:
+        return "evaluate on all ranks; under DDP one rank alone may call the module inside, `model.module(...)`"

@@ -1,0 +1,67 @@
+"""What the rules of rank divergence share: each words one kind of parting that the analysis finds."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ddp_lint.divergence import Kind, Parting
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.base import Rule
+
+
+class PartingRule(Rule):
+    """A rule whose findings are the partings of one kind.
+
+    The analysis (`ddp_lint.divergence`) says where the ranks part and what each of them does; the rule says what
+    comes of it. It visits no nodes: the analysis reads whole files, and is done once a file for all these rules.
+    """
+
+    kind: ClassVar[Kind]
+    oracles: ClassVar[tuple[str, ...]] = ("sequence", "stall")
+
+    def finish(self) -> None:
+        from ddp_lint.divergence import analyse  # (lead 00:40: until it exists, so that others can import the rules)
+
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None:
+            return
+        for parting in analyse(facts, project):
+            if parting.kind is self.kind and parting.confidence is not Confidence.LOW:
+                self.report(
+                    parting.span,
+                    self.message(parting),
+                    labels=[(label.span, label.message) for label in parting.labels],
+                    notes=parting.notes,
+                    help=self.remedy(parting),
+                    confidence=parting.confidence,
+                    witness=parting.witness,
+                )
+
+    def message(self, parting: Parting) -> str:
+        """One line: what the one rank does, what the other does."""
+        raise NotImplementedError
+
+    def remedy(self, parting: Parting) -> str:
+        """What to write instead."""
+        raise NotImplementedError
+
+
+def reached_by(parting: Parting) -> str:
+    """Who gets to the call, for use after its name: "on rank 0 only", "only where ... holds, which depends on ..."."""
+    if parting.cause in ("rank", "membership"):
+        return f"on {parting.ranks[0]} only"
+    if not parting.condition:
+        return f"only on some ranks, depending on {parting.says}"
+    return f"only where `{parting.condition}` holds, which depends on {parting.says}"
+
+
+def operation(parting: Parting) -> str:
+    """The call as written, with the collective that it stands for where the two differ, and the group."""
+    called = parting.call.rpartition(".")[2]
+    through = "" if called == parting.op else f" ({parting.op})"
+    return f"`{parting.call}`{through}" + (f" on {parting.group}" if parting.group else "")
+
+
+def whenever(parting: Parting) -> str:
+    """The condition under which the call communicates at all: ", when ..." or ''."""
+    return f" when {parting.when}" if parting.when else ""
