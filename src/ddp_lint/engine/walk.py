@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 
 import libcst as cst
 
 from ddp_lint.findings import Finding
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import Module
-from ddp_lint.source.tree import children
+from ddp_lint.source.tree import children, is_leaf
 
-Visit = Callable[[cst.CSTNode], None]
+Handler = tuple[Rule, Callable[[cst.CSTNode], None]]
+_NONE: tuple[Handler, ...] = ()
 
 
 def walk(
@@ -20,8 +21,13 @@ def walk(
 ) -> list[Finding]:
     """The findings of `kinds` on one module. A rule that raises is dropped from the walk and told to `crashed`."""
     found: list[Finding] = []
-    rules = [kind(module, found.append) for kind in kinds]
+    rules: list[Rule] = []
     dead: set[Rule] = set()
+    for kind in kinds:
+        try:
+            rules.append(kind(module, found.append))
+        except Exception as e:
+            crashed(kind, e)
 
     def call(rule: Rule, method: Callable[..., None], *args: cst.CSTNode) -> None:
         if rule in dead:
@@ -34,26 +40,42 @@ def walk(
 
     for rule in rules:
         call(rule, rule.start)
-    stack: list[tuple[cst.CSTNode, bool]] = [(module.tree, False)]
-    while stack:
-        node, leaving = stack.pop()
-        name = type(node).__name__
-        if leaving:
-            for rule in rules:
-                if name in _methods(type(rule), "leave_"):
-                    call(rule, getattr(rule, f"leave_{name}"), node)
-            continue
-        if any(name in _methods(kind, "leave_") for kind in map(type, rules)):
-            stack.append((node, True))
-        for rule in rules:
-            if name in _methods(type(rule), "visit_"):
-                call(rule, getattr(rule, f"visit_{name}"), node)
-        stack.extend([(child, False) for child in children(node)][::-1])
+    enter, leave = _handlers(rules, "visit_"), _handlers(rules, "leave_")
+    if enter or leave:
+        stack: list[tuple[cst.CSTNode, bool]] = [(module.tree, False)]
+        while stack:
+            node, leaving = stack.pop()
+            name = type(node).__name__
+            if leaving:
+                for rule, method in leave[name]:
+                    call(rule, method, node)
+                continue
+            if name in leave:
+                stack.append((node, True))
+            for rule, method in enter.get(name, _NONE):
+                call(rule, method, node)
+            below = [
+                (child, False)
+                for child in children(node)
+                if not is_leaf(type(child)) or type(child).__name__ in enter or type(child).__name__ in leave
+            ]
+            below.reverse()
+            stack += below
     for rule in rules:
         call(rule, rule.finish)
     return found
 
 
+def _handlers(rules: Iterable[Rule], prefix: str) -> dict[str, tuple[Handler, ...]]:
+    """Node type to the methods that are called for it, in the order of the rules."""
+    found: dict[str, tuple[Handler, ...]] = {}
+    for rule in rules:
+        for method in _methods(type(rule).__mro__, prefix):
+            name = method.removeprefix(prefix)
+            found[name] = (*found.get(name, ()), (rule, getattr(rule, method)))
+    return found
+
+
 @functools.cache
-def _methods(kind: Hashable, prefix: str) -> frozenset[str]:
-    return frozenset(name.removeprefix(prefix) for name in dir(kind) if name.startswith(prefix))
+def _methods(lineage: tuple[type, ...], prefix: str) -> tuple[str, ...]:
+    return tuple(sorted({name for kind in lineage for name in vars(kind) if name.startswith(prefix)}))

@@ -18,9 +18,12 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 class CannotParse(Exception):
     """`ast` does not take the text: a syntax error, syntax newer than the running Python, or too deep nesting."""
 
-    def __init__(self, reason: str, line: int = 1, column: int = 0) -> None:
+    def __init__(self, reason: str, line: int = 1, column: int = 0, *, too_deep: bool = False) -> None:
         super().__init__(reason)
-        self.reason, self.line, self.column = reason, line, column
+        self.reason, self.line, self.column, self.too_deep = reason, line, column, too_deep
+
+
+_TOO_DEEP = {"too many nested parentheses", "too many levels of indentation"}
 
 
 def parse(text: str) -> ast.Module:
@@ -30,9 +33,12 @@ def parse(text: str) -> ast.Module:
             warnings.simplefilter("ignore")
             return ast.parse(text)
     except SyntaxError as e:
-        raise CannotParse(e.msg or "invalid syntax", e.lineno or 1, max((e.offset or 1) - 1, 0)) from None
-    except (ValueError, RecursionError, MemoryError, OverflowError) as e:
-        raise CannotParse(f"{e}" or "it is nested too deeply") from None
+        reason = e.msg or "invalid syntax"
+        raise CannotParse(reason, e.lineno or 1, max((e.offset or 1) - 1, 0), too_deep=reason in _TOO_DEEP) from None
+    except (RecursionError, MemoryError):
+        raise CannotParse("it is nested too deeply to be read", too_deep=True) from None
+    except (ValueError, OverflowError) as e:
+        raise CannotParse(str(e)) from None
 
 
 @dataclasses.dataclass(frozen=True)

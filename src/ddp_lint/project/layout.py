@@ -22,6 +22,7 @@ def root_of(path: pathlib.Path) -> pathlib.Path:
             return folder
     return start
 
+
 #: Folders of other people's or generated code, by name.
 _NO_SOURCES = frozenset({"build", "dist", "node_modules", "site-packages", "venv", "env", "__pycache__", "_build"})
 #: A root with more files than this is no project (a home folder): the rest is left out of project-wide questions.

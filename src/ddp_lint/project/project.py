@@ -37,6 +37,7 @@ class Project:
         self._cwd = os.path.normpath(cwd or pathlib.Path.cwd())
         self._layout = layout.Layout(root)
         self._facts: collections.OrderedDict[str, ModuleFacts | None] = collections.OrderedDict()
+        self._problems: dict[str, CannotParse] = {}
         self._kept_source = 0
         self._held: dict[str, SourceFile] = {}
         self._memo: dict[Hashable, tuple[Any, set[Hashable]]] = {}
@@ -140,10 +141,15 @@ class Project:
             self._kept_source -= len(dropped.file.text) if dropped else 0
         return facts
 
+    def problem(self, path: pathlib.Path) -> CannotParse | None:
+        """Why `ast` cannot parse a file whose `facts_of` is None; None also when it cannot be read."""
+        return self._problems.get(os.path.normpath(path))
+
     def _read(self, path: str, file: SourceFile) -> ModuleFacts | None:
         try:
             tree = parse(file.text)
-        except CannotParse:
+        except CannotParse as e:
+            self._problems[path] = e
             return None
         name, is_package = self._layout.name_of(path)
         return ModuleFacts(name, file, tree, self.imports(tree, pathlib.Path(path), file.text), is_package)
@@ -163,7 +169,7 @@ class Project:
         key = os.path.normpath(path)
         self._held = {key: file}
         self._answers[f"file:{self._relative(key)}"] = file.digest
-        if key in self._facts and (known := self._facts[key]) is not None and known.file.text != file.text:
+        if key in self._facts and ((known := self._facts[key]) is None or known.file.text != file.text):
             del self._facts[key]
 
     # ---- names of things

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable
@@ -47,10 +48,16 @@ class Rule(Documented):
     definitions (and files) without a trigger of any active rule are not parsed at all.
     """
 
-    #: Words (identifiers) that a definition must contain one of. Empty: the rule sees every definition.
+    #: Words (identifiers) that a definition must contain one of. Empty: the rule sees every definition, or, where it
+    #: has no `visit_` and `leave_` methods, none: such a rule asks `module.facts` (`ast`), nothing is parsed for it.
     triggers: ClassVar[tuple[str, ...]] = ()
     #: Words of which the file must contain one besides, e.g. "torch".
     requires: ClassVar[tuple[str, ...]] = ()
+    #: True: a class with a trigger anywhere is seen with all its methods, not only those with a trigger.
+    whole_class: ClassVar[bool] = False
+    #: For hazards that no word tells: a static method, true for the functions (`ast`) that concern the rule also
+    #: without a trigger. It is asked for every function of the files that `requires` leaves, so it must be quick.
+    wants: ClassVar[Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None] = None
     #: What `verify` must observe to confirm the hazard: names of `verify/oracles`, any of which suffices.
     oracles: ClassVar[tuple[str, ...]] = ()
     #: True where gloo on a CPU cannot show the hazard (TRUTH: "Where gloo and NCCL disagree").

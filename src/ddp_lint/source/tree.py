@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -18,32 +19,45 @@ _TRIVIA = (
 _MEANING = {"star_arg", "star_kwarg"}
 
 
+_PLAIN = re.compile(r"<class '(str|bool)'>|typing\.(Optional\[str\]|Literal\[.*\]|Optional\[typing\.Literal\[.*\]\])$")
+
+
 @functools.cache
 def fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
     """The fields of a node type that can hold nodes with meaning, in source order."""
-    return tuple(f.name for f in dataclasses.fields(kind) if f.name in _MEANING or not f.name.startswith(_TRIVIA))
+    return tuple(
+        f.name
+        for f in dataclasses.fields(kind)
+        if (f.name in _MEANING or not f.name.startswith(_TRIVIA)) and not _PLAIN.match(str(f.type))
+    )
 
 
-def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+@functools.cache
+def is_leaf(kind: type[cst.CSTNode]) -> bool:
+    """Whether nodes of this type have nothing with meaning below them: names, numbers, operators."""
+    return not fields(kind)
+
+
+def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     """The nodes with meaning directly below `node`, in source order."""
+    found: list[cst.CSTNode] = []
     for name in fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, cst.CSTNode):
-            yield value
+            found.append(value)
         elif isinstance(value, (list, tuple)):
-            for item in value:
-                if isinstance(item, cst.CSTNode):
-                    yield item
+            found += value
+    return found
 
 
 def descendants(node: cst.CSTNode, *, into_definitions: bool = True) -> Iterator[cst.CSTNode]:
     """All nodes with meaning below `node`, in source order; without those of nested definitions if so asked."""
-    stack = list(children(node))[::-1]
+    stack = children(node)[::-1]
     while stack:
         item = stack.pop()
         yield item
         if into_definitions or not isinstance(item, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
-            stack.extend(list(children(item))[::-1])
+            stack.extend(children(item)[::-1])
 
 
 def dotted(node: cst.CSTNode | None) -> str:

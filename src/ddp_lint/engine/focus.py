@@ -1,0 +1,247 @@
+"""Focus: of a file, only the definitions that some active rule can have an interest in are parsed with LibCST.
+
+A scan for words picks the rules that concern a file at all; `ast`, ten times cheaper than LibCST, tells its
+definitions apart. What is kept is concatenated into a shorter source, with a map back to the lines of the file.
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ddp_lint.project.facts import Definition, FunctionNode, ModuleFacts
+
+if TYPE_CHECKING:
+    from ddp_lint.rules.base import Rule
+
+#: Methods that say what an object is made of: kept whole in a class that is kept.
+_CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "setup", "configure_model", "configure_optimizers", "build"}
+#: Statements outside of functions are kept without a trigger up to this many lines: they bind names, in order.
+_SHORT = 10
+_WORD = re.compile(rb"[A-Za-z0-9_\x80-\xff]")
+_SPACED = bytes(code if _WORD.match(bytes([code])) else 32 for code in range(256))
+
+
+def words(text: str) -> frozenset[bytes]:
+    """The words of a text, in comments and strings too."""
+    return frozenset(text.encode("utf-8", "surrogatepass").translate(_SPACED).split())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Interest:
+    """What a rule declares, ready for the scan. `whole`: it must see every definition."""
+
+    rule: type[Rule]
+    triggers: frozenset[bytes]
+    requires: frozenset[bytes]
+    visits: bool
+    whole: bool
+
+    @classmethod
+    def of(cls, rule: type[Rule]) -> _Interest:
+        visits = any(name.startswith(("visit_", "leave_")) for name in dir(rule))
+        return cls(
+            rule,
+            frozenset(word.encode() for word in rule.triggers),
+            frozenset(word.encode() for word in rule.requires),
+            visits,
+            visits and not rule.triggers and rule.wants is None,
+        )
+
+    def concerns(self, found: frozenset[bytes]) -> bool:
+        """Whether a file with these words can be of interest. A predicate on definitions stands in for triggers."""
+        if self.requires and self.requires.isdisjoint(found):
+            return False
+        return not self.triggers or self.rule.wants is not None or not self.triggers.isdisjoint(found)
+
+
+class Selection:
+    """The rules of a run, asked file by file which of them have any business there."""
+
+    def __init__(self, rules: Iterable[type[Rule]]) -> None:
+        self._interests = [_Interest.of(rule) for rule in rules]
+
+    def concerned(self, text: str) -> Focus:
+        found = words(text)
+        return Focus([interest for interest in self._interests if interest.concerns(found)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What LibCST is to parse. `line_map[i]` is the file's line of line i+1; None when it is the whole file."""
+
+    text: str
+    line_map: list[int] | None = None
+
+
+class Focus:
+    """The rules that one file concerns, and what of it they need to see."""
+
+    def __init__(self, interests: Sequence[_Interest]) -> None:
+        self.rules = [interest.rule for interest in interests]
+        self.visits = any(interest.visits for interest in interests)
+        self._visitors = [interest for interest in interests if interest.visits]
+
+    def source(self, facts: ModuleFacts) -> Source:
+        """The kept parts of a file, '' when no rule visits any of it."""
+        text = facts.file.text
+        if not self.visits:
+            return Source("", [])
+        if any(interest.whole for interest in self._visitors):
+            return Source(text)
+        parts = _Parts(
+            facts,
+            _triggers(self._visitors, facts),
+            _triggers([i for i in self._visitors if i.rule.whole_class], facts),
+            [i.rule for i in self._visitors if i.rule.wants is not None],
+        )
+        parts.add_body(facts.tree.body, within_class=False)
+        if not parts.useful:
+            return Source("", [])
+        return Source("\n".join(parts.lines) + "\n", parts.line_map)
+
+
+def _triggers(interests: Sequence[_Interest], facts: ModuleFacts) -> frozenset[bytes]:
+    """The triggers of some rules, and the names under which the file imports what they name."""
+    triggers = frozenset[bytes]().union(*(interest.triggers for interest in interests))
+    aliases = (
+        name.encode()
+        for name, target in facts.imports.names.items()
+        if not triggers.isdisjoint(target.encode().split(b"."))
+    )
+    return triggers.union(aliases)
+
+
+class _Parts:
+    """Collects the lines that are kept."""
+
+    def __init__(
+        self,
+        facts: ModuleFacts,
+        triggers: frozenset[bytes],
+        class_triggers: frozenset[bytes],
+        wanting: list[type[Rule]],
+    ) -> None:
+        self.lines: list[str] = []
+        self.line_map: list[int] = []
+        #: Whether anything was kept because a rule may care for it, and not just to go with the rest.
+        self.useful = False
+        self._source = facts.file.lines
+        self._wanting = wanting
+        found = [(number, words(line)) for number, line in enumerate(self._source, 1)]
+        self._hits = [number for number, line in found if not triggers.isdisjoint(line)]
+        self._class_hits = [number for number, line in found if not class_triggers.isdisjoint(line)]
+
+    def add_body(self, body: list[ast.stmt], *, within_class: bool) -> None:
+        for unit, first, last in _units(body):
+            node = unit[0]
+            if len(unit) == 1 and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._add_function(node, first, last, within_class)
+            elif len(unit) == 1 and isinstance(node, ast.ClassDef):
+                self._add_class(node, first, last)
+            elif self._hit(first, last):
+                self.useful = True
+                self._add_lines(first, last)
+            elif last - first < _SHORT and not all(_is_idle(statement) for statement in unit):
+                self._add_lines(first, last)
+
+    def _add_function(self, node: FunctionNode, first: int, last: int, within_class: bool) -> None:
+        if self._hit(first, last) or self._wanted(node):
+            self.useful = True
+            self._add_lines(first, last)
+        elif within_class and node.name in _CONSTRUCTORS:
+            self._add_lines(first, last)
+        else:
+            self._add_header(node, first, last)
+
+    def _add_class(self, node: ast.ClassDef, first: int, last: int) -> None:
+        methods = (n for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+        if not self._hit(first, last) and not any(self._wanted(method) for method in methods):
+            self._add_header(node, first, last)
+            return
+        self.useful = True
+        start = _start(node.body[0])
+        if start <= _header_end(node) or _hits(self._class_hits, first, last):
+            self._add_lines(first, last)
+            return
+        self._add_lines(first, start - 1)
+        before = len(self.lines)
+        self.add_body(node.body, within_class=True)
+        if len(self.lines) == before:
+            self._add_ellipsis(start, _indent(self._source[start - 1]))
+
+    def _add_header(self, node: Definition, first: int, last: int) -> None:
+        """A definition without its body: what it is called, its bases or parameters, its decorators."""
+        start = _start(node.body[0])
+        if start <= _header_end(node):
+            self._add_lines(first, last)
+            return
+        self._add_lines(first, start - 1)
+        self._add_ellipsis(start, _indent(self._source[node.lineno - 1]) + " ")
+
+    def _add_lines(self, first: int, last: int) -> None:
+        self.lines += self._source[first - 1 : last]
+        self.line_map += range(first, last + 1)
+
+    def _add_ellipsis(self, line: int, indent: str) -> None:
+        self.lines.append(f"{indent}...")
+        self.line_map.append(line)
+
+    def _hit(self, first: int, last: int) -> bool:
+        return _hits(self._hits, first, last)
+
+    def _wanted(self, node: FunctionNode) -> bool:
+        return any(rule.wants(node) for rule in self._wanting if rule.wants is not None)
+
+
+def _units(body: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int, int]]:
+    """The statements with their first and last line; those that share a line together."""
+    unit: list[ast.stmt] = []
+    first = last = 0
+    for node in body:
+        start, end = _start(node), node.end_lineno or node.lineno
+        if unit and start <= last:
+            unit.append(node)
+            last = max(last, end)
+            continue
+        if unit:
+            yield unit, first, last
+        unit, first, last = [node], start, end
+    if unit:
+        yield unit, first, last
+
+
+def _hits(lines: list[int], first: int, last: int) -> bool:
+    """Whether one of the sorted `lines` is from `first` to `last`."""
+    place = bisect.bisect_left(lines, first)
+    return place < len(lines) and lines[place] <= last
+
+
+def _start(node: ast.stmt) -> int:
+    """The first line of a statement, decorators included."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(d.lineno for d in decorators)])
+
+
+def _header_end(node: Definition) -> int:
+    """The last line before a definition's body, at least: that of its last base, parameter or annotation."""
+    if isinstance(node, ast.ClassDef):
+        parts: list[ast.expr | ast.arg | ast.keyword | None] = [*node.bases, *node.keywords]
+    else:
+        a = node.args
+        parts = [*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg, *a.defaults, *a.kw_defaults, node.returns]
+    return max([node.lineno, *(part.end_lineno or 0 for part in parts if part is not None)])
+
+
+def _is_idle(node: ast.stmt) -> bool:
+    """Imports (the import table has them), docstrings and `pass`."""
+    constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return constant or isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass))
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
