@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from typing import Any
@@ -14,6 +15,7 @@ from ddp_lint.source import dotted
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
+_DELEGATOR = 20  # lines
 _PLAIN_MODULE_USES = frozenset(
     table("wrappers")["plain_module_methods"]
 )  # reading parameters, checkpoints, modes: no forward
@@ -110,8 +112,19 @@ class ForwardBypassesWrapper(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = ("DistributedDataParallel", "FullyShardedDataParallel", "DDP", "FSDP", "module", "prepare", "hparams")
+    triggers = ("DistributedDataParallel", "FullyShardedDataParallel", "backward", "manual_backward", "hparams")
+    requires = ("DistributedDataParallel", "FullyShardedDataParallel", "module", "hparams")
     oracles = ("gradient", "parameter", "exception")
+
+    @staticmethod
+    def wants(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        """A short forward that delegates through `.module.module` holds no other word that tells."""
+        if not function.name.endswith("forward") or (function.end_lineno or 0) - function.lineno > _DELEGATOR:
+            return False
+        return any(
+            isinstance(node, ast.Attribute) and node.attr == "module" and isinstance(node.value, ast.Attribute)
+            for node in ast.walk(function)
+        )
 
     def start(self) -> None:
         self._wraps = self.module.wraps
@@ -121,11 +134,27 @@ class ForwardBypassesWrapper(Rule):
         name = dotted(node.func)
         if not name:
             return
-        head, behind, method = _split_module(name)
-        if behind and head not in ("self", "cls", "super") and method not in _PLAIN_MODULE_USES:
+        if ".module.module" in name and self._reaches_through(node, name):
+            return
+        head, behind = _split_module(name)
+        if behind and head not in ("self", "cls", "super") and not _is_plain_use(name):
             self._behind_wrapper(node, head, name)
         elif not behind:
             self._twin(node, name)
+
+    def _reaches_through(self, node: cst.Call, name: str) -> bool:
+        """A forward that calls what lies two or more wrappers deep: each of them is skipped."""
+        function = self.module.function_of(node)
+        if function is None or not function.name.value.endswith("forward") or _is_plain_use(name):
+            return False
+        self.report(
+            node,
+            f"`{name}(...)` reaches through the wrappers around the module: their forwards and hooks do not run, no "
+            "rank gathers the parameters and none averages the gradients",
+            help="call the outermost module, and let its forward dispatch",
+            confidence=Confidence.MEDIUM,
+        )
+        return True
 
     def _behind_wrapper(self, node: cst.Call, head: str, name: str) -> None:
         wrap = self._wraps.of(head, node)
@@ -212,13 +241,14 @@ class ForwardBypassesWrapper(Rule):
         return {raw: name for text in found for name, raw in _REFERENCE.findall(text)} if found else None
 
 
-def _split_module(name: str) -> tuple[str, bool, str]:
-    """`model.module.encode` -> ("model", True, "encode"); `model(...)` -> ("model", False, "")."""
-    parts = name.split(".")
-    if "module" not in parts[1:]:
-        return name, False, ""
-    at = parts.index("module", 1)
-    return ".".join(parts[:at]), True, parts[-1] if at < len(parts) - 1 else ""
+def _split_module(name: str) -> tuple[str, bool]:
+    """`model.module.encode` -> ("model", True); `model` -> ("model", False)."""
+    head, behind, _ = f"{name}.".partition(".module.")
+    return (head, True) if behind else (name, False)
+
+
+def _is_plain_use(name: str) -> bool:
+    return name.rpartition(".")[2] in _PLAIN_MODULE_USES
 
 
 @functools.cache

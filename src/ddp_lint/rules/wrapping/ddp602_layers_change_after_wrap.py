@@ -97,7 +97,8 @@ class LayersChangeAfterWrap(Rule):
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
     """
 
-    triggers = ("DistributedDataParallel", "FullyShardedDataParallel", "DDP", "FSDP")
+    triggers = ("DistributedDataParallel", "FullyShardedDataParallel", "add_module", "half", "bfloat16", "double", "to")
+    requires = ("DistributedDataParallel", "FullyShardedDataParallel")
     oracles = ("gradient", "parameter", "identity")
 
     def start(self) -> None:

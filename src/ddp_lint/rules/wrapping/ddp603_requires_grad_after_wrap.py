@@ -116,7 +116,8 @@ class RequiresGradAfterWrap(Rule):
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
     """
 
-    triggers = ("DistributedDataParallel", "DDP", "requires_grad", "requires_grad_", "find_unused_parameters")
+    triggers = ("DistributedDataParallel", "requires_grad", "requires_grad_", "find_unused_parameters")
+    requires = ("DistributedDataParallel",)
     oracles = ("gradient", "parameter", "exception")
 
     def start(self) -> None:

@@ -114,7 +114,7 @@ class OptimizerBeforeShard(Rule):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    triggers = ("fully_shard", "FullyShardedDataParallel", "FSDP")
+    triggers = ("fully_shard", "FullyShardedDataParallel")
     oracles = ("identity", "nograd", "reference")
 
     def start(self) -> None:

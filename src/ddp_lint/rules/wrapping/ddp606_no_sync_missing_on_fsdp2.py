@@ -90,7 +90,8 @@ class NoSyncMissingOnFsdp2(Rule):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html#torch.distributed.fsdp.FSDPModule.set_requires_gradient_sync
     """
 
-    triggers = ("no_sync",)
+    triggers = ("no_sync", "fully_shard")
+    requires = ("no_sync",)
     oracles = ("exception",)
 
     def start(self) -> None:

@@ -89,7 +89,8 @@ class ClipGradNormPerShard(Rule):
     - https://pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_
     """
 
-    triggers = ("clip_grad_norm_", "clip_grad_norm")
+    triggers = ("clip_grad_norm_", "clip_grad_norm", "FullyShardedDataParallel")
+    requires = ("FullyShardedDataParallel",)
     oracles = ("value",)
 
     def start(self) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
@@ -127,6 +129,5 @@ class AutoWrapPolicyNotCallable(Rule):
         name = self.module.qualified(value)
         if name.startswith("torch.nn."):
             return name.rpartition(".")[2][:1].isupper()
-        return isinstance(value, cst.Name) and any(
-            isinstance(n, cst.ClassDef) and n.name.value == value.value for n in self.module.tree.body
-        )
+        definitions = self.module.facts.definitions if self.module.facts is not None else {}
+        return isinstance(value, cst.Name) and isinstance(definitions.get(value.value), ast.ClassDef)

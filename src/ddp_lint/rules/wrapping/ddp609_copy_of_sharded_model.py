@@ -82,7 +82,8 @@ class CopyOfShardedModel(Rule):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    triggers = ("deepcopy",)
+    triggers = ("deepcopy", "fully_shard", "FullyShardedDataParallel")
+    requires = ("fully_shard", "FullyShardedDataParallel")
     oracles = ("exception",)
 
     def start(self) -> None:

@@ -80,7 +80,8 @@ class SyncBatchnormAfterShard(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html
     """
 
-    triggers = ("convert_sync_batchnorm",)
+    triggers = ("convert_sync_batchnorm", "fully_shard", "FullyShardedDataParallel")
+    requires = ("convert_sync_batchnorm",)
     oracles = ("exception",)
     needs_cuda = True
 

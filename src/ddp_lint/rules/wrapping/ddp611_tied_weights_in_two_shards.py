@@ -112,7 +112,7 @@ class TiedWeightsInTwoShards(Rule):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    triggers = ("fully_shard", "FullyShardedDataParallel", "FSDP", "weight")
+    triggers = ("fully_shard", "FullyShardedDataParallel", "weight")
     requires = ("fully_shard", "FullyShardedDataParallel")
     oracles = ("exception", "reference", "identity")
 

@@ -109,8 +109,8 @@ class ShardReadAsWhole(Rule):
     - https://pytorch.org/docs/stable/distributed.tensor.html#torch.distributed.tensor.DTensor.full_tensor
     """
 
-    triggers = ("parameters", "named_parameters")
-    requires = ("fully_shard", "FullyShardedDataParallel", "FSDP")
+    triggers = ("parameters", "named_parameters", "fully_shard", "FullyShardedDataParallel")
+    requires = ("fully_shard", "FullyShardedDataParallel")
     oracles = ("value",)
 
     def start(self) -> None:

@@ -110,7 +110,7 @@ class ReentrantCheckpointUnderDdp(Rule):
     """
 
     triggers = ("use_reentrant", "find_unused_parameters")
-    requires = ("DistributedDataParallel", "DDP")
+    requires = ("DistributedDataParallel",)
     oracles = ("exception", "gradient")
 
     def start(self) -> None:

@@ -87,8 +87,15 @@ class RankSeedBeforeShard(Rule):
     - https://pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel
     """
 
-    triggers = ("manual_seed", "seed_everything", "set_seed")
-    requires = ("fully_shard", "FullyShardedDataParallel", "FSDP")
+    triggers = (
+        "manual_seed",
+        "seed_everything",
+        "set_seed",
+        "load_state_dict",
+        "fully_shard",
+        "FullyShardedDataParallel",
+    )
+    requires = ("fully_shard", "FullyShardedDataParallel")
     oracles = ("reference", "parameter")
 
     def start(self) -> None:

@@ -93,8 +93,8 @@ class AutogradGradOfParameters(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
 
-    triggers = ("grad",)
-    requires = ("DistributedDataParallel", "DDP", "fully_shard", "FullyShardedDataParallel", "FSDP")
+    triggers = ("grad", "DistributedDataParallel", "fully_shard", "FullyShardedDataParallel")
+    requires = ("DistributedDataParallel", "fully_shard", "FullyShardedDataParallel")
     oracles = ("gradient", "parameter", "nograd", "exception")
 
     def start(self) -> None:

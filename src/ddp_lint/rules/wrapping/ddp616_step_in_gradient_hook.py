@@ -98,8 +98,8 @@ class StepInGradientHook(Rule):
     - https://pytorch.org/docs/stable/ddp_comm_hooks.html
     """
 
-    triggers = ("register_post_accumulate_grad_hook", "register_hook")
-    requires = ("DistributedDataParallel", "DDP")
+    triggers = ("register_post_accumulate_grad_hook", "register_hook", "step", "DistributedDataParallel")
+    requires = ("register_post_accumulate_grad_hook", "register_hook")
     oracles = ("parameter", "gradient")
 
     def start(self) -> None:

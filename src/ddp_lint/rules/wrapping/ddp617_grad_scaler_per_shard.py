@@ -97,8 +97,8 @@ class GradScalerPerShard(Rule):
     - https://pytorch.org/docs/stable/fsdp.html
     """
 
-    triggers = ("GradScaler",)
-    requires = ("FullyShardedDataParallel", "FSDP")
+    triggers = ("GradScaler", "FullyShardedDataParallel")
+    requires = ("FullyShardedDataParallel",)
     oracles = ("value",)
 
     def start(self) -> None:

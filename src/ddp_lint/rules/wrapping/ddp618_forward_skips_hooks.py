@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Edit, Fix
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+
+
+class ForwardSkipsHooks(Rule):
+    """forward is called directly on a sharded model, so its hooks do not run.
+
+    ## What it does
+
+    Finds `model.forward(x)` on a model that `fully_shard` wrapped, and `self.module.forward(...)` inside the
+    `forward` of a wrapper class in a file about FSDP.
+
+    ## Why it breaks
+
+    FSDP2 gathers the parameters in a forward pre-hook and frees them in a forward hook, and only `model(x)` runs
+    hooks. After a direct `forward` every rank computes on its shard: a DTensor error, or with a wrapper of one's
+    own parameters that are never gathered and gradients that are never reduced.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = torch.nn.Linear(4, 4, device=device)
+    fully_shard(model)
+    model.forward(torch.randn(8, 4, device=device)).square().mean().backward()  # <- DDP618
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = torch.nn.Linear(4, 4, device=device)
+    fully_shard(model)
+    model(torch.randn(8, 4, device=device)).square().mean().backward()
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    `super().forward(...)`, DDP and FSDP1 objects (their own `forward` does the work), files without FSDP.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the DTensor error at the line.
+
+    ## Fix safety
+
+    Safe: `model(x)` is what `forward` is reached by.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+    """
+
+    triggers = ("forward", "fully_shard")
+    requires = ("fully_shard", "FullyShardedDataParallel", "FSDP", "fsdp")
+    oracles = ("exception",)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        owner, _, method = dotted(node.func).rpartition(".")
+        if method != "forward" or not owner:
+            return
+        wrap = self.module.wraps.of(owner, node)
+        if wrap is not None and wrap.kind == "fsdp2":
+            self._report(node, owner, [(wrap.call, "wrapped with fully_shard here")], Confidence.HIGH)
+        elif owner == "self.module" and self._in_forward(node):
+            self._report(node, owner, [], Confidence.MEDIUM)
+
+    def _in_forward(self, node: cst.CSTNode) -> bool:
+        function, owner = self.module.function_of(node), self.module.class_of(node)
+        return (
+            function is not None
+            and function.name.value == "forward"
+            and owner is not None
+            and ("fsdp" in owner.name.value.lower() or "shard" in owner.name.value.lower())
+        )
+
+    def _report(
+        self, node: cst.Call, owner: str, labels: list[tuple[cst.CSTNode, str]], confidence: Confidence
+    ) -> None:
+        edit = Edit(self.module.span(node.func), owner)
+        self.report(
+            node,
+            f"`{owner}.forward(...)` runs no hooks: the parameters of `{owner}` are not gathered, and each rank "
+            "computes on what it holds",
+            labels=labels,
+            help=f"call `{owner}(...)`",
+            confidence=confidence,
+            fix=Fix("Call the module", Applicability.SAFE, (edit,)),
+        )
