@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -15,8 +16,8 @@ from ddp_lint.source.tree import descendants
 _METADATA = frozenset(
     {"shape", "size", "dtype", "device", "numel", "dim", "ndim", "stride", "is_cuda", "record_stream"}
 )
-#: A call of one of these between the collective and the use makes the use safe.
-_SYNCHRONISES = frozenset({"wait", "synchronize", "wait_stream", "wait_event", "barrier", "wait_tensor", "waitall"})
+#: A call of something so named, between the collective and the use, makes the use safe.
+_SYNCHRONISES = re.compile(r"(?<!a)sync|wait|barrier", re.IGNORECASE)
 
 
 class AsyncWorkNotWaited(Rule):
@@ -170,27 +171,34 @@ class AsyncWorkNotWaited(Rule):
     # ---- what happens afterwards
 
     def _touched(self, pending: _Pending, handle: str) -> cst.CSTNode | None:
-        """The first statement of the same block that touches a buffer before the handle is used or all is in sync."""
+        """The first statement afterwards that touches a buffer, before the handle is used or all is in sync."""
         for statement in self._statements_after(pending.call):
             if (handle and handle in _names(statement)) or _synchronises(statement):
                 return None
-            use = pending.touched_by(statement)
+            use = None if self._communicates(statement) else pending.touched_by(statement)
             if use is not None:
                 return statement if isinstance(statement, cst.SimpleStatementLine) else use
             if pending.rebound_by(statement) or isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
                 return None
         return None
 
+    def _communicates(self, statement: cst.CSTNode) -> bool:
+        """A further collective on the tensor is queued behind the first."""
+        calls = (n for n in descendants(statement) if isinstance(n, cst.Call))
+        return any(self.module.qualified(call.func) in load().collectives for call in calls)
+
     def _synchronised_later(self, call: cst.Call) -> bool:
         function = self.module.function_of(call)
         return _synchronises(function if function is not None else self.module.tree)
 
     def _statements_after(self, call: cst.Call) -> Iterator[cst.CSTNode]:
+        """What follows the call's statement in its block, then in the blocks around it, within one function."""
         statement: cst.CSTNode = call
         for outer in self.module.ancestors(call):
             if isinstance(outer, (cst.IndentedBlock, cst.Module)):
                 at = outer.body.index(statement)  # type: ignore[arg-type]
                 yield from outer.body[at + 1 :]
+            if isinstance(outer, (cst.FunctionDef, cst.ClassDef)):
                 return
             statement = outer
 
@@ -222,7 +230,7 @@ class _Pending:
     def touched_by(self, statement: cst.CSTNode) -> cst.CSTNode | None:
         for node in (statement, *descendants(statement)):
             if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node) in self.outputs | self.inputs:
-                if _is_metadata(statement, node) or self.rebound_by(statement):
+                if _is_metadata(statement, node) or _is_renamed(statement, node) or self.rebound_by(statement):
                     continue
                 if dotted(node) in self.outputs or _is_written(statement, node):
                     return node
@@ -284,7 +292,7 @@ def _names(node: cst.CSTNode) -> set[str]:
 
 def _synchronises(node: cst.CSTNode) -> bool:
     calls = (n for n in (node, *descendants(node)) if isinstance(n, cst.Call))
-    return any(_last_name(call.func) in _SYNCHRONISES for call in calls)
+    return any(_SYNCHRONISES.search(_last_name(call.func)) for call in calls)
 
 
 def _last_name(func: cst.BaseExpression) -> str:
@@ -305,6 +313,11 @@ def _is_metadata(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
         if isinstance(outer, cst.Del):
             return True
     return False
+
+
+def _is_renamed(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
+    """`y = x`: another name for the tensor, nothing is read."""
+    return any(isinstance(outer, cst.Assign) and outer.value is node for outer in descendants(statement))
 
 
 def _is_written(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
