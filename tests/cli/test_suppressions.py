@@ -30,8 +30,9 @@ def left(text: str, *spans: tuple[int, int], rule: tuple[str, str], **options: b
 @pytest.mark.parametrize(
     "comment",
     [
-        "# noqa", "# NoQA", "# noqa: {0}", "# noqa:E501,{0}", "# noqa: E501 {0}", "# noqa: DDP", "# type: ignore  # noqa: {0}",
-        "# ddp-lint: ignore", "# ddp-lint: ignore[{0}]", "# ddp-lint: ignore[{1}] rank 0 alone runs this", "#ddp-lint:ignore[ {0} ]",
+        "# noqa", "# NoQA", "# noqa: {0}", "# noqa:E501,{0}", "# noqa: E501 {0}", "# noqa: DDP",
+        "# type: ignore  # noqa: {0}", "# ddp-lint: ignore", "# ddp-lint: ignore[{0}]", "#ddp-lint:ignore[ {0} ]",
+        "# ddp-lint: ignore[{1}] rank 0 alone runs this",
     ],
 )  # fmt: skip
 def test_comment_beside_the_code(comment: str, rule: tuple[str, str]) -> None:
@@ -79,10 +80,13 @@ def test_strings_are_not_comments(text: str, rule: tuple[str, str]) -> None:
         ("# noqa: E501, DDP599", "no rule is called DDP599"),
         ("# ddp-lint: ignore", "this comment suppresses nothing: there is no finding here"),
         ("# ddp-lint: ignore[no-such-slug]", "no rule is called no-such-slug"),
-        ("# ddp-lint: ignroe[{0}]", "'ddp-lint: ignroe' suppresses nothing: 'ignore' and 'ignore-file' do; did you mean 'ignore'?"),
+        (
+            "# ddp-lint: ignroe[{0}]",
+            "'ddp-lint: ignroe' suppresses nothing: 'ignore' and 'ignore-file' do; did you mean 'ignore'?",
+        ),
         ("# ddp-lint: ignore[DDP002]", None),
     ],
-)  # fmt: skip
+)
 def test_unused(comment: str, said: str | None, rule: tuple[str, str]) -> None:
     reported = apply(SourceFile("t.py", f"x = 1  {comment.format(*rule)}\n"), [], ALL)
     assert [f.message for f in reported] == ([said.format(*rule)] if said else [])

@@ -11,7 +11,7 @@ from ddp_lint.findings import Finding
 from ddp_lint.source.file import SourceFile, Unreadable
 
 #: Where a rule's page is published.
-DOCS = "https://ddp-lint.readthedocs.io/en/latest/rules/{code}/"
+DOCS = "https://github.com/ddp-lint/ddp-lint/blob/main/docs/rules/{code}.md"
 
 
 class Sources:

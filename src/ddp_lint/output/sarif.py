@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import urllib.parse
@@ -29,14 +30,13 @@ def render(run: Run) -> str:
 
 def document(results: list[dict[str, Any]], errors: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
     """The whole log around results; each result's `ruleIndex` is filled in here."""
-    known = documented()
-    index = {code: n for n, code in enumerate(known)}
+    index = {code: n for n, code in enumerate(documented())}
     notifications = [_notification(path, reason) for path, reason in errors]
     driver = {
         "name": "ddp-lint",
         "version": __version__,
-        "informationUri": DOCS.partition("rules/")[0],
-        "rules": [_rule(rule) for rule in known.values()],
+        "informationUri": DOCS.partition("/blob/")[0],
+        "rules": _rules(),
     }
     run = {
         "tool": {"driver": driver},
@@ -64,8 +64,8 @@ def result(finding: Finding) -> dict[str, Any]:
         out["relatedLocations"] = [
             {"id": n, **_location(label.span, label.message)} for n, label in enumerate(finding.labels, 1)
         ]
-    if finding.witness:
-        out["codeFlows"] = [{"threadFlows": [_thread(trace) for trace in finding.witness]}]
+    if threads := [_thread(trace) for trace in finding.witness if trace.steps]:
+        out["codeFlows"] = [{"threadFlows": threads}]
     if finding.fix and finding.fix.applicability is not Applicability.DISPLAY:
         out["fixes"] = [_fix(finding.fix)]
     return out
@@ -74,6 +74,11 @@ def result(finding: Finding) -> dict[str, Any]:
 def _notification(path: str, reason: str) -> dict[str, Any]:
     location = {"physicalLocation": {"artifactLocation": _artifact(path)}}
     return {"level": "error", "message": {"text": reason}, "locations": [location]}
+
+
+@functools.cache
+def _rules() -> list[dict[str, Any]]:
+    return [_rule(rule) for rule in documented().values()]
 
 
 def _rule(rule: type[Documented]) -> dict[str, Any]:

@@ -1,0 +1,317 @@
+"""`ddp-lint check` as a user meets it: options, exit statuses, and messages for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import click.testing
+import pytest
+
+from ddp_lint import __version__
+from ddp_lint.cli import main
+from ddp_lint.rules.registry import documented
+
+from .conftest import Check
+from .samples import CLEAN, FIXED, HAZARD, UNUSED
+
+
+def found(result: click.testing.Result) -> list[tuple[str, str, int]]:
+    return [(f["path"], f["code"], f["line"]) for f in json.loads(result.stdout)["findings"]]
+
+
+# ---- exit statuses
+
+
+def test_clean_is_0_findings_are_1(check: Check, project: pathlib.Path) -> None:
+    (project / "a.py").write_text(CLEAN)
+    assert (check().exit_code, check().stdout) == (0, "Nothing found.\n")
+    (project / "b.py").write_text(UNUSED)
+    assert check().exit_code == 1
+    assert check("--exit-zero").exit_code == 0
+
+
+def test_a_path_that_is_not_there_is_2_and_the_others_are_still_checked(check: Check, project: pathlib.Path) -> None:
+    (project / "b.py").write_text(UNUSED)
+    result = check("nowhere.py", "b.py", "--output-format", "json")
+    assert result.exit_code == 2
+    assert found(result) == [("b.py", "DDP002", 1)]
+    assert json.loads(result.stdout)["errors"] == [{"path": "nowhere.py", "message": "no such file or directory"}]
+    assert "error: nowhere.py: no such file or directory" in result.stderr
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.py", b"x = 1\0"), ("a.py", b"# coding: nope\n"), ("a.ipynb", b"{}")])
+def test_a_file_that_is_no_python_text_is_2(check: Check, project: pathlib.Path, name: str, content: bytes) -> None:
+    (project / name).write_bytes(content)
+    result = check(name)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {name}: ")
+    assert "Traceback" not in result.output
+
+
+def test_a_file_that_does_not_parse_is_a_finding(check: Check, project: pathlib.Path) -> None:
+    (project / "a.py").write_text("def f(:\n")
+    (project / "b.py").write_text(UNUSED)
+    result = check("--output-format", "json", "--select", "DDP002")
+    assert result.exit_code == 1
+    assert [code for _, code, _ in found(result)] == ["DDP000", "DDP002"]
+    assert [code for _, code, _ in found(check("--output-format", "json", "--ignore", "DDP000"))] == ["DDP002"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--select", "DDP60l"], "no rule is called 'DDP60l'"),
+        (["--ignore", "forward-bypases-wrapper"], "did you mean 'forward-bypasses-wrapper'?"),
+        (["--output-format", "xml"], "'xml' is not one of"),
+        (["--fixx"], "No such option"),
+        (["-", "a.py"], "cannot be combined"),
+        (["--why", "a.py"], "FILE:LINE"),
+        (["--config", "none.toml"], "does not exist"),
+        (["--output-file", "no/such/folder/out.txt"], "cannot write"),
+    ],
+)
+def test_wrong_usage_is_2_with_a_line_that_helps(check: Check, args: list[str], said: str) -> None:
+    result = check(*args)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_unknown_command(project: pathlib.Path) -> None:
+    result = click.testing.CliRunner().invoke(main, ["chek"])
+    assert result.exit_code == 2
+    assert "did you mean 'check'?" in result.stderr
+
+
+# ---- which rules
+
+
+def test_select_ignore_and_prefixes(check: Check, project: pathlib.Path) -> None:
+    (project / "a.py").write_text(HAZARD + UNUSED)
+    codes = lambda *args: [code for _, code, _ in found(check(*args, "--output-format", "json"))]  # noqa: E731
+    assert codes("--select", "DDP6") == ["DDP601"]
+    assert codes("--select", "forward-bypasses-wrapper") == ["DDP601"]
+    assert codes("--select", "ddp601,DDP002") == ["DDP601", "DDP002"]
+    assert codes("--select", "DDP002", "--extend-select", "DDP601") == ["DDP601", "DDP002"]
+    assert codes("--select", "DDP6,DDP002", "--ignore", "DDP601") == ["DDP002"]
+    assert codes("--select", "DDP601,DDP002", "--ignore", "DDP6") == ["DDP601", "DDP002"]  # the more specific one wins
+    assert codes("--ignore", "ALL") == []
+
+
+def test_a_prefix_leaves_out_what_is_off_by_default(check: Check) -> None:
+    off = [code for code, rule in documented().items() if not rule.default]
+    enabled = lambda *args: check("--show-settings", *args).stdout  # noqa: E731
+    for code in off:
+        assert code not in enabled("--select", "ALL")
+        assert code in enabled("--select", "ALL", "--preview")
+        assert code in enabled("--select", code)
+        assert code in enabled("--select", documented()[code].slug)
+
+
+# ---- where
+
+
+def test_excluded_files_are_checked_only_when_named(check: Check, project: pathlib.Path) -> None:
+    for folder in ("build", "gen", "src"):
+        (project / folder).mkdir()
+        (project / folder / "m.py").write_text(UNUSED)
+    files = lambda *args: check("--show-files", *args).stdout.split()  # noqa: E731
+    assert files() == ["gen/m.py", "src/m.py"]
+    assert files("--exclude", "gen") == ["build/m.py", "src/m.py"]
+    assert files("--extend-exclude", "gen/,nothing") == ["src/m.py"]
+    assert files("build/m.py") == ["build/m.py"]
+    assert files("build") == ["build/m.py"]
+    assert files("build/m.py", "src", "--force-exclude") == ["src/m.py"]
+    assert check("build/m.py", "--force-exclude").exit_code == 0
+
+
+def test_paths_are_relative_to_the_working_directory(
+    check: Check, project: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "src").mkdir()
+    (project / "src" / "m.py").write_text(UNUSED)
+    monkeypatch.chdir(project / "src")
+    assert check(str(project), "--output-format", "concise", "-q").stdout.startswith("m.py:1:8: DDP002")
+
+
+# ---- standard input
+
+
+def test_stdin(check: Check, project: pathlib.Path) -> None:
+    (project / "pyproject.toml").write_text('[tool.ddp-lint.per-file-ignores]\n"quiet.py" = ["DDP002"]\n')
+    result = check("-", "--stdin-filename", "pkg/loud.py", input=UNUSED)
+    assert result.exit_code == 1
+    assert "pkg/loud.py:1:8" in result.stdout
+    assert "x = 1  # noqa: DDP999" in result.stdout  # the excerpt comes from the text, not from a file
+    assert check("-", "--stdin-filename", "quiet.py", input=UNUSED).exit_code == 0
+    assert check("-", "--stdin-filename", "build/m.py", "--force-exclude", input=UNUSED).exit_code == 0
+    assert check("-", input=b"x\0").exit_code == 2
+
+
+def test_stdin_fix_prints_the_fixed_text(check: Check) -> None:
+    result = check("-", "--fix", input=UNUSED)
+    assert (result.stdout, result.exit_code) == (FIXED, 0)
+    result = check("-", "--fix", input=HAZARD)
+    assert (result.stdout, result.exit_code) == (HAZARD, 1)
+    assert "DDP601" in result.stderr
+    result = check("-", "--diff", input=UNUSED)
+    assert "-x = 1  # noqa: DDP999\n+x = 1\n" in result.stdout
+
+
+# ---- fixes
+
+
+def test_fix_diff_and_what_they_leave(check: Check, project: pathlib.Path) -> None:
+    (project / "a.py").write_text(HAZARD + UNUSED)
+    result = check("--diff")
+    assert result.exit_code == 1
+    assert (project / "a.py").read_text() == HAZARD + UNUSED
+    patch = result.stdout
+    result = check("--fix", "--output-format", "concise")
+    assert result.exit_code == 1  # the hazard is left
+    assert "1 finding fixed" in result.stdout
+    assert (project / "a.py").read_text() == HAZARD + FIXED
+    assert check("--diff").exit_code == 0
+    (project / "a.py").write_text(HAZARD + UNUSED)
+    subprocess.run(["patch", "-p0"], input=patch, text=True, cwd=project, check=True, capture_output=True)
+    assert (project / "a.py").read_text() == HAZARD + FIXED
+
+
+def test_fix_keeps_encoding_and_line_ends(check: Check, project: pathlib.Path) -> None:
+    before = "\ufeff# é\r\nx = 1  # noqa: DDP999\r\ny = 2\n".encode()
+    (project / "a.py").write_bytes(before)
+    check("--fix")
+    assert (project / "a.py").read_bytes() == before.replace(b"  # noqa: DDP999", b"")
+    (project / "b.py").write_bytes(b"# coding: latin-1\n# \xe9\nx = 1  # noqa: DDP999\n")
+    check("--fix")
+    assert (project / "b.py").read_bytes() == b"# coding: latin-1\n# \xe9\nx = 1\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_cannot_be_written_is_2(check: Check, project: pathlib.Path) -> None:
+    (project / "a.py").write_text(UNUSED)
+    (project / "a.py").chmod(0o444)
+    result = check("--fix")
+    assert result.exit_code == 2
+    assert "cannot be fixed" in result.stderr
+
+
+# ---- what is printed
+
+
+def test_statistics_quiet_and_output_file(check: Check, project: pathlib.Path) -> None:
+    (project / "a.py").write_text(UNUSED + UNUSED)
+    assert check("--statistics", "-q").stdout == "2  DDP002  unused-suppression\n"
+    rows = json.loads(check("--statistics", "--output-format", "json").stdout)
+    assert rows == [{"code": "DDP002", "slug": "unused-suppression", "count": 2}]
+    assert "2 findings in 1 file" in check().stdout
+    assert "2 findings" not in check("-q").stdout
+    result = check("-o", "out.json", "--output-format", "json")
+    assert result.exit_code == 1
+    assert len(json.loads((project / "out.json").read_text())["findings"]) == 2
+    assert result.stdout == ""
+
+
+def test_color(check: Check, project: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "a.py").write_text(UNUSED)
+    colored = lambda *args: "\x1b[" in check(*args).stdout  # noqa: E731
+    assert not colored()  # no terminal
+    assert colored("--color", "always")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert colored()
+    assert not colored("--color", "never")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colored()
+    assert colored("--color", "always")
+    assert not colored("--output-format", "json", "--color", "always")
+
+
+def test_format_from_the_environment_and_the_configuration(
+    check: Check, project: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "a.py").write_text(UNUSED)
+    (project / "pyproject.toml").write_text('[tool.ddp-lint]\noutput-format = "concise"\n')
+    assert check("-q").stdout.startswith("a.py:1:8:")
+    monkeypatch.setenv("DDP_LINT_OUTPUT_FORMAT", "json")
+    assert json.loads(check().stdout)["version"] == __version__
+    assert check("-q", "--output-format", "github").stdout.startswith("::error ")
+
+
+def test_the_same_for_any_jobs(check: Check, project: pathlib.Path) -> None:
+    for n in range(12):
+        (project / f"m{n}.py").write_text(HAZARD + UNUSED)
+    one = check("--no-cache", "--jobs", "1", "--output-format", "json").stdout
+    assert len(json.loads(one)["findings"]) == 24
+    assert check("--no-cache", "--jobs", "3", "--output-format", "json").stdout == one
+    assert check("--output-format", "json").stdout == one  # fills the cache
+    assert check("--output-format", "json").stdout == one  # is answered from it
+
+
+def test_no_python_files(check: Check) -> None:
+    result = check()
+    assert result.exit_code == 0
+    assert "no Python files" in result.stderr
+
+
+# ---- the command itself
+
+
+def python(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, check=False)
+
+
+def test_module_and_version() -> None:
+    result = python("-m", "ddp_lint", "--version")
+    assert (result.returncode, __version__ in result.stdout) == (0, True)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = """
+import sys
+from ddp_lint.cli import main
+main(["--help"], standalone_mode=False)
+print([name for name in ("libcst", "pathspec", "torch", "ddp_lint.rules") if name in sys.modules], file=sys.stderr)
+"""
+    result = python("-c", code)
+    assert result.stderr == "[]\n"
+    assert "check " in result.stdout
+
+
+def test_check_never_imports_torch(project: pathlib.Path) -> None:
+    (project / "a.py").write_text(HAZARD)
+    code = "import sys\nfrom ddp_lint.cli import main\ntry: main(['check', '-q', '--jobs', '1'])\nexcept SystemExit: print('torch' in sys.modules)"
+    assert python("-c", code).stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str) -> None:
+    result = click.testing.CliRunner().invoke(main, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_DDP_LINT_COMPLETE" in result.stdout
+
+
+def test_completion_knows_the_verbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {**os.environ, "_DDP_LINT_COMPLETE": "bash_complete", "COMP_WORDS": "ddp-lint ch", "COMP_CWORD": "1"}
+    code = "from ddp_lint.cli import main; main(prog_name='ddp-lint')"
+    result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert result.stdout == "plain,check\n"
+
+
+def test_rule_pages() -> None:
+    run = lambda *args: click.testing.CliRunner().invoke(main, ["rule", *args])  # noqa: E731
+    assert "## Why it breaks" in run("DDP601").stdout
+    assert run("forward-bypasses-wrapper").stdout == run("ddp601").stdout
+    assert all(f"# {code}: " in run("--all").stdout for code in documented())
+    assert len(run("--list").stdout.splitlines()) == len(documented())
+    assert [row["code"] for row in json.loads(run("DDP00", "--output-format", "json").stdout)] == [
+        "DDP000",
+        "DDP001",
+        "DDP002",
+    ]
+    assert run("DDP6O1").exit_code == 2
+    assert "did you mean 'DDP6" in run("DDP6O1").stderr
+    assert run().exit_code == 2

@@ -1,0 +1,138 @@
+"""The configuration file: which one counts, what it may hold, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import jsonschema
+import pytest
+
+from ddp_lint.config import OPTIONS, json_schema, read_table
+
+from .conftest import Check
+from .samples import UNUSED
+
+
+def write(project: pathlib.Path, text: str, name: str = "pyproject.toml") -> None:
+    (project / name).parent.mkdir(parents=True, exist_ok=True)
+    (project / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ('[tool.ddp-lint]\nselect = ["DDP1"]\nignroe = ["DDP2"]\n', 3, "unknown key 'ignroe'; did you mean 'ignore'?"),
+        ('x = 1\n[tool.ddp-lint]\n\nselect = "DDP1"\n', 4, "'select' must be a list of strings, not 'DDP1'"),
+        ("[tool.ddp-lint]\npreview = 1\n", 2, "'preview' must be true or false, not 1; write preview = true"),
+        ("[tool.ddp-lint]\ntarget-torch = 2.4\n", 2, 'a version as a string, such as "2.4"'),
+        ('[tool.ddp-lint]\noutput-format = "xml"\n', 2, "'output-format' must be one of full, concise"),
+        ('[tool.ddp-lint.per-file-ignores]\n"a.py" = "DDP1"\n', 1, "a table of lists of strings"),
+        ('[tool.ddp-lint]\nignore = ["DDP60l"]\n', 2, "in 'ignore': no rule is called 'DDP60l'"),
+        ('[tool.ddp-lint]\nselect = ["sharde-read-as-whole"]\n', 2, "did you mean 'shard-read-as-whole'?"),
+        ('[tool.ddp-lint.per-file-ignores]\n"a.py" = ["DDPX"]\n', 1, "no rule is called 'DDPX'"),
+        ("[tool]\nddp-lint = 3\n", 2, "must be a table"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(
+    check: Check, project: pathlib.Path, text: str, line: int, said: str
+) -> None:
+    write(project, text)
+    write(project, UNUSED, "a.py")
+    result = check("a.py")
+    assert result.exit_code == 2
+    assert f"error: pyproject.toml:{line}: " in result.stderr
+    assert said in result.stderr
+
+
+def test_toml_that_does_not_parse(check: Check, project: pathlib.Path) -> None:
+    write(project, "select = [\n", "ddp-lint.toml")
+    result = check(".")
+    assert result.exit_code == 2
+    assert "error: ddp-lint.toml: not valid TOML" in result.stderr
+
+
+def test_a_broken_file_in_one_folder_leaves_the_others(check: Check, project: pathlib.Path) -> None:
+    write(project, "nope = 1\n", "bad/ddp-lint.toml")
+    for folder in ("bad", "bad/deeper", "good"):
+        write(project, UNUSED, f"{folder}/m.py")
+    result = check("--output-format", "json")
+    assert result.exit_code == 2
+    out = json.loads(result.stdout)
+    assert [f["path"] for f in out["findings"]] == ["good/m.py"]
+    assert [e["path"] for e in out["errors"]] == ["bad/ddp-lint.toml:1"]
+
+
+def test_nearest_file_counts_alone(check: Check, project: pathlib.Path) -> None:
+    write(project, '[tool.ddp-lint]\nignore = ["DDP002"]\n')
+    write(project, UNUSED, "m.py")
+    write(project, UNUSED, "inner/m.py")
+    write(project, UNUSED, "plain/m.py")
+    write(project, "preview = false\n", "inner/ddp-lint.toml")
+    write(project, "[tool.other]\n", "plain/pyproject.toml")  # says nothing about ddp-lint
+    concise = lambda *args: check("--output-format", "concise", "-q", *args).stdout  # noqa: E731
+    assert concise().split(":")[0] == "inner/m.py"
+    assert concise().count("\n") == 1
+    assert concise("--isolated").count("\n") == 3
+    assert concise("--config", "inner/ddp-lint.toml").count("\n") == 3
+    assert concise("--ignore", "DDP002") == ""
+
+
+def test_file_names_in_one_folder(check: Check, project: pathlib.Path) -> None:
+    write(project, "[tool.ddp-lint]\nnope = 1\n")
+    write(project, 'ignore = ["DDP002"]\n', "ddp-lint.toml")
+    write(project, UNUSED, "m.py")
+    assert check().exit_code == 0
+    write(project, "", ".ddp-lint.toml")
+    assert check().exit_code == 1
+
+
+def test_the_command_line_is_over_the_file(check: Check, project: pathlib.Path) -> None:
+    write(
+        project,
+        '[tool.ddp-lint]\nselect = ["DDP6"]\nignore = ["DDP002"]\nexclude = ["gen/"]\nextend-exclude = ["vendor"]\n',
+    )
+    for folder in ("gen", "vendor", "build"):
+        write(project, UNUSED, f"{folder}/m.py")
+    assert check("--show-files").stdout == "build/m.py\n"  # `exclude` replaces the default list
+    assert check("--show-files", "--exclude", "build").stdout == "gen/m.py\n"
+    assert check("build", "-q").stdout == ""
+    assert "DDP002" in check("build", "-q", "--select", "DDP002").stdout
+    assert "DDP002" in check("build", "-q", "--select", "DDP0").stdout
+
+
+def test_per_file_ignores(check: Check, project: pathlib.Path) -> None:
+    write(
+        project,
+        '[tool.ddp-lint.per-file-ignores]\n"tests/" = ["DDP002"]\n"*_pb2.py" = ["DDP0"]\n"/top.py" = ["unused-suppression"]\n',
+    )
+    for name in ("tests/a.py", "tests/deep/a.py", "x_pb2.py", "top.py", "src/top.py", "src/tests.py"):
+        write(project, UNUSED, name)
+    write(project, "def (", "y_pb2.py")
+    result = check("--output-format", "json")
+    assert [f["path"] for f in json.loads(result.stdout)["findings"]] == ["src/tests.py", "src/top.py"]
+
+
+def test_what_the_analyses_are_told(check: Check, project: pathlib.Path) -> None:
+    write(
+        project,
+        '[tool.ddp-lint]\ntarget-torch = "2.4.1"\nrank-expressions = ["cfg.rank"]\nwrappers = ["p.wrap"]\n'
+        'collectives = ["p.sync"]\npreview = true\n',
+    )
+    write(project, "", "m.py")
+    shown = check("--show-settings").stdout
+    for row in ("target-torch = 2.4", "rank-expressions = cfg.rank", "wrappers = p.wrap", "collectives = p.sync"):
+        assert row + "\n" in shown
+    assert "preview = true\n" in shown
+    assert "preview = false\n" in check("--show-settings", "--no-preview").stdout
+
+
+def test_every_example_is_valid_for_the_loader_and_for_the_schema(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "ddp-lint.toml"
+    file.write_text("".join(f"{o.key} = {o.example}\n" for o in OPTIONS))
+    table = read_table(file)
+    assert table is not None
+    assert set(table.values) == {o.key for o in OPTIONS}
+    jsonschema.validate(dict(table.values), json_schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"selcet": []}, json_schema())

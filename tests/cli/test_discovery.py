@@ -1,0 +1,100 @@
+"""Which files are found: against git itself for .gitignore, and on trees that are made to trip a search."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+from .conftest import Check
+
+TREE = {
+    ".gitignore": "*.gen.py\n/top.py\nlogs/\n!keep.gen.py\ndeep/**/x.py\n# comment\n\n\\#odd.py\n",
+    "a.py": "", "a.gen.py": "", "keep.gen.py": "", "top.py": "", "logs/l.py": "", "logs.py": "", "#odd.py": "",
+    "sub/top.py": "", "sub/logs/l.py": "", "sub/b.gen.py": "",
+    "sub/.gitignore": "!b.gen.py\nc*.py\n", "sub/c1.py": "", "sub/in/c2.py": "",
+    "sub/in/.gitignore": "!c2.py\n", "deep/one/two/x.py": "", "deep/y.py": "",
+    "quiet/.gitignore": "*\n", "quiet/q.py": "", "notes.txt": "", "stub.pyi": "", "caps.PY": "",
+}  # fmt: skip
+
+
+@pytest.fixture
+def tree(project: pathlib.Path) -> pathlib.Path:
+    for name, text in TREE.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    (project / ".git" / "info" / "exclude").write_text("a.py\n")
+    return project
+
+
+def shown(check: Check, *args: str) -> list[str]:
+    return sorted(check("--show-files", *args).stdout.splitlines())
+
+
+def git(folder: pathlib.Path) -> list[str]:
+    args = ["git", "-c", "core.excludesFile=", "ls-files", "-co", "--exclude-standard", "*.py"]
+    return sorted(subprocess.run(args, cwd=folder, check=True, capture_output=True, text=True).stdout.splitlines())
+
+
+def test_gitignore_as_git_reads_it(check: Check, tree: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(check) == git(tree)
+    assert shown(check) == ["deep/y.py", "keep.gen.py", "logs.py", "sub/b.gen.py", "sub/in/c2.py", "sub/top.py"]
+    monkeypatch.chdir(tree / "sub")  # the files of the folders above count too
+    assert shown(check) == git(tree / "sub")
+
+
+def test_what_is_named_is_taken_although_ignored(check: Check, tree: pathlib.Path) -> None:
+    assert shown(check, "a.gen.py", "quiet/q.py", "stub.pyi") == ["a.gen.py", "quiet/q.py", "stub.pyi"]
+    assert shown(check, "logs") == ["logs/l.py"]
+
+
+def test_gitignore_can_be_left_aside(check: Check, tree: pathlib.Path) -> None:
+    (tree / "pyproject.toml").write_text("[tool.ddp-lint]\nrespect-gitignore = false\n")
+    assert {"a.py", "a.gen.py", "logs/l.py", "quiet/q.py"} <= set(shown(check))
+
+
+def test_without_a_repository_only_the_folders_own_files_count(check: Check, project: pathlib.Path) -> None:
+    (project / ".gitignore").write_text("x.py\n")
+    (project / "in").mkdir()
+    for name in ("x.py", "y.py", "in/x.py"):
+        (project / name).write_text("")
+    assert shown(check) == ["y.py"]
+    assert shown(check, "in") == ["in/x.py"]
+
+
+def test_links_are_not_followed_and_loops_end(check: Check, project: pathlib.Path) -> None:
+    (project / "pkg").mkdir()
+    (project / "pkg" / "m.py").write_text("")
+    (project / "pkg" / "loop").symlink_to(project, target_is_directory=True)
+    (project / "link.py").symlink_to(project / "pkg" / "m.py")
+    (project / "broken.py").symlink_to(project / "gone.py")
+    assert shown(check) == ["pkg/m.py"]
+    assert shown(check, "link.py", "pkg") == ["link.py", "pkg/m.py"]
+    assert check("broken.py").exit_code == 2
+
+
+def test_each_file_once_and_sorted(check: Check, project: pathlib.Path) -> None:
+    for name in ("b.py", "a.py"):
+        (project / name).write_text("")
+    assert check("--show-files", "b.py", ".", "./a.py", str(project)).stdout == "a.py\nb.py\n"
+
+
+def test_odd_names(check: Check, project: pathlib.Path) -> None:
+    names = ["with space.py", "ünïcode.py", "[x].py", "new\nline.py", "-dash.py"]
+    for name in names:
+        (project / name).write_text("")
+    assert check().exit_code == 0
+    assert check("--", "-dash.py").exit_code == 0
+    (project / os.fsdecode(b"bad\xff.py")).write_text("x = 1  # noqa: DDP999\n")
+    assert "bad\\udcff.py:1:8" in check("--output-format", "concise").stdout
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look everywhere")
+def test_a_folder_that_cannot_be_read(check: Check, project: pathlib.Path) -> None:
+    (project / "closed").mkdir(mode=0)
+    result = check()
+    assert result.exit_code == 2
+    assert "error: closed: permission denied" in result.stderr
