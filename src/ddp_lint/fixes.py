@@ -151,10 +151,10 @@ def _disjoint(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _touch(a: Span, b: Span) -> bool:
-    """Whether two edits overlap or insert at the same place; edits that merely adjoin do not touch."""
+    """Whether two edits overlap or insert at the same place; those that merely adjoin do not touch."""
     a_start, a_end = (a.line, a.column), (a.end_line, a.end_column)
     b_start, b_end = (b.line, b.column), (b.end_line, b.end_column)
-    return a_start == b_start or (a_start < b_end and b_start < a_end)
+    return (a_start, a_end) == (b_start, b_end) or (a_start < b_end and b_start < a_end)
 
 
 def _one_by_one(text: str, findings: Iterable[Finding]) -> Fixed:

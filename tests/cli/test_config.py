@@ -104,7 +104,8 @@ def test_the_command_line_is_over_the_file(check: Check, project: pathlib.Path) 
 def test_per_file_ignores(check: Check, project: pathlib.Path) -> None:
     write(
         project,
-        '[tool.ddp-lint.per-file-ignores]\n"tests/" = ["DDP002"]\n"*_pb2.py" = ["DDP0"]\n"/top.py" = ["unused-suppression"]\n',
+        '[tool.ddp-lint.per-file-ignores]\n"tests/" = ["DDP002"]\n"*_pb2.py" = ["DDP0"]\n'
+        '"/top.py" = ["unused-suppression"]\n',
     )
     for name in ("tests/a.py", "tests/deep/a.py", "x_pb2.py", "top.py", "src/top.py", "src/tests.py"):
         write(project, UNUSED, name)

@@ -21,7 +21,9 @@ def render(run: Run) -> str:
             case.set("file", _text(path))
             case.set("line", str(f.span.line))
             failure = ET.SubElement(case, "failure", message=_text(f.message), type=f.code)
-            failure.text = _text("\n".join([f"{path}:{f.span.line}:{f.span.column}: {f.message}", *f.notes, f.help]))
+            failure.text = _text(
+                "\n".join(filter(None, [f"{path}:{f.span.line}:{f.span.column}: {f.message}", *f.notes, f.help]))
+            )
         _count(suite)
     for path, reason in run.errors:
         suite = ET.SubElement(root, "testsuite", name=_text(path))
