@@ -90,7 +90,7 @@ class WaitsForDefaultStream(Rule):
 
     ## When it is silent
 
-    `current_stream()`, and files that create and name no stream of their own.
+    `current_stream()`, and files without a collective (CUDA graph capture waits for the default stream by design).
 
     ## How to confirm
 
@@ -106,6 +106,15 @@ class WaitsForDefaultStream(Rule):
     """
 
     triggers = ("default_stream",)
+    requires = (
+        "all_reduce",
+        "allreduce",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "all_gather",
+        "broadcast",
+        "isend",
+    )
     oracles = ("value",)
     needs_cuda = True
     confidence = Confidence.MEDIUM

@@ -159,7 +159,9 @@ class ForwardBypassesWrapper(Rule):
     def _behind_wrapper(self, node: cst.Call, head: str, name: str) -> None:
         wrap = self._wraps.of(head, node)
         backward = backward_of(self.module, node)
-        if backward is None:
+        if backward is None or dotted(backward.func) == f"{head}.backward":  # DeepSpeed's hooks are on the parameters
+            return
+        if wrap is None and not _is_forward(name):
             return
         labels: list[tuple[cst.CSTNode, str]] = [(backward, "this backward averages nothing")]
         if wrap is not None:
@@ -245,6 +247,12 @@ def _split_module(name: str) -> tuple[str, bool]:
     """`model.module.encode` -> ("model", True); `model` -> ("model", False)."""
     head, behind, _ = f"{name}.".partition(".module.")
     return (head, True) if behind else (name, False)
+
+
+def _is_forward(name: str) -> bool:
+    """Whether a call behind `.module` is the forward or part of it, judged by its name alone."""
+    method = name.rpartition(".")[2]
+    return method in ("module", "compute_loss", "training_step") or method.startswith(("forward", "encode", "decode"))
 
 
 def _is_plain_use(name: str) -> bool:

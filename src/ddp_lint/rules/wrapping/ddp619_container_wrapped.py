@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import libcst as cst
+
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.wraps import argument
 
@@ -95,14 +97,15 @@ class ContainerWrapped(Rule):
     requires = ("ModuleDict", "ModuleList")
     oracles = ("gradient", "parameter")
 
-    def finish(self) -> None:
-        for wrap in self.module.wraps.all:
-            wrapped = argument(wrap.call, 0, "module")
-            container = self.module.constructed_by(wrapped) if wrap.kind == "ddp" and wrapped is not None else ""
-            if container in ("torch.nn.ModuleDict", "torch.nn.ModuleList"):
-                self.report(
-                    wrap.call,
-                    f"wraps a {container.rpartition('.')[2]}, which has no forward: its children are called around the "
-                    "wrapper, and rank 0 and rank 1 never average a gradient",
-                    help="wrap each child, or one module whose forward calls the children",
-                )
+    def visit_Call(self, node: cst.Call) -> None:
+        if not any(wrap.call is node and wrap.kind == "ddp" for wrap in self.module.wraps.all):
+            return
+        wrapped = argument(node, 0, "module")
+        container = self.module.constructed_by(wrapped) if wrapped is not None else ""
+        if container in ("torch.nn.ModuleDict", "torch.nn.ModuleList"):
+            self.report(
+                node,
+                f"wraps a {container.rpartition('.')[2]}, which has no forward: its children are called around the "
+                "wrapper, and rank 0 and rank 1 never average a gradient",
+                help="wrap each child, or one module whose forward calls the children",
+            )
