@@ -35,6 +35,8 @@ class Evidence:
     message: str
     path: str = ""
     line: int = 0
+    #: False: damage of the run as a whole, which this finding would explain but which nothing ties to its place.
+    linked: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Situation:
 
 def situation(finding: Finding, lines: list[str]) -> Situation:
     """The situation of a finding in the file of these lines; bare lines when the file is no Python that parses here."""
-    path = os.path.abspath(finding.span.path)  # noqa: PTH100 - resolve() would follow links, frames do not
+    path = os.path.realpath(finding.span.path)
     span = range(finding.span.line, finding.span.end_line + 1)
     named = frozenset(_named(finding))
     blank = Situation(finding, path, frozenset(span), frozenset(span), (), named, frozenset(), frozenset())
@@ -101,7 +101,7 @@ def _named(finding: Finding) -> Iterator[tuple[str, int]]:
     steps = [step.span for trace in finding.witness for step in trace.steps]
     spans: list[Span] = [finding.span, *(label.span for label in finding.labels), *steps]
     for span in spans:
-        path = os.path.abspath(span.path)  # noqa: PTH100
+        path = os.path.realpath(span.path)
         yield from ((path, line) for line in range(span.line, min(span.end_line, span.line + 40) + 1))
 
 

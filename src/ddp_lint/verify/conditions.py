@@ -1,0 +1,106 @@
+"""The conditions that a finding stands under: which were met, and which way they went on which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ddp_lint.verify.oracles import Case, line_counts, real
+from ddp_lint.verify.situation import Guard
+from ddp_lint.verify.trace import Lines, Trace
+
+
+def unmet(case: Case) -> str:
+    """Why the finding's lines never ran: the first condition on the way to them that no rank met."""
+    at = case.situation
+    if not any(_line_ran(trace, case, line) for trace in case.traces for line in _entries(case)):
+        if at.function:
+            return f"no rank called `{at.function}`"
+        return "no rank ran this file" if not at.path.endswith(".py") or not _file_ran(case) else "no rank came here"
+    for guard in at.guards:
+        if not any(_line_ran(trace, case, guard.first) for trace in case.traces):
+            return _unmet_guard(case, guard)
+    return "no rank came this far: an earlier statement left the function or raised"
+
+
+def outcomes(case: Case) -> Iterator[tuple[int | None, str, int]]:
+    """(rank, what was seen, line) of each condition; one entry without a rank where all ranks agree."""
+    texts = {guard.line: guard.text for guard in case.situation.guards if guard.wanted is not None}
+    for line in sorted(texts.keys() | case.situation.tests):
+        seen = {trace.rank: result for trace in case.traces if (result := _tested(trace, case, line))}
+        text = f"`{texts[line]}`" if line in texts else f"the condition of line {line}"
+        if seen and len(set(seen.values())) == 1 and len(seen) == len(case.traces):
+            yield None, f"{text} was {_spoken(next(iter(seen.values())))} on every rank", line
+        else:
+            for rank, result in seen.items():
+                yield rank, f"{text} was {_spoken(result)} on rank {rank}", line
+
+
+def one_sided(case: Case) -> str:
+    """The condition nearest to the finding, when it took one value only on all ranks; '' when it took both.
+
+    Without a condition the line runs on every rank that gets there, which is the uniform case.
+    """
+    at = case.situation
+    tests = [guard.line for guard in at.guards if guard.wanted is not None] or sorted(at.tests)
+    if not tests:
+        return ""
+    line = tests[-1]
+    seen = [result for trace in case.traces if (result := _tested(trace, case, line))]
+    true, false = sum(result[0] for result in seen), sum(result[1] for result in seen)
+    if not seen or (true and false):
+        return ""
+    text = next((f"`{guard.text}`" for guard in at.guards if guard.line == line), f"the condition of line {line}")
+    return f"{text} was {'true' if true else 'false'} all {true + false} times, on every rank"
+
+
+def _entries(case: Case) -> tuple[int, ...]:
+    at = case.situation
+    return (at.entry,) if at.entry else tuple(guard.line for guard in at.guards) or tuple(at.ran)
+
+
+def _line_ran(trace: Trace, case: Case, line: int) -> bool:
+    return any(line_counts(trace, case.situation.path, (line,))) or _tested(trace, case, line) is not None
+
+
+def _file_ran(case: Case) -> bool:
+    last = [trace.last(Lines) for trace in case.traces]
+    return any(real(path) == case.situation.path for lines in last if lines for path in lines.counts)
+
+
+def _unmet_guard(case: Case, guard: Guard) -> str:
+    if guard.wanted is None:
+        return f"`{guard.text}` (line {guard.line}) was never entered"
+    results = [result for trace in case.traces if (result := _tested(trace, case, guard.line))]
+    values = _values(case, guard.line)
+    saw = f" ({', '.join(f'{name} = {value}' for name, value in values.items())})" if values else ""
+    value = "false" if guard.wanted else "true"
+    times = sum(map(sum, results))
+    return (
+        f"`{guard.text}` (line {guard.line}) was {value} all {times} times{saw}"
+        if times
+        else (f"`{guard.text}` (line {guard.line}) was never tested")
+    )
+
+
+def _values(case: Case, line: int) -> Mapping[str, str]:
+    for trace in case.traces:
+        last = trace.last(Lines)
+        for path, by_line in (last.values if last else {}).items():
+            if real(path) == case.situation.path and by_line.get(line):
+                return by_line[line]
+    return {}
+
+
+def _tested(trace: Trace, case: Case, line: int) -> tuple[int, int] | None:
+    last = trace.last(Lines)
+    for path, by_line in (last.guards if last else {}).items():
+        if real(path) == case.situation.path and line in by_line and any(by_line[line]):
+            return by_line[line]
+    return None
+
+
+def _spoken(result: tuple[int, int]) -> str:
+    true, false = result
+    if true and false:
+        return f"true {true} times and false {false} times"
+    return f"true {true} times" if true else f"false {false} times"

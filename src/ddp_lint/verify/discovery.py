@@ -1,0 +1,193 @@
+"""What the runs showed and no finding named: damage without a static finding, explained as far as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddp_lint.verify.compare import desyncs, deviation, spoken
+from ddp_lint.verify.explain import cpu_limit, explain, secondary
+from ddp_lint.verify.match import Mismatch, place
+from ddp_lint.verify.options import RankOutcome
+from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.oracles._across import moment
+from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
+from ddp_lint.verify.trace import Exit, Frame, NoGrad, Race, Raised, Reference
+
+#: Which kinds of damage one confirmed finding accounts for: what a rank-dependent write also desynchronises is one
+#: fault, not two.
+_EXPLAINS = {
+    "sequence": {"mismatch", "stall", "exception", "death"},
+    "stall": {"mismatch", "stall", "exception", "death"},
+    "exception": {"exception", "death", "stall", "mismatch", "gradients", "parameters"},
+    "exit": {"exit", "exception", "mismatch", "stall", "death"},
+    "write": {"parameters", "reference", "exception", "gradients"},
+    "gradient": {"gradients", "parameters", "reference", "nograd"},
+    "parameter": {"gradients", "parameters", "reference", "buffers"},
+    "reference": {"reference", "parameters", "gradients", "nograd"},
+    "identity": {"reference", "parameters", "gradients", "nograd", "exception"},
+    "nograd": {"nograd", "reference", "gradients", "parameters"},
+    "value": {"race", "reference", "parameters", "gradients"},
+    "finite": {"reference", "exception"},
+    "samples": {"reference"},
+    "environment": {"exception", "stall", "death", "mismatch"},
+    "device": {"exception", "death"},
+}
+
+
+def discover(runs: Sequence[Examined], judged: Sequence[Judged]) -> list[Discovery]:
+    """Damage of plain runs that no confirmed finding of the same run explains, once for all wraps.
+
+    A run with a stimulus discovers nothing: it was asked for trouble.
+    """
+    explained = _explained(judged)
+    found: dict[tuple[str, str], list[Discovery]] = {}
+    for examined in runs:
+        if examined.run.stimuli:
+            continue
+        for discovery in _damage(examined):
+            if (examined.run.wrap, discovery.kind) not in explained:
+                evidence = discovery.evidence[0]
+                place_of = f"{evidence.path}:{evidence.line}" if evidence.line else discovery.message
+                found.setdefault((discovery.kind, place_of), []).append(discovery)
+    return [_merged(same) for same in found.values()]
+
+
+def _explained(judged: Sequence[Judged]) -> set[tuple[str, str]]:
+    return {
+        (evidence.wrap, kind)
+        for one in judged
+        if one.verdict is Verdict.CONFIRMED
+        for evidence in one.evidence
+        for kind in _EXPLAINS.get(evidence.kind, ())
+    }
+
+
+def _merged(same: Sequence[Discovery]) -> Discovery:
+    first = same[0]
+    evidence = tuple(dict.fromkeys(e for discovery in same for e in discovery.evidence))
+    return Discovery(first.kind, first.message, first.code, first.cause, first.fix, evidence)
+
+
+def _damage(examined: Examined) -> Iterator[Discovery]:
+    """The cause first: a rank that died by itself makes its peers wait, and a mismatch ends in a timeout."""
+    causes = [*_raised(examined), *_deaths(examined)]
+    mismatches = [_mismatch(examined, examined.mismatches[0])] if examined.mismatches else []
+    if mismatches and not causes:
+        yield from mismatches
+    yield from causes
+    if not causes and not mismatches:
+        yield from _stalls(examined)
+    yield from _hidden(examined)
+    yield from _silent(examined)
+
+
+def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
+    sites = {rank: place(call) for rank, call in first.calls.items() if call is not None}
+    known = [(rank, site) for rank, site in sites.items() if site[1]]
+    rank, (path, line) = known[0] if known else (None, ("", 0))
+    evidence = Evidence(examined.run.wrap, rank, "sequence", str(first), shown(path) if path else "", line)
+    return Discovery("mismatch", f"the ranks call different collectives: {first}", evidence=(evidence,))
+
+
+def _raised(examined: Examined) -> Iterator[Discovery]:
+    for outcome in examined.run.ranks:
+        for event in outcome.trace.of(Raised):
+            text = f"{event.type}: {event.message}"
+            if event.where in ("caught", "ignored") or secondary(text):
+                continue
+            known = explain(text)
+            limit = cpu_limit(text) if examined.run.device == "cpu" else ""
+            if known and known.kind == "hang" and examined.mismatches:
+                continue
+            where = "" if event.where == "main" else f" in a {event.where}"
+            message = f"rank {outcome.rank} raised {_line(text)}{where}"
+            cause = f"{limit}: run with --device cuda" if limit else known.cause if known else ""
+            evidence = _evidence(examined, outcome.rank, "exception", _line(text), event.site)
+            yield Discovery("exception", message, "", cause, known.fix if known and not limit else "", (evidence,))
+            return
+
+
+def _deaths(examined: Examined) -> Iterator[Discovery]:
+    for outcome in examined.run.ranks:
+        if outcome.how in ("signal", "oom", "exit", "not_started"):
+            message = f"rank {outcome.rank} {_how(outcome)}"
+            known = explain(f"{outcome.message}\n{outcome.log}")
+            cause, fix = (known.cause, known.fix) if known and known.kind != "secondary" else ("", "")
+            evidence = _evidence(examined, outcome.rank, "exception", message, outcome.last.frame)
+            yield Discovery("death", message, "", cause, fix, (evidence,))
+
+
+def _how(outcome: RankOutcome) -> str:
+    said = {
+        "signal": f"died of {outcome.signal}",
+        "oom": "was killed by the system's out-of-memory killer",
+        "exit": f"ended itself with status {outcome.exit} before its end",
+        "not_started": "never started",
+    }[outcome.how]
+    return f"{said}: {_line(outcome.message)}" if outcome.message else said
+
+
+def _stalls(examined: Examined) -> Iterator[Discovery]:
+    for outcome in examined.run.ranks:
+        if outcome.how == "stalled":
+            waiting = f" in {outcome.last.collective}" if outcome.last.collective else ""
+            message = f"rank {outcome.rank} stands still{waiting}"
+            evidence = _evidence(examined, outcome.rank, "stall", message, outcome.last.frame)
+            yield Discovery("stall", message, evidence=(evidence,))
+            return
+
+
+def _hidden(examined: Examined) -> Iterator[Discovery]:
+    for outcome in examined.run.ranks:
+        for event in outcome.trace.of(Exit):
+            if event.status == 0 and event.pending:
+                message = f"rank {outcome.rank} calls {event.how}(0) while {event.pending} is in flight"
+                evidence = _evidence(examined, outcome.rank, "exit", message, event.site)
+                cause = "the launcher sees success where there was a failure"
+                yield Discovery("exit", message, "", cause, "let the exception pass, or exit with 1", (evidence,))
+        for race in outcome.trace.of(Race):
+            if not race.waited:
+                message = f"rank {outcome.rank} uses a tensor ({race.op}) before the wait() of the collective on it"
+                evidence = _evidence(examined, outcome.rank, "value", message, race.site)
+                yield Discovery("race", message, "", "", "call wait() on the handle first", (evidence,))
+                return
+
+
+def _silent(examined: Examined) -> Iterator[Discovery]:
+    """What no error tells: only runs that came to their end are compared."""
+    if not examined.completed:
+        return
+    traces = [outcome.trace for outcome in examined.run.ranks]
+    for what, when in (("gradients", ("before_step",)), ("parameters", ("after_wrap", "after_step"))):
+        for desync in desyncs(traces, what, when, ("ddp",)):
+            message = f"{what} differ between the ranks {moment(desync)}: {spoken(desync.names)}"
+            kind = what.removesuffix("s")
+            yield Discovery(what, message, evidence=(Evidence(examined.run.wrap, None, kind, message),))
+            return
+    for trace in traces:
+        reference = trace.last(Reference)
+        found = deviation(reference) if reference and reference.repeatable and not reference.error else None
+        if found:
+            name, difference = found.largest
+            message = f"{found.what} differ from a single process on the full batch: {name} by {difference:.2g}"
+            evidence = Evidence(examined.run.wrap, trace.rank, "reference", message)
+            yield Discovery("reference", message, evidence=(evidence,))
+            return
+    for trace in traces:
+        for event in trace.of(NoGrad):
+            names = [name for name in event.names if name not in event.reference]
+            if names and event.reference:
+                message = f"trainable, but without a gradient at the optimizer's step: {spoken(names)}"
+                evidence = Evidence(examined.run.wrap, trace.rank, "nograd", message)
+                yield Discovery("nograd", message, evidence=(evidence,))
+                return
+
+
+def _evidence(examined: Examined, rank: int, kind: str, message: str, frame: Frame | None) -> Evidence:
+    path, line = (shown(frame.path), frame.line) if frame else ("", 0)
+    return Evidence(examined.run.wrap, rank, kind, message, path, line)
+
+
+def _line(text: str, limit: int = 300) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[:limit] + " ..."

@@ -1,0 +1,125 @@
+"""The witnesses: one file each. An oracle looks at one finding and one run and says what it saw.
+
+A rule names its oracles; any one that fires confirms. An oracle is a module with a function
+`testify(case: Case) -> Opinion`; it is a pure function of the finding and of the traces.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import os
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from ddp_lint.verify.options import RunResult
+from ddp_lint.verify.results import Evidence, Examined
+from ddp_lint.verify.situation import Situation
+from ddp_lint.verify.trace import Event, Frame, Hashes, Lines, Trace
+
+AnyEvent = TypeVar("AnyEvent", bound=Event)
+
+
+@dataclasses.dataclass(frozen=True)
+class Opinion:
+    """`fired`: what proves the hazard. Else `silent` says what was looked at and found in order, or `blind` why the
+    oracle could not look."""
+
+    fired: tuple[Evidence, ...] = ()
+    silent: str = ""
+    blind: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One finding before one run."""
+
+    situation: Situation
+    examined: Examined
+
+    @property
+    def run(self) -> RunResult:
+        return self.examined.run
+
+    @functools.cached_property
+    def traces(self) -> tuple[Trace, ...]:
+        return tuple(outcome.trace for outcome in self.run.ranks)
+
+    @functools.cached_property
+    def sharded(self) -> bool:
+        """Some model of this run is wrapped with FSDP."""
+        return self.run.wrap.startswith("fsdp") or any(
+            event.wrap.startswith("fsdp") for trace in self.traces for event in trace.of(Hashes)
+        )
+
+    @functools.cached_property
+    def counts(self) -> dict[int, int]:
+        """How often each rank ran the finding."""
+        return {
+            trace.rank: max(line_counts(trace, self.situation.path, self.situation.ran), default=0)
+            for trace in self.traces
+        }
+
+    @property
+    def ran(self) -> bool:
+        return any(self.counts.values())
+
+    @property
+    def ran_unequally(self) -> bool:
+        return len(set(self.counts.values())) > 1
+
+    def hit(self, event: Event) -> Frame | None:
+        """The frame of the event that stands on the finding's lines."""
+        at = self.situation
+        return next((frame for frame in event.frames if frame.line in at.lines and real(frame.path) == at.path), None)
+
+    def named(self, event: Event) -> Frame | None:
+        """The frame of the event that stands on any line that the finding names."""
+        return next((frame for frame in event.frames if (real(frame.path), frame.line) in self.situation.named), None)
+
+    def hits(self, kind: type[AnyEvent]) -> Iterator[tuple[int, AnyEvent, Frame]]:
+        """(rank, event, frame) of all events of one class that happened on the finding's lines."""
+        for trace in self.traces:
+            for event in trace.of(kind):
+                frame = self.hit(event)
+                if frame is not None:
+                    yield trace.rank, event, frame
+
+    def speaks_of(self, names: Iterable[str]) -> bool:
+        """The finding's statement holds a word of one of these qualified names: `self.head = ...` and `head.weight`."""
+        return any(part in self.situation.words for name in names for part in name.split(".") if not part.isdigit())
+
+    def evidence(
+        self, kind: str, message: str, *, rank: int | None = None, frame: Frame | None = None, linked: bool = True
+    ) -> Evidence:
+        """`linked` says that place or name ties it to this finding; else it is damage of the run as a whole."""
+        path, line = (frame.path, frame.line) if frame else (self.situation.path, self.situation.finding.span.line)
+        return Evidence(self.run.wrap, rank, kind, message, shown(path), line, linked)
+
+
+def line_counts(trace: Trace, path: str, lines: Iterable[int]) -> Iterator[int]:
+    """How often each of these lines ran on a rank."""
+    last = trace.last(Lines)
+    table = {real(p): counts for p, counts in last.counts.items()}.get(path, {}) if last else {}
+    return (table.get(line, 0) for line in lines)
+
+
+def testify(name: str, case: Case) -> Opinion:
+    """Ask one oracle by its name."""
+    opinion: Opinion = importlib.import_module(f"{__name__}.{name}").testify(case)
+    return opinion
+
+
+@functools.lru_cache(maxsize=4096)
+def real(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def shown(path: str) -> str:
+    """A path as findings show it: relative to the working directory when below it."""
+    try:
+        return pathlib.Path(real(path)).relative_to(os.path.realpath(pathlib.Path.cwd())).as_posix()
+    except ValueError:
+        return path

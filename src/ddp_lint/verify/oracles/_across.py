@@ -1,0 +1,29 @@
+"""Shared by `gradient` and `parameter`: tensors that DDP keeps equal on all ranks, and are not."""
+
+from __future__ import annotations
+
+from ddp_lint.verify.compare import Desync, desyncs, spoken
+from ddp_lint.verify.oracles import Case, Opinion
+from ddp_lint.verify.trace import Hashes
+
+
+def compare(case: Case, what: str, when: tuple[str, ...], wraps: tuple[str, ...] = ("ddp",)) -> Opinion:
+    """Fires at the first moment at which `what` differs between the ranks."""
+    found = next(desyncs(case.traces, what, when, wraps), None)
+    if found:
+        ranks = " and ".join(f"rank {rank}" for rank in found.ranks)
+        text = f"{what} differ between {ranks} {moment(found)}: {spoken(found.names)}"
+        return Opinion((case.evidence(what.removesuffix("s"), text, linked=case.speaks_of(found.names)),))
+    looked = sum(
+        event.what == what and event.when in when and event.wrap in wraps
+        for trace in case.traces[:1]
+        for event in trace.of(Hashes)
+    )
+    if not looked:
+        return Opinion(blind=f"no {what} of a model wrapped with {' or '.join(wraps)} to compare between the ranks")
+    return Opinion(silent=f"{what} were equal on all ranks, compared {looked} times")
+
+
+def moment(desync: Desync) -> str:
+    said = {"before_step": "before", "after_step": "after"}.get(desync.when)
+    return f"{said} optimizer step {desync.step + (said == 'before')}" if said else desync.when.replace("_", " the ")

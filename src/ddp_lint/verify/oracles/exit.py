@@ -1,0 +1,48 @@
+"""Exits that hide a failure: status 0 while an exception is in flight, was swallowed, or while peers still wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddp_lint.verify.oracles import Case, Opinion
+from ddp_lint.verify.results import Evidence
+from ddp_lint.verify.trace import Exit, Raised
+
+
+def testify(case: Case) -> Opinion:
+    fired = [*_exits(case), *_swallowed(case), *_in_threads(case)]
+    if fired:
+        return Opinion(tuple(fired))
+    said = [f"{event.how}({event.status})" for _, event, _ in case.hits(Exit)]
+    if said:
+        return Opinion(silent=f"{said[0]} ended the process with no failure in flight")
+    return Opinion(silent="no failure was hidden from the launcher")
+
+
+def _exits(case: Case) -> Iterator[Evidence]:
+    for rank, event, frame in case.hits(Exit):
+        if event.status == 0 and event.pending:
+            text = f"{event.how}(0) while {event.pending} is in flight: the launcher sees success"
+            yield case.evidence("exit", text, rank=rank, frame=frame)
+
+
+def _swallowed(case: Case) -> Iterator[Evidence]:
+    """The handler ran, and the rank went on to exit with status 0."""
+    for outcome in case.run.ranks:
+        if not case.counts.get(outcome.rank) or outcome.exit != 0:
+            continue
+        for event in outcome.trace.of(Raised):
+            same_place = event.site is not None and any(f.function == case.situation.function for f in event.frames)
+            if event.where == "caught" and same_place:
+                text = f"{event.type}: {event.message} is swallowed here, and the rank exits with status 0"
+                yield case.evidence("exit", text, rank=outcome.rank)
+                return
+
+
+def _in_threads(case: Case) -> Iterator[Evidence]:
+    for outcome in case.run.ranks:
+        for event in outcome.trace.of(Raised):
+            frame = case.named(event)
+            if event.where == "thread" and frame and outcome.exit == 0:
+                text = f"{event.type} ended a thread, and the rank exits with status 0"
+                yield case.evidence("exit", text, rank=outcome.rank, frame=frame)

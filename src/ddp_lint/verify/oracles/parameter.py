@@ -1,0 +1,27 @@
+"""Parameters across ranks: after the wrap and after each step under DDP, before the wrap under FSDP.
+
+DDP broadcasts rank 0's parameters when it wraps; FSDP shards whatever each rank holds, so ranks that start from
+different parameters train a model made of pieces of both. Parameters compared after FSDP's gather prove nothing.
+"""
+
+from __future__ import annotations
+
+from ddp_lint.verify.oracles import Case, Opinion, _across
+from ddp_lint.verify.trace import Call
+
+
+def testify(case: Case) -> Opinion:
+    after = _across.compare(case, "parameters", ("after_wrap", "after_step"))
+    if after.fired or not case.sharded or _synchronised(case):
+        return after
+    before = _across.compare(case, "parameters", ("before_wrap",), ("fsdp1", "fsdp2"))
+    return before if before.fired or after.blind else after
+
+
+def _synchronised(case: Case) -> bool:
+    """FSDP1 was told to broadcast rank 0's parameters."""
+    return any(
+        event.name == "FullyShardedDataParallel" and event.arguments.get("sync_module_states")
+        for trace in case.traces
+        for event in trace.of(Call)
+    )

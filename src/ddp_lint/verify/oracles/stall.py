@@ -1,0 +1,26 @@
+"""A rank that no longer moves: where it stands, and what it waits for."""
+
+from __future__ import annotations
+
+from ddp_lint.verify.match import describe
+from ddp_lint.verify.oracles import Case, Opinion
+from ddp_lint.verify.trace import Collective, Stall
+
+
+def testify(case: Case) -> Opinion:
+    stalls = [(trace, event) for trace in case.traces for event in trace.of(Stall) if event.reason == "timeout"]
+    if not stalls:
+        return Opinion(silent="no rank stood still")
+    for trace, event in stalls:
+        pending = [call for call in trace.of(Collective) if call.n in event.pending]
+        waited_for = f" in {describe(pending[0])}" if pending else ""
+        for waiting in (event, *pending[:1]):
+            frame = case.hit(waiting) or case.named(waiting)
+            if frame is not None:
+                text = f"rank {trace.rank} waits at line {frame.line}{waited_for} since {event.seconds:.0f} s"
+                return Opinion((case.evidence("stall", text, rank=trace.rank, frame=frame),))
+    if case.ran_unequally and not case.run.stimuli:
+        times = ", ".join(f"{count} times on rank {rank}" for rank, count in case.counts.items())
+        text = f"the line ran {times}, and rank {stalls[0][0].rank} waits for its peers"
+        return Opinion((case.evidence("stall", text, linked=False),))
+    return Opinion(blind="a rank stood still elsewhere")

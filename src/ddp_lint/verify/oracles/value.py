@@ -1,0 +1,70 @@
+"""Values that are wrong without an error: read before they were complete, or a shard's taken for the whole."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterator
+
+from ddp_lint.verify.oracles import Case, Opinion
+from ddp_lint.verify.results import Evidence
+from ddp_lint.verify.trace import Frame, Race, Sync, Value
+
+_RELATIVE = 1e-4
+
+
+def testify(case: Case) -> Opinion:
+    fired = [*_races(case), *_disagreements(case)]
+    if fired:
+        return Opinion(tuple(fired))
+    seen = [event for _, event, _ in case.hits(Value)] + [event for _, event, _ in case.hits(Sync)]
+    if not seen:
+        return Opinion(silent="no value was read here before it was complete, nor from a shard")
+    return Opinion(silent="the values read here are those of the whole tensor, the same on all ranks")
+
+
+def _races(case: Case) -> Iterator[Evidence]:
+    """The order of events proves the race; that this time the value was complete already would not disprove it."""
+    hits = list(case.hits(Race))
+    waits = {(rank, event.of): event for rank, event, _ in hits if event.waited}
+    for rank, event, frame in hits:
+        if event.waited:
+            continue
+        later = waits.get((rank, event.of))
+        if event.access == "write":
+            text = f"{event.op} wrote into a tensor that an unfinished collective still works on"
+        elif later and event.before is not None and later.after is not None and _differ(event.before, later.after):
+            text = f"read before wait(): its first element was {event.before:g} then, and {later.after:g} afterwards"
+        else:
+            text = f"{event.op} read a tensor before the wait() of the collective that fills it"
+        yield case.evidence("value", text, rank=rank, frame=frame)
+
+
+def _disagreements(case: Case) -> Iterator[Evidence]:
+    """The k-th value of one place, rank by rank: of shards, or of what the ranks must agree on."""
+    table: dict[tuple[str, int, str, int], dict[int, tuple[float, Frame]]] = collections.defaultdict(dict)
+    times: collections.Counter[tuple[int, str, int, str]] = collections.Counter()
+    for rank, what, number, frame in _numbers(case):
+        key = (frame.path, frame.line, what)
+        table[(*key, times[(rank, *key)])][rank] = (number, frame)
+        times[(rank, *key)] += 1
+    for (_, _, what, _), row in table.items():
+        numbers = {rank: number for rank, (number, _) in row.items()}
+        first = next(iter(numbers.values()))
+        if any(_differ(first, number) for number in numbers.values()):
+            said = ", ".join(f"{number:g} on rank {rank}" for rank, number in numbers.items())
+            yield case.evidence("value", f"{what} is {said}", frame=next(iter(row.values()))[1])
+            return
+
+
+def _numbers(case: Case) -> Iterator[tuple[int, str, float, Frame]]:
+    for rank, event, frame in case.hits(Value):
+        if event.local is not None:
+            yield rank, event.what, event.local, frame
+    for rank, read, frame in case.hits(Sync):
+        if read.value is not None and read.sharded:
+            yield rank, f"the shard's {read.cause}", read.value, frame
+
+
+def _differ(a: float, b: float) -> bool:
+    return not math.isclose(a, b, rel_tol=_RELATIVE, abs_tol=1e-6) and not (math.isnan(a) and math.isnan(b))

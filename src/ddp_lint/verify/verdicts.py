@@ -1,0 +1,227 @@
+"""Evidence becomes verdicts: pure functions of findings and examined runs.
+
+Of one run: *confirmed* when an oracle of the rule fired; *not reached* when no rank ran the finding's lines;
+*refuted* when they ran, every oracle that could look stayed silent, the run came to its end, and the condition that
+the finding hangs on took both values; else *inconclusive*. Over all runs: confirmed in any is confirmed; a run that
+decided nothing keeps the others from refuting; a pass with a stimulus can confirm, and can settle a condition that
+took one value only.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.registry import all_rules
+from ddp_lint.verify import conditions
+from ddp_lint.verify.explain import undecided
+from ddp_lint.verify.oracles import Case, Opinion, testify
+from ddp_lint.verify.results import Evidence, Examined, Judged, Verdict
+from ddp_lint.verify.situation import Situation
+from ddp_lint.verify.spec import STIMULI
+
+#: Oracles of hazards in which the ranks take different ways: a condition seen with one value proves nothing for them.
+_DIVERGENCE = frozenset({"sequence", "stall"})
+#: Oracles whose silence on the plain inputs proves little: numbers overflow with larger ones.
+_NEEDS_STIMULUS = frozenset({"finite"})
+
+#: Oracles that compare with a run without stimuli.
+_PLAIN_ONLY = frozenset({"reference", "identity", "nograd"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Ruling:
+    """The verdict on one finding in one run."""
+
+    case: Case
+    verdict: Verdict
+    reason: str
+    evidence: tuple[Evidence, ...] = ()
+    #: Another pass could decide: the line was not reached, or its condition took one value only.
+    open: bool = False
+
+    @property
+    def linked(self) -> bool:
+        return any(evidence.linked for evidence in self.evidence)
+
+
+def judge(situations: Sequence[Situation], runs: Sequence[Examined]) -> list[Judged]:
+    """The verdict on each finding over all runs, in the findings' order."""
+    table = [_settle([_rule_on(Case(at, examined)) for at in situations]) for examined in runs]
+    return [_over_runs(at, [rulings[n] for rulings in table]) for n, at in enumerate(situations)]
+
+
+def wanted_stimuli(situations: Sequence[Situation], runs: Sequence[Examined]) -> list[tuple[str, ...]]:
+    """The passes, each with its stimuli, that could decide what the plain one left open; none when nothing is open."""
+    rulings = [_rule_on(Case(at, examined)) for at in situations for examined in runs if examined.completed]
+    confirmed = {id(r.case.situation) for r in rulings if r.verdict is Verdict.CONFIRMED}
+    still_open = [r.case.situation for r in rulings if r.open and id(r.case.situation) not in confirmed]
+    passes: list[tuple[str, ...]] = []
+    if any(not _NEEDS_STIMULUS & set(_oracles(at)) for at in still_open):
+        passes += [("seeds", "nan"), ("short",)]
+    if any(_NEEDS_STIMULUS & set(_oracles(at)) for at in still_open):
+        passes.append(("large",))
+    return passes
+
+
+def _rule(at: Situation) -> type[Rule] | None:
+    return all_rules().get(at.finding.code)
+
+
+def _oracles(at: Situation) -> tuple[str, ...]:
+    rule = _rule(at)
+    return rule.oracles if rule else ()
+
+
+def _rule_on(case: Case) -> Ruling:
+    """One finding, one run, nothing else known."""
+    rule = _rule(case.situation)
+    if rule is None or not rule.oracles:
+        return Ruling(case, Verdict.INCONCLUSIVE, "no oracle of `verify` looks for this rule's hazard")
+    stimuli = case.run.stimuli
+    opinions = {name: testify(name, case) for name in rule.oracles if not (stimuli and name in _PLAIN_ONLY)}
+    if rule.needs_cuda and case.run.device == "cpu":
+        reason = undecided("needs-cuda")
+        return Ruling(case, Verdict.INCONCLUSIVE, reason, (case.evidence("backend", reason), *_facts(case)))
+    fired = tuple(e for opinion in opinions.values() for e in opinion.fired if not stimuli or _survives(e))
+    if fired:
+        return Ruling(case, Verdict.CONFIRMED, _first(fired).message, (*fired, *_facts(case)))
+    if not case.ran:
+        return _not_reached(case)
+    return _unconfirmed(case, opinions)
+
+
+def _survives(evidence: Evidence) -> bool:
+    """Under a stimulus a run may hang or drift by the stimulus alone: only what happened at the finding counts."""
+    return evidence.linked or evidence.kind in _NEEDS_STIMULUS
+
+
+def _first(fired: Sequence[Evidence]) -> Evidence:
+    return next((evidence for evidence in fired if evidence.linked), fired[0])
+
+
+def _not_reached(case: Case) -> Ruling:
+    if not case.run.ranks or all(outcome.how == "not_started" for outcome in case.run.ranks):
+        return Ruling(case, Verdict.INCONCLUSIVE, f"the run did not start: {case.run.message}")
+    unmet = conditions.unmet(case)
+    if not case.examined.completed and not case.run.stimuli:
+        reason = f"the line had not run when the run ended ({case.run.message})"
+        return Ruling(case, Verdict.NOT_REACHED, reason, (case.evidence("lines", unmet),))
+    return Ruling(case, Verdict.NOT_REACHED, unmet, (case.evidence("lines", unmet), *_guards(case)), open=True)
+
+
+def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
+    facts = tuple(_facts(case))
+    if not case.examined.completed:
+        reason = f"the line ran, but the run ended early: {case.run.message}"
+        return Ruling(case, Verdict.INCONCLUSIVE, reason, facts)
+    seen = tuple(case.evidence(name, opinion.silent) for name, opinion in opinions.items() if opinion.silent)
+    blind = tuple(case.evidence(name, opinion.blind) for name, opinion in opinions.items() if opinion.blind)
+    if not seen or any(evidence.message in _backend_reasons() for evidence in blind):
+        return Ruling(case, Verdict.INCONCLUSIVE, blind[0].message, (*blind, *facts))
+    divergence = bool(_DIVERGENCE & set(opinions))
+    one_sided = conditions.one_sided(case) if divergence else ""
+    if one_sided:
+        reason = f"{one_sided}; what happens otherwise was not seen"
+        return Ruling(case, Verdict.INCONCLUSIVE, reason, (*seen, *facts), open=True)
+    reason = f"{_times(case)}, and {seen[0].message}"
+    return Ruling(case, Verdict.REFUTED, reason, (*facts, *seen), open=bool(_NEEDS_STIMULUS & set(opinions)))
+
+
+def _backend_reasons() -> frozenset[str]:
+    return frozenset({undecided("placement")})
+
+
+def _settle(rulings: list[Ruling]) -> list[Ruling]:
+    """Damage of the run as a whole is one finding's when nothing else explains it.
+
+    Where a finding of the run is tied to the damage by place or name, the others are not confirmed by the mere
+    presence of damage; where several are tied by nothing, it cannot be told which of them it is.
+    """
+    untied = [r for r in rulings if r.verdict is Verdict.CONFIRMED and not r.linked]
+    tied = [r for r in rulings if r.verdict is Verdict.CONFIRMED and r.linked]
+    rivals = {r.case.situation.finding.code for r in untied}
+    return [_attributed(r, tied, len(rivals)) if r in untied else r for r in rulings]
+
+
+def _attributed(ruling: Ruling, tied: Sequence[Ruling], rivals: int) -> Ruling:
+    damage = ruling.evidence[0]
+    if tied:
+        other = tied[0].case.situation.finding
+        reason = f"{damage.message}, which {other.code} at line {other.span.line} explains already"
+        return dataclasses.replace(ruling, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    if rivals > 1:
+        reason = f"{damage.message}; {rivals} rules would explain it: fix one finding and run again"
+        return dataclasses.replace(ruling, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    return ruling
+
+
+def _over_runs(at: Situation, rulings: Sequence[Ruling]) -> Judged:
+    """One verdict over all wraps and passes."""
+    plain = [r for r in rulings if not r.case.run.stimuli]
+    skewed = [r for r in rulings if r.case.run.stimuli]
+    confirmed = [r for r in rulings if r.verdict is Verdict.CONFIRMED]
+    if confirmed:
+        return Judged(at.finding, Verdict.CONFIRMED, _told(confirmed), _merged(confirmed))
+    if not plain:
+        return Judged(at.finding, Verdict.INCONCLUSIVE, "nothing ran")
+    decided = [*plain, *(r for r in skewed if r.verdict is Verdict.REFUTED)]
+    undecided_runs = [r for r in plain if r.verdict is Verdict.INCONCLUSIVE and not _settled(r, skewed)]
+    if undecided_runs:
+        return Judged(at.finding, Verdict.INCONCLUSIVE, _told(undecided_runs), _merged(plain + skewed))
+    refuted = [r for r in decided if r.verdict is Verdict.REFUTED]
+    if refuted:
+        return Judged(at.finding, Verdict.REFUTED, _told(refuted), _merged(refuted))
+    return Judged(at.finding, Verdict.NOT_REACHED, _told(plain), _merged(plain + skewed))
+
+
+def _settled(ruling: Ruling, skewed: Sequence[Ruling]) -> bool:
+    """A pass with a stimulus saw what the plain one left open."""
+    return ruling.open and any(r.verdict is Verdict.REFUTED for r in skewed)
+
+
+def _told(rulings: Sequence[Ruling]) -> str:
+    """The reason of the first ruling, with the stimulus as its precondition and the wraps that share it."""
+    first = rulings[0]
+    wraps = list(dict.fromkeys(r.case.run.wrap for r in rulings if r.case.run.wrap != "script"))
+    stimuli = first.case.run.stimuli if first.verdict is Verdict.CONFIRMED else ()
+    under = f"under {', '.join(wraps)}: " if wraps else ""
+    when = f" when {' and '.join(STIMULI[name] for name in stimuli)}" if stimuli else ""
+    return f"{under}{first.reason}{when}"
+
+
+def _merged(rulings: Iterable[Ruling]) -> tuple[Evidence, ...]:
+    merged = []
+    for ruling in rulings:
+        stimuli = [STIMULI[name] for name in ruling.case.run.stimuli]
+        if stimuli and ruling.verdict is Verdict.CONFIRMED:
+            merged.append(ruling.case.evidence("stimulus", "with a stimulus: " + " and ".join(stimuli)))
+        merged += ruling.evidence
+    return tuple(dict.fromkeys(merged))
+
+
+def _facts(case: Case) -> Iterator[Evidence]:
+    yield case.evidence("lines", _times(case))
+    yield from _guards(case)
+
+
+def _guards(case: Case) -> Iterator[Evidence]:
+    for rank, message, line in conditions.outcomes(case):
+        evidence = case.evidence("guard", message, rank=rank)
+        yield dataclasses.replace(evidence, line=line)
+
+
+def _times(case: Case) -> str:
+    """`ran 3 times on every rank`, or each rank's count."""
+    counts = collections.Counter(case.counts.values())
+    if len(counts) == 1:
+        (times,) = counts
+        return f"the line ran {_how_often(times)} on each of {len(case.counts)} ranks"
+    each = ", ".join(f"{_how_often(count)} on rank {rank}" for rank, count in sorted(case.counts.items()))
+    return f"the line ran {each}"
+
+
+def _how_often(times: int) -> str:
+    return {0: "not at all", 1: "once", 2: "twice"}.get(times, f"{times} times")
