@@ -93,7 +93,19 @@ class AsyncWorkNotWaited(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = ("async_op", "isend", "irecv")
+    triggers = (
+        "async_op",
+        "isend",
+        "irecv",
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_to_all",
+        "all_to_all_single",
+        "broadcast",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+    )
     oracles = ("value",)
 
     def visit_Call(self, node: cst.Call) -> None:
