@@ -213,13 +213,20 @@ def _attribute(value: ast.expr, method: str, cls: ModuleClass) -> Attribute | No
     written = dotted_ast(value.func)
     maker = canonical(cls.facts.imports.resolve(written) or written)
     if maker in PARAMETER_MAKERS:
-        return Attribute(Role.PARAMETER, maker, value, method, cls.facts)
+        role = Role.BUFFER if is_frozen(value) else Role.PARAMETER
+        return Attribute(role, maker, value, method, cls.facts)
     if maker == "torch.nn.Buffer":
         return Attribute(Role.BUFFER, maker, value, method, cls.facts)
     last = written.rpartition(".")[2]
     if layer_kind(maker) or (last[:1].isupper() and written and not written.startswith("self.")):
         return Attribute(Role.LAYER, maker, value, method, cls.facts)
     return None
+
+
+def is_frozen(call: ast.Call) -> bool:
+    """``nn.Parameter(.., requires_grad=False)``: registered like a parameter, trained like a buffer."""
+    flags = [k.value for k in call.keywords if k.arg == "requires_grad"] or call.args[1:2]
+    return any(isinstance(flag, ast.Constant) and flag.value is False for flag in flags)
 
 
 def _registered(call: ast.Call, method: str, cls: ModuleClass) -> tuple[str, Attribute] | None:
@@ -274,4 +281,6 @@ def uses_of_self(function: ast.FunctionDef, facts: ModuleFacts) -> list[tuple[st
 
 
 def _is_not_training(test: ast.expr) -> bool:
-    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and dotted_ast(test.operand) == "self.training"
+    return (
+        isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and dotted_ast(test.operand) == "self.training"
+    )

@@ -17,11 +17,26 @@ from ddp_lint.tensors.operations import layer_kind, names
 from ddp_lint.tensors.state import Save, State
 from ddp_lint.tensors.values import PYTHON, UNKNOWN, Kind, Value, computed_from, group, join
 
+#: What is read as one piece: a function, or the top level of a file.
+Code = cst.FunctionDef | cst.Module
 Written = Callable[[cst.CSTNode, cst.CSTNode, Value, State], None]
 
 _PYTHON_ANNOTATIONS = {"int", "float", "bool", "str", "bytes"}
 _CONTAINER_ANNOTATIONS = {"list", "List", "Sequence", "Iterable", "tuple", "Tuple"}
-_PYTHON_CALLS = {"len", "int", "float", "bool", "str", "range", "isinstance", "hasattr", "callable", "id", "type", "round"}
+_PYTHON_CALLS = {
+    "len",
+    "int",
+    "float",
+    "bool",
+    "str",
+    "range",
+    "isinstance",
+    "hasattr",
+    "callable",
+    "id",
+    "type",
+    "round",
+}
 _TRANSPARENT_CALLS = {"list", "tuple", "reversed", "sorted", "iter", "next", "set"}
 _PARAMETER_ITERATORS = {"parameters", "named_parameters"}
 _ROLES = {Role.PARAMETER: Kind.PARAMETER, Role.BUFFER: Kind.BUFFER, Role.LAYER: Kind.LAYER}
@@ -33,7 +48,7 @@ class Evaluator:
     def __init__(
         self,
         module: Module,
-        function: cst.FunctionDef,
+        function: Code,
         owner: ModuleClass | None,
         classes: ModuleClasses,
         written: Written,
@@ -50,8 +65,10 @@ class Evaluator:
 
     def arguments(self) -> dict[str, Value]:
         """What the function's arguments are: by annotation, else by what the function does with them."""
-        used = self._used_as_tensors()
         found: dict[str, Value] = {}
+        if isinstance(self._function, cst.Module):
+            return found
+        used = self._used_as_tensors(self._function)
         for param in _parameters(self._function):
             name = param.name.value
             found[name] = self._argument(param, name in used)
@@ -79,10 +96,10 @@ class Evaluator:
             return PYTHON
         return Value(Kind.UNKNOWN, frozenset({next(self._storages)}), inputs=True, argument=name)
 
-    def _used_as_tensors(self) -> set[str]:
+    def _used_as_tensors(self, function: cst.FunctionDef) -> set[str]:
         """Names that the function treats as only tensors can be: `x.shape`, `x.view(..)`, `self.conv(x)`."""
         found: set[str] = set()
-        for node in descendants(self._function.body):
+        for node in descendants(function.body):
             if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
                 attribute = node.attr.value
                 if attribute in names("evidence", "attributes") or attribute in names("evidence", "methods"):
@@ -100,7 +117,8 @@ class Evaluator:
         attribute = self._owner.attribute(name[5:])
         if attribute is None:
             return None
-        return Value(_ROLES[attribute.role], frozenset(), maker=attribute.maker, name=name)
+        kind = _ROLES[attribute.role]
+        return Value(kind, maker=attribute.maker, name="" if kind is Kind.BUFFER else name)
 
     # ---- expressions
 
@@ -153,7 +171,7 @@ class Evaluator:
             return UNKNOWN
         kind = _ROLES[found.role]
         storages = self._storage_of(name, state) if kind is not Kind.LAYER else frozenset()
-        return Value(kind, storages, maker=found.maker, name=name)
+        return Value(kind, storages, maker=found.maker, name="" if kind is Kind.BUFFER else name)
 
     def _storage_of(self, name: str, state: State) -> frozenset[int]:
         """The storage of a parameter or buffer: the same whenever its name is read."""
@@ -317,7 +335,10 @@ class Evaluator:
         if operations.is_factory(qualified):
             return Value(Kind.TENSOR, frozenset({next(self._storages)}), on_host=self._on_host(node))
         if qualified in PARAMETER_MAKERS:
-            return Value(Kind.PARAMETER, frozenset({next(self._storages)}), name=assigned_name(self._module, node))
+            frozen = any(a.keyword is not None and a.keyword.value == "requires_grad" for a in node.args)
+            kind = Kind.BUFFER if frozen else Kind.PARAMETER
+            name = "" if frozen else assigned_name(self._module, node)
+            return Value(kind, frozenset({next(self._storages)}), name=name)
         if layer_kind(qualified):
             return Value(Kind.LAYER, maker=qualified)
         if not operations.is_tensor_function(qualified):
@@ -340,7 +361,9 @@ class Evaluator:
 
     def _layer_call(self, node: cst.Call, layer: Value, operands: list[Value], state: State) -> Value:
         kind = layer_kind(layer.maker)
-        known_tensor = bool(kind) and kind not in names("layers", "tuples") and kind not in names("layers", "containers")
+        known_tensor = (
+            bool(kind) and kind not in names("layers", "tuples") and kind not in names("layers", "containers")
+        )
         first = operands[0] if operands else UNKNOWN
         if kind == "Identity":
             return first

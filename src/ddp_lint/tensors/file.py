@@ -5,23 +5,25 @@ from __future__ import annotations
 import ast
 import functools
 import weakref
+from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
 from ddp_lint.source import Module
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached
+from ddp_lint.tensors.evaluation import Code
 from ddp_lint.tensors.flow import Flow
 
 
 class TensorFile:
     """Classes and functions of one file with what is known of their tensors."""
 
-    _known: weakref.WeakKeyDictionary[Module, TensorFile] = weakref.WeakKeyDictionary()
+    _known: ClassVar[weakref.WeakKeyDictionary[Module, TensorFile]] = weakref.WeakKeyDictionary()
 
     def __init__(self, module: Module) -> None:
         self._module = weakref.proxy(module)
-        self._flows: dict[cst.FunctionDef, Flow] = {}
+        self._flows: dict[Code, Flow] = {}
 
     @classmethod
     def of(cls, module: Module) -> TensorFile:
@@ -34,7 +36,7 @@ class TensorFile:
     @functools.cached_property
     def facts(self) -> ModuleFacts:
         """The `ast` side of the file, from the text in hand."""
-        known = self._module.facts
+        known: ModuleFacts | None = self._module.facts
         if known is not None:
             return known
         try:
@@ -47,19 +49,23 @@ class TensorFile:
     def classes(self) -> ModuleClasses:
         return ModuleClasses(self.facts, self._module.project)
 
-    def owner(self, function: cst.FunctionDef) -> ModuleClass | None:
+    def owner(self, function: Code) -> ModuleClass | None:
         """The `nn.Module` class that a function is a method of, None when it is none's."""
+        if isinstance(function, cst.Module):
+            return None
         parent = self._module.class_of(function)
         direct = parent is not None and self._module.function_of(function) is None
         return self.classes.named(parent.name.value) if direct and parent is not None else None
 
-    def flow(self, function: cst.FunctionDef) -> Flow:
+    def flow(self, function: Code) -> Flow:
         """The reading of a function."""
         if function not in self._flows:
             self._flows[function] = Flow(self._module, function, self.owner(function), self.classes)
         return self._flows[function]
 
-    def reached(self, function: cst.FunctionDef) -> Reached | None:
+    def reached(self, function: Code) -> Reached | None:
         """How `forward` of the function's class comes to it; None when training does not."""
         owner = self.owner(function)
-        return owner.forward_methods.get(function.name.value) if owner is not None else None
+        if owner is None or isinstance(function, cst.Module):
+            return None
+        return owner.forward_methods.get(function.name.value)

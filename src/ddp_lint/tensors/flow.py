@@ -3,6 +3,7 @@ that a tensor is written in place."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import libcst as cst
@@ -10,7 +11,7 @@ import libcst as cst
 from ddp_lint.source import Module, dotted
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
 from ddp_lint.tensors.contexts import turns_off_gradient, without_gradient
-from ddp_lint.tensors.evaluation import Evaluator
+from ddp_lint.tensors.evaluation import Code, Evaluator
 from ddp_lint.tensors.state import State, Write
 from ddp_lint.tensors.values import UNKNOWN, Value
 
@@ -18,11 +19,10 @@ _LOOP_DEPTH = 2  # loops nested deeper are read once: what they carry around sho
 
 
 class Flow:
-    """The reading of one function. `value` says what an expression is, `writes` lists what is written in place."""
+    """The reading of one function, or of a file's top level: `value` says what an expression is, `writes` what is
+    written in place."""
 
-    def __init__(
-        self, module: Module, function: cst.FunctionDef, owner: ModuleClass | None, classes: ModuleClasses
-    ) -> None:
+    def __init__(self, module: Module, function: Code, owner: ModuleClass | None, classes: ModuleClasses) -> None:
         self.function = function
         self.owner = owner
         self._writes: dict[cst.CSTNode, Write] = {}
@@ -30,7 +30,7 @@ class Flow:
         self._loops = 0
         self._evaluator = Evaluator(module, function, owner, classes, self._written)
         state = State(self._evaluator.arguments(), gradient=not without_gradient(module, function))
-        self._run(function.body.body, state)
+        self._run(function.body if isinstance(function, cst.Module) else function.body.body, state)
 
     @property
     def writes(self) -> list[Write]:
@@ -107,7 +107,11 @@ class Flow:
         else:
             name = dotted(target)
             if isinstance(target, cst.Attribute):
-                self._evaluator.value(target.value, state)
+                owner = self._evaluator.value(target.value, state)
+                if target.attr.value == "data" and owner.tensorish:  # `p.data = new`: p is another tensor's from now on
+                    rebound = dataclasses.replace(owner.view(detached=True), storages=frozenset())
+                    self._written(statement, target, rebound, state)
+                    return
             if name:
                 state.names[name] = value
                 for longer in [n for n in state.names if n.startswith(name + ".")]:
@@ -189,4 +193,3 @@ class Flow:
         seen = self._writes.get(node)
         if seen is None or seen.save is None:  # a second time round a loop may find what the first did not
             self._writes[node] = Write(node, target, value, saves[0] if saves else None, state.gradient)
-

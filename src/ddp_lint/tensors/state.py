@@ -53,7 +53,7 @@ class State:
         self.left = not going_on
         merged: dict[str, Value] = {}
         for name in dict.fromkeys(name for s in going_on for name in s.names):
-            merged[name] = join(s.names[name] if name in s.names else UNKNOWN for s in going_on if _bound(name, s))
+            merged[name] = join(s.names.get(name, UNKNOWN) for s in going_on if _bound(name, s))
         self.names = merged
         self.saved = {
             storage: save

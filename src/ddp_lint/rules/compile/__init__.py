@@ -1,0 +1,1 @@
+"""DDP3xx: torch.compile and the host: graph breaks, recompilations, synchronisations."""

@@ -1,0 +1,1 @@
+"""DDP2xx: parameters and what autograd keeps: in-place writes, shared storage, ties."""

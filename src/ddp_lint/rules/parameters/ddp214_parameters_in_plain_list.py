@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.tensors import Kind, ModuleClass, TensorFile
+from ddp_lint.tensors.classes import PARAMETER_MAKERS
+from ddp_lint.tensors.operations import layer_kind
+
+_PLAIN = (cst.List, cst.Tuple, cst.Dict, cst.ListComp, cst.DictComp)
+_REGISTERING = {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+_REGISTERING_METHODS = {"add_module", "register_module", "register_parameter", "setattr"}
+
+
+class ParametersInPlainList(Rule):
+    """Parameters or layers are kept in a plain list and used in forward.
+
+    ## What it does
+
+    Finds `self.layers = [nn.Linear(..), ..]`, a dict or comprehension of such, `self.layers.append(nn.Linear(..))`,
+    and lists of the module's own parameters (`self.weights = [self.a.weight, self.b.weight]`), when `forward` reads the
+    list and nothing registers its elements.
+
+    ## Why it breaks
+
+    A list is invisible to `nn.Module`. New layers in it are in no `parameters()`: no optimizer trains them, `.to()`
+    leaves them on the CPU, DDP does not broadcast them, so rank 0 and rank 1 compute with different random weights. A
+    second reference to a registered parameter goes stale when the wrapper replaces it: FSDP1 raises in forward, FSDP2
+    reads the old tensor, which gets no gradient, without an error (0.01 off a single-process run after two steps;
+    measured on 2 x H200 with NCCL, torch 2.11, and gloo, torch 2.13). Under DDP such a reference is right.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8, bias=False)
+            self.weights = [self.fc.weight]  # <- DDP214
+
+        def forward(self, x):
+            return self.fc(x) + x @ self.weights[0]
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8, bias=False)
+
+        def forward(self, x):
+            return self.fc(x) + x @ self.fc.weight
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## When it is silent
+
+    The elements are registered too: passed to `nn.Sequential`, `nn.ModuleList`, `add_module`, `setattr`. The list is not
+    read in forward. Classes that are no `nn.Module`.
+
+    ## How to confirm
+
+    `ddp-lint verify model.py --wrap fsdp2`: a parameter without a gradient, or the difference from the single-process
+    reference.
+
+    ## Fix safety
+
+    No automatic fix: `nn.ModuleList` or `nn.ParameterList` for new elements, the registered attribute for old ones.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html
+    """
+
+    triggers = ("Parameter", "nn", "weight", "append")
+    requires = ("torch",)
+    oracles = ("nograd", "reference", "exception", "identity")
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        owner = TensorFile.of(self.module).owner(node)
+        if node.name.value != "__init__" or owner is None or "forward" not in owner.methods:
+            return
+        lists: dict[str, cst.CSTNode] = {}
+        for item in descendants(node.body):
+            name = self._filled(item, node)
+            if name is not None and name not in lists:
+                lists[name] = item
+        for name, item in lists.items():
+            if self._read_in_forward(name, node) and not self._registered(name, node):
+                self._report(item, name)
+
+    def _filled(self, node: cst.CSTNode, function: cst.FunctionDef) -> str | None:
+        """The attribute whose plain list this assignment or `append` fills with parameters or layers."""
+        if isinstance(node, cst.Assign) and isinstance(node.value, _PLAIN):
+            name, value = dotted(node.targets[0].target), node.value
+            elements: list[cst.CSTNode] = list(_elements(value))
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "append":
+            name, elements = dotted(node.func.value), [a.value for a in node.args]
+            if not self._starts_as_list(name, function):
+                return None
+        else:
+            return None
+        own = name.startswith("self.") and name.count(".") == 1
+        return name if own and any(self._is_trained(e, function) for e in elements) else None
+
+    def _starts_as_list(self, name: str, function: cst.FunctionDef) -> bool:
+        return any(
+            isinstance(n, cst.Assign) and dotted(n.targets[0].target) == name and isinstance(n.value, cst.List)
+            for n in descendants(function.body)
+        )
+
+    def _is_trained(self, element: cst.CSTNode, function: cst.FunctionDef) -> bool:
+        """Whether an element is a parameter, or a layer that has some."""
+        if isinstance(element, cst.Call):
+            maker = self.module.qualified(element.func)
+            return maker in PARAMETER_MAKERS or layer_kind(maker) in (
+                "Linear",
+                "Conv1d",
+                "Conv2d",
+                "Conv3d",
+                "Embedding",
+            )
+        value = TensorFile.of(self.module).flow(function).value(element)
+        return value.kind is Kind.PARAMETER and bool(value.name)
+
+    def _read_in_forward(self, name: str, function: cst.FunctionDef) -> bool:
+        owner = TensorFile.of(self.module).owner(function)
+        if owner is None:
+            return False
+        from_forward = set(owner.forward_methods)
+        return any(method in from_forward for method in _methods_reading(owner, name[5:]))
+
+    def _registered(self, name: str, function: cst.FunctionDef) -> bool:
+        for node in descendants(function.body):
+            if isinstance(node, cst.Call):
+                called = dotted(node.func).rpartition(".")[2]
+                uses = any(dotted(n) == name for a in node.args for n in (a.value, *descendants(a.value)))
+                if uses and (called in _REGISTERING or called in _REGISTERING_METHODS):
+                    return True
+            if isinstance(node, cst.For) and dotted(node.iter).startswith(name):
+                return True
+        return False
+
+    def _report(self, node: cst.CSTNode, name: str) -> None:
+        self.report(
+            node,
+            f"`{name}` is a plain list: its parameters are invisible to the wrapper; FSDP2 trains without them and no rank "
+            "raises, and layers that are nowhere else stay different on rank 0 and rank 1",
+            help="use nn.ModuleList or nn.ParameterList, or read the registered attribute",
+        )
+
+
+def _elements(value: cst.BaseExpression) -> Iterator[cst.CSTNode]:
+    if isinstance(value, (cst.List, cst.Tuple)) or isinstance(value, cst.Dict):
+        yield from (e.value for e in value.elements)
+    elif isinstance(value, cst.ListComp):
+        yield value.elt
+    elif isinstance(value, cst.DictComp):
+        yield value.value
+
+
+def _methods_reading(owner: ModuleClass, attribute: str) -> Iterator[str]:
+    """Names of the methods that read `self.attribute`."""
+    for name, (_, node) in owner.methods.items():
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Attribute) and inner.attr == attribute and isinstance(inner.ctx, ast.Load):
+                yield name
+                break

@@ -1,0 +1,117 @@
+"""What the rules on in-place writes share: which functions hold one, how a write reads, its out-of-place twin."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
+from ddp_lint.tensors.contexts import evaluation_only, words_of
+from ddp_lint.tensors.operations import writes
+
+_SIGNS = {cst.AddAssign: "+", cst.SubtractAssign: "-", cst.MultiplyAssign: "*", cst.DivideAssign: "/"}
+_COMPLEMENT = re.compile(r"\b1(\.0?)? - |\* 0?\.\d+ \+ .* \* 0?\.\d+")
+_METHODS = {"add_", "sub_", "mul_", "div_", "clamp_", "masked_fill_", "exp_", "sigmoid_", "tanh_", "relu_", "scatter_"}
+
+
+def holds_write(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function writes anything in place: ``x += y``, ``x[i] = y``, ``x.add_(y)``, ``self.relu(x)``."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.AugAssign):
+            return True
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Subscript) for t in node.targets):
+            return True
+        if isinstance(node, ast.Attribute) and writes(node.attr):
+            return True
+    return function.name == "forward"
+
+
+def is_moving_average(module: Module, write: Write, function: Code) -> bool:
+    """Whether a write over ``parameters()`` is an exponential moving average: it mixes two weights that add up to one
+    (``m`` and ``1 - m``), is a `lerp_`, or stands in a function that is named after one."""
+    if not write.value.name.endswith("parameters()"):
+        return False
+    name = "" if isinstance(function, cst.Module) else function.name.value
+    if words_of(name) & {"momentum", "ema", "average", "moving", "teacher", "target"}:
+        return True
+    text = module.code(write.node)
+    return "lerp_(" in text or bool(_COMPLEMENT.search(text))
+
+
+class InPlaceRule(Rule):
+    """A rule on writes to tensors, one call of `check` for each write that training can come by."""
+
+    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    wants: ClassVar[Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None] = staticmethod(holds_write)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._look_into(node)
+
+    def visit_Module(self, node: cst.Module) -> None:
+        self._look_into(node)
+
+    def _look_into(self, node: Code) -> None:
+        tensors = TensorFile.of(self.module)
+        writes_here = tensors.flow(node).writes
+        if not writes_here:
+            return
+        reached = tensors.reached(node)
+        for write in writes_here:
+            if not evaluation_only(self.module, write.node):
+                self.check(write, node, reached)
+
+    def check(self, write: Write, function: Code, reached: Reached | None) -> None:
+        """Look at one write: `reached` says how the module's forward comes to `function`, None when it does not."""
+        raise NotImplementedError
+
+    def flow(self, function: Code) -> Flow:
+        """The reading of a function of this file."""
+        return TensorFile.of(self.module).flow(function)
+
+    def operands(self, write: Write) -> Iterator[cst.CSTNode]:
+        """The expressions that a write takes its new values from."""
+        node = write.node
+        if isinstance(node, (cst.Assign, cst.AugAssign)):
+            yield node.value
+            yield from descendants(node.value)
+        elif isinstance(node, cst.Call):
+            for arg in node.args:
+                yield from (arg.value, *descendants(arg.value))
+
+    def way(self, reached: Reached) -> str:
+        """The chain of methods from `forward`, for a message: '' in `forward` itself."""
+        return f" (reached from `{reached.chain[0]}`)" if reached.chain else ""
+
+    def out_of_place(self, write: Write) -> Fix | None:
+        """``x += y`` as ``x = x + y``, ``x.add_(y)`` as ``x = x.add(y)``; None for writes to a part of a tensor."""
+        edit = self._edit(write)
+        if edit is None:
+            return None
+        # The caller of a function sees what is written to an argument, and may count on it.
+        safe = not write.value.argument
+        applicability = Applicability.SAFE if safe else Applicability.UNSAFE
+        return Fix("write the result to a new tensor", applicability, (edit,))
+
+    def _edit(self, write: Write) -> Edit | None:
+        node, target = write.node, dotted(write.target)
+        if not target or "." in target:
+            return None
+        if isinstance(node, cst.AugAssign) and type(node.operator) in _SIGNS:
+            value = self.module.tree.code_for_node(node.value)
+            if isinstance(node.value, (cst.BinaryOperation, cst.IfExp, cst.BooleanOperation, cst.Comparison)):
+                value = value if node.value.lpar else f"({value})"
+            return Edit(self.module.span(node), f"{target} = {target} {_SIGNS[type(node.operator)]} {value}")
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _METHODS:
+            if not isinstance(self.module.parent(node), cst.Expr):
+                return None
+            plain = node.with_changes(func=node.func.with_changes(attr=cst.Name(node.func.attr.value[:-1])))
+            return Edit(self.module.span(node), f"{target} = {self.module.tree.code_for_node(plain)}")
+        return None
