@@ -56,13 +56,13 @@ def result(finding: Finding) -> dict[str, Any]:
         "ruleId": finding.code,
         "level": _LEVEL[finding.confidence],
         "message": {"text": text},
-        "locations": [_location(finding.span)],
+        "locations": [location(finding.span)],
         "partialFingerprints": {FINGERPRINT: finding.fingerprint},
         "properties": {"confidence": finding.confidence.value},
     }
     if finding.labels:
         out["relatedLocations"] = [
-            {"id": n, **_location(label.span, label.message)} for n, label in enumerate(finding.labels, 1)
+            {"id": n, **location(label.span, label.message)} for n, label in enumerate(finding.labels, 1)
         ]
     if threads := [_thread(trace) for trace in finding.witness if trace.steps]:
         out["codeFlows"] = [{"threadFlows": threads}]
@@ -111,7 +111,8 @@ def _region(span: Span) -> dict[str, int]:
     }
 
 
-def _location(span: Span, message: str = "") -> dict[str, Any]:
+def location(span: Span, message: str = "") -> dict[str, Any]:
+    """A span as SARIF has it."""
     physical = {"artifactLocation": _artifact(span.path), "region": _region(span)}
     return {"physicalLocation": physical, **({"message": {"text": message}} if message else {})}
 
@@ -121,7 +122,7 @@ def _thread(trace: RankTrace) -> dict[str, Any]:
 
 
 def _step(number: int, step: Label) -> dict[str, Any]:
-    return {"executionOrder": number, "location": _location(step.span, step.message)}
+    return {"executionOrder": number, "location": location(step.span, step.message)}
 
 
 def _fix(fix: Fix) -> dict[str, Any]:
