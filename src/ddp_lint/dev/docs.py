@@ -97,7 +97,9 @@ def output_of(command: str, folder: pathlib.Path) -> str:
         result = CliRunner(env={"NO_COLOR": "1", "FORCE_COLOR": ""}).invoke(main, shlex.split(call)[1:])
     if result.exit_code not in (0, 1, 2) or (result.exception and not isinstance(result.exception, SystemExit)):
         raise RuntimeError(f"{command}: {result.exception or result.output}")
-    lines = result.output.rstrip("\n").split("\n")
+    if str(folder.parents[1]) in result.stdout:
+        raise RuntimeError(f"`{command}` prints where this checkout lies: {result.stdout}")
+    lines = result.stdout.rstrip("\n").split("\n")
     kept = lines[: int(head)] if head else lines
     return "".join(f"{line}\n" for line in [*kept, *(["..."] if len(kept) < len(lines) else [])])
 

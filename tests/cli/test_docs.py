@@ -1,0 +1,105 @@
+"""Generated documentation is fresh, no page is left half written, and the scaffold makes a rule that works."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from ddp_lint.cli.check import check
+from ddp_lint.dev import checkout
+from ddp_lint.dev.docs import stale
+from ddp_lint.dev.scaffold import FILL_IN, ScaffoldError, new_rule
+from ddp_lint.rules.registry import all_rules, documented
+
+ROOT = checkout()
+
+
+def test_docs_are_fresh() -> None:
+    files = [path.relative_to(ROOT).as_posix() for path in stale(ROOT)]
+    assert not files, f"stale: {files}; run `ddp-lint dev docs`"
+
+
+@pytest.mark.parametrize("code", all_rules())
+def test_nothing_is_left_to_fill_in(code: str) -> None:
+    source = pathlib.Path(sys.modules[all_rules()[code].__module__].__file__ or "").read_text(encoding="utf-8")
+    left = [f"line {n}: {line.strip()}" for n, line in enumerate(source.splitlines(), 1) if FILL_IN in line]
+    assert not left, "\n".join(left)
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    documents = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    broken = [
+        f"{document.relative_to(ROOT)}: {target}"
+        for document in documents
+        for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", document.read_text(encoding="utf-8"))
+        if not (document.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_commands_in_documents_have_options_that_exist() -> None:
+    known = {opt for parameter in check.params for opt in (*parameter.opts, *parameter.secondary_opts)}
+    for document in (ROOT / "docs").glob("*.md"):
+        for command in re.findall(r"ddp-lint check [^`\n]*", document.read_text(encoding="utf-8")):
+            assert set(re.findall(r"(?<=\s)--[a-z-]+", command)) <= known | {"--nproc"}, f"{document.name}: {command}"
+
+
+# ---- the scaffold
+
+
+@pytest.fixture
+def copy(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A checkout of its own, without the other rules' fixtures."""
+    ignore = shutil.ignore_patterns("__pycache__", "fixtures", "golden")
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=ignore)
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "tests" / "fixtures").mkdir()
+    return tmp_path
+
+
+def test_a_new_rule_works_and_says_what_is_to_be_filled_in(copy: pathlib.Path) -> None:
+    files = new_rule(copy, "DDP7xx", "seed-set-on-one-rank", "torch.manual_seed", "data")
+    code = f"DDP{files[0].name[3:6]}"
+    assert code not in documented()
+    assert [file.relative_to(copy).as_posix() for file in files] == [
+        f"src/ddp_lint/rules/data/{code.lower()}_seed_set_on_one_rank.py",
+        f"tests/fixtures/data/{code}.py",
+    ]
+    env = {**os.environ, "PYTHONPATH": str(copy / "src")}
+    run = lambda *args: subprocess.run(  # noqa: E731
+        [sys.executable, "-m", *args], cwd=copy, env=env, capture_output=True, text=True, check=False
+    )
+    structure = run("pytest", "tests/test_fixtures.py", "tests/test_rule_pages.py", "-k", f"{code} and not launch")
+    assert structure.returncode == 0, structure.stdout
+    unfilled = run("pytest", "tests/cli/test_docs.py", "-k", f"fill_in and {code}")
+    assert unfilled.returncode == 1
+    assert f"{FILL_IN}: one line that says what breaks" in unfilled.stdout
+    assert (
+        run("ruff", "check", "--isolated", "--select", "E,F,I", "--line-length", "120", str(files[0])).returncode == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "slug", "call", "family", "said"),
+    [
+        ("DDP601", "a-b", "torch.x", None, "DDP601 is taken by forward-bypasses-wrapper; DDP6xx stands for"),
+        ("DDP6", "a-b", "torch.x", None, "'DDP6' is no code"),
+        ("DDP6xx", "Loud", "torch.x", None, "'Loud' is no slug"),
+        ("DDP6xx", "forward-bypasses-wrapper", "torch.x", None, "there is a rule called forward-bypasses-wrapper"),
+        ("DDP6xx", "a-b", "barrier", None, "'barrier' is no full name of an API"),
+        ("DDP2xx", "a-b", "torch.x", None, "say with --family"),
+    ],
+)
+def test_what_the_scaffold_refuses(
+    tmp_path: pathlib.Path, code: str, slug: str, call: str, family: str | None, said: str
+) -> None:
+    with pytest.raises(ScaffoldError, match=re.escape(said)):
+        new_rule(tmp_path, code, slug, call, family)
+    assert not list(tmp_path.iterdir())
