@@ -1,0 +1,151 @@
+"""`ddp-lint verify`: run the target on two ranks and prove each finding."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ddp_lint.cli.console import FAILED, INTERRUPTED, fail, say, wants_color, write
+from ddp_lint.config import ConfigError, Configuration, Overrides
+from ddp_lint.output import Sources
+from ddp_lint.verify.options import WRAPS, Options, UsageError
+from ddp_lint.verify.report import FORMATS, render
+
+#: torchrun's own options that are handed on as they are.
+_LAUNCHER = ("nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
+
+
+def _wraps(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    chosen = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    unknown = [wrap for wrap in chosen if wrap not in WRAPS]
+    if unknown or not chosen:
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(WRAPS)}" if unknown else "name at least one")
+    return chosen
+
+
+def _launcher_options(command: Any) -> Any:
+    for name in reversed(_LAUNCHER):
+        flag = name.replace("_", "-")
+        command = click.option(f"--{flag}", name, metavar="VALUE", help=f"torchrun's --{flag}.")(command)
+    return command
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("target")
+@click.argument("script_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS]")
+@click.option(
+    "--nproc", "--nproc-per-node", type=click.IntRange(1), default=2, show_default=True, help="Ranks on this machine."
+)
+@click.option(
+    "--wrap",
+    "wraps",
+    default="ddp,fsdp2",
+    callback=_wraps,
+    show_default=True,
+    metavar="LIST",
+    help=f"How models are wrapped, of {', '.join(WRAPS)}.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cuda", "cpu"]),
+    default="auto",
+    show_default=True,
+    help="auto: CUDA when there is a GPU for each rank.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(2),
+    help="Training steps of a model. Some damage shows only in the second.  [default: 3]",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1),
+    default=20.0,
+    show_default=True,
+    help="Seconds without progress after which a rank counts as stuck.",
+)
+@click.option("--entry", default="", metavar="FUNCTION", help="The function of TARGET that returns (module, inputs).")
+@click.option(
+    "--select", multiple=True, metavar="CODES", help="Prove these codes, prefixes or slugs only (comma-separated)."
+)
+@click.option("--preview/--no-preview", default=None, help="Also look for what is off by default.")
+@click.option("--output-format", type=click.Choice(FORMATS), default="full", show_default=True)
+@click.option(
+    "-o", "--output-file", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="Write the report there."
+)
+@click.option(
+    "--keep-traces",
+    type=click.Path(file_okay=False, path_type=pathlib.Path),
+    metavar="DIR",
+    help="Keep what each rank recorded in DIR.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@_launcher_options
+def verify(target: str, script_args: tuple[str, ...], **given: Any) -> None:
+    """Run TARGET under torchrun and say for each finding whether it is confirmed, refuted, not reached or inconclusive.
+
+    TARGET is a file with models, module:Class, or a training script, whose own arguments follow after --.
+
+    Exit status: 0 every run came to its end and nothing was confirmed or discovered; 1 something was, or a run died or
+    hung; 2 it could not be run.
+    """
+    try:
+        sys.exit(_run(target, script_args, given))
+    except (ConfigError, UsageError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        say("error: interrupted")
+        sys.exit(INTERRUPTED)
+
+
+def _run(target: str, script_args: tuple[str, ...], given: dict[str, Any]) -> int:
+    """The whole of it; the exit status. Raises ConfigError and UsageError."""
+    from ddp_lint.verify.session import verify as run
+
+    _need_torch()
+    options = Options(
+        nproc=given["nproc"],
+        wraps=given["wraps"],
+        device=given["device"],
+        steps=given["steps"] or 0,
+        timeout=given["timeout"],
+        entry=given["entry"],
+        arguments=script_args,
+        launcher=tuple(f"--{name.replace('_', '-')}={given[name]}" for name in _LAUNCHER if given[name] is not None),
+        traces=given["keep_traces"],
+    )
+    select = tuple(part.strip() for value in given["select"] for part in value.split(",") if part.strip())
+    configuration = Configuration(Overrides(select=select or None, preview=given["preview"]))
+    place = pathlib.Path(target)
+    settings = configuration.of((place.parent if place.suffix else pathlib.Path()).resolve())
+    sources = Sources()
+    verification = run(target, options, settings, sources, _progress(given["quiet"]))
+    color = given["output_file"] is None and wants_color(given["color"], sys.stdout)
+    write(render(verification, given["output_format"], sources, color), given["output_file"])
+    interrupted = any(examined.run.outcome == "interrupted" for examined in verification.runs)
+    return INTERRUPTED if interrupted else verification.exit_code
+
+
+def _need_torch() -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is None:
+        say("error: verify runs the target with torch, which is not installed here: pip install 'ddp-lint[verify]'")
+        sys.exit(FAILED)
+
+
+def _progress(quiet: bool) -> Callable[[str], None]:
+    """What is being done, with the seconds since the start, on standard error: the report goes to standard output."""
+    started = time.monotonic()
+
+    def progress(text: str) -> None:
+        if not quiet:
+            say(f"[{time.monotonic() - started:5.1f} s] {text}")
+
+    return progress

@@ -1,0 +1,17 @@
+"""A verification as text: one file a format, each with `render(verification, sources, color) -> str`."""
+
+from __future__ import annotations
+
+import importlib
+
+from ddp_lint.output import Sources
+from ddp_lint.verify.results import Verification
+
+FORMATS = ("full", "json", "sarif", "html")
+
+
+def render(verification: Verification, output_format: str, sources: Sources, color: bool = False) -> str:
+    """The verification in one of FORMATS; ends with a newline."""
+    module = importlib.import_module(f"{__name__}.{output_format}")
+    text: str = module.render(verification, sources, color)
+    return text

@@ -1,0 +1,128 @@
+"""The format for people: each finding with its source, verdict and evidence; what was discovered; the runs.
+
+DDP201 parameter-written-in-forward: ...
+  --> model.py:14:9
+   |
+14 |         self.fc.weight.data.mul_(0.9)
+   |         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+   |
+confirmed: under fsdp2: ...
+  fsdp2  rank 0  write  line 14  mul_ wrote fc.weight into the copy that FSDP gathers ...
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+from ddp_lint.output import Sources
+from ddp_lint.output.full import excerpt, headline
+from ddp_lint.output.style import Style
+from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict, Verification
+
+
+def render(verification: Verification, sources: Sources, color: bool) -> str:
+    style = Style(color)
+    blocks = [_finding(judged, sources, style) for judged in verification.findings]
+    if verification.discovered:
+        blocks.append([style.bold("Discovered by running, without a static finding")])
+        blocks += [_discovery(discovery, style) for discovery in verification.discovered]
+    blocks.append(_table(verification.runs, style))
+    blocks.append([_summary(verification)])
+    return "\n".join("".join(f"{row.rstrip()}\n" for row in block) for block in blocks)
+
+
+def _finding(judged: Judged, sources: Sources, style: Style) -> list[str]:
+    finding = judged.finding
+    rows = [headline(finding, style), *excerpt(finding, sources, style)]
+    rows.append(f"{_painted(judged.verdict, style)}: {judged.reason}")
+    rows += _evidence(judged.evidence, finding.span.path, style)
+    if finding.help and judged.verdict is not Verdict.REFUTED:
+        rows.append(f"{style.cyan('help')}: {finding.help}")
+    return rows
+
+
+def _painted(verdict: Verdict, style: Style) -> str:
+    paint = {Verdict.CONFIRMED: style.red, Verdict.REFUTED: style.green, Verdict.INCONCLUSIVE: style.yellow}
+    return paint.get(verdict, style.bold)(verdict.value)
+
+
+def _evidence(evidence: Sequence[Evidence], path: str, style: Style) -> list[str]:
+    """One line each, in columns: wrap, rank, kind, place, what was seen."""
+    cells = [
+        (
+            one.wrap,
+            "" if one.rank is None else f"rank {one.rank}",
+            one.kind,
+            "" if not one.line else f"line {one.line}" if one.path == path else f"{one.path}:{one.line}",
+        )
+        for one in evidence
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)] if cells else []
+    rows = []
+    for one, row in zip(evidence, cells, strict=True):
+        head = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width)
+        rows.append(f"  {style.blue(head)}  {one.message}")
+    return rows
+
+
+def _discovery(discovery: Discovery, style: Style) -> list[str]:
+    head = f"{discovery.code} " if discovery.code else ""
+    rows = [f"{style.red(head + discovery.kind)}: {style.bold(discovery.message)}"]
+    rows += [f"  {style.blue(_place(one))}" for one in discovery.evidence if one.line]
+    if discovery.cause:
+        rows.append(f"{style.cyan('cause')}: {discovery.cause}")
+    if discovery.fix:
+        rows.append(f"{style.cyan('help')}: {discovery.fix}")
+    return rows
+
+
+def _place(evidence: Evidence) -> str:
+    rank = "" if evidence.rank is None else f" rank {evidence.rank}"
+    return f"{evidence.wrap}{rank}  {evidence.path}:{evidence.line}"
+
+
+def _table(runs: Sequence[Examined], style: Style) -> list[str]:
+    """A line for each run: wrap, outcome, seconds, the first mismatch or how the ranks ended."""
+    several = len({examined.run.model for examined in runs}) > 1
+    names = [run_name(examined, several) for examined in runs]
+    wide = max((len(name) for name in names), default=4)
+    rows = [style.bold(f"{'run'.ljust(wide)}  outcome    seconds  first mismatch")] if runs else []
+    for name, examined in zip(names, runs, strict=True):
+        run = examined.run
+        paint = style.green if examined.completed else style.red
+        first = str(examined.mismatches[0]) if examined.mismatches else "none" if examined.completed else run.message
+        rows.append(f"{name.ljust(wide)}  {paint(run.outcome.ljust(9))}  {run.seconds:7.1f}  {first}")
+        if not examined.completed and not run.stimuli:
+            rows += [f"{' ' * wide}  {line}" for line in _ends(examined)]
+    return rows
+
+
+def run_name(examined: Examined, several: bool) -> str:
+    """`ddp`, `Net ddp` where there are several models, `ddp (seeds, nan)` with stimuli."""
+    run = examined.run
+    name = f"{run.model} {run.wrap}" if several else run.wrap
+    return f"{name} ({', '.join(run.stimuli)})" if run.stimuli else name
+
+
+def _ends(examined: Examined) -> list[str]:
+    ends = []
+    for outcome in examined.run.ranks:
+        last = outcome.last
+        at = f", last line {last.frame.line} of {last.frame.function}" if last.frame else ""
+        call = f", last collective {last.collective}" if last.collective else ""
+        module = f", in {last.module}" if last.module else ""
+        message = f" ({' '.join(outcome.message.split())[:160]})" if outcome.message else ""
+        ends.append(f"rank {outcome.rank}: {outcome.how}{message}{at}{module}{call}")
+    return ends
+
+
+def _summary(verification: Verification) -> str:
+    counts = collections.Counter(judged.verdict for judged in verification.findings)
+    said = [f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]] or ["no findings"]
+    if verification.discovered:
+        said.append(f"{len(verification.discovered)} discovered")
+    where = verification.environment
+    return (
+        f"{', '.join(said)}; {where['nproc']} ranks on {where['backend']} ({where['device']}, torch {where['torch']})"
+    )

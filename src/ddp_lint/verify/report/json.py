@@ -1,0 +1,96 @@
+"""The machine-readable contract: findings as in `check`, with verdict and evidence; discoveries; runs, rank by rank."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ddp_lint import __version__
+from ddp_lint.output import Sources
+from ddp_lint.output.json import as_dict
+from ddp_lint.verify.options import Last, RankOutcome
+from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verification
+
+
+def render(verification: Verification, sources: Sources, color: bool) -> str:
+    return json.dumps(document(verification), indent=2, ensure_ascii=False) + "\n"
+
+
+def document(verification: Verification) -> dict[str, Any]:
+    """The whole contract as plain values."""
+    return {
+        "version": __version__,
+        "target": verification.target,
+        "environment": dict(verification.environment),
+        "findings": [_finding(judged) for judged in verification.findings],
+        "discovered": [_discovery(discovery) for discovery in verification.discovered],
+        "runs": [_run(examined) for examined in verification.runs],
+    }
+
+
+def _finding(judged: Judged) -> dict[str, Any]:
+    return {
+        **as_dict(judged.finding),
+        "verdict": judged.verdict.value,
+        "reason": judged.reason,
+        "evidence": [_evidence(evidence) for evidence in judged.evidence],
+    }
+
+
+def _evidence(evidence: Evidence) -> dict[str, Any]:
+    return {
+        "wrap": evidence.wrap,
+        "rank": evidence.rank,
+        "kind": evidence.kind,
+        "message": evidence.message,
+        "path": evidence.path,
+        "line": evidence.line,
+    }
+
+
+def _discovery(discovery: Discovery) -> dict[str, Any]:
+    return {
+        "kind": discovery.kind,
+        "code": discovery.code,
+        "message": discovery.message,
+        "cause": discovery.cause,
+        "fix": discovery.fix,
+        "evidence": [_evidence(evidence) for evidence in discovery.evidence],
+    }
+
+
+def _run(examined: Examined) -> dict[str, Any]:
+    run = examined.run
+    return {
+        "wrap": run.wrap,
+        "model": run.model,
+        "stimuli": list(run.stimuli),
+        "outcome": run.outcome,
+        "message": run.message,
+        "seconds": round(run.seconds, 3),
+        "mismatch": str(examined.mismatches[0]) if examined.mismatches else None,
+        "ranks": [_rank(outcome) for outcome in run.ranks],
+    }
+
+
+def _rank(outcome: RankOutcome) -> dict[str, Any]:
+    return {
+        "rank": outcome.rank,
+        "how": outcome.how,
+        "exit": outcome.exit,
+        "signal": outcome.signal,
+        "message": outcome.message,
+        "last": _last(outcome.last),
+    }
+
+
+def _last(last: Last) -> dict[str, Any]:
+    frame = last.frame
+    return {
+        "collective": last.collective,
+        "module": last.module,
+        "path": shown(frame.path) if frame else "",
+        "line": frame.line if frame else 0,
+        "function": frame.function if frame else "",
+    }

@@ -1,0 +1,103 @@
+"""One `ddp-lint verify` from target to verdicts: lint, run, examine, judge, run again what a stimulus could settle."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+
+from ddp_lint.config import Settings
+from ddp_lint.engine.runner import check_paths
+from ddp_lint.findings import Finding
+from ddp_lint.output import Sources
+from ddp_lint.project import Project
+from ddp_lint.rules.registry import all_rules
+from ddp_lint.verify import launch
+from ddp_lint.verify.discovery import discover
+from ddp_lint.verify.examine import examine
+from ddp_lint.verify.options import Options, RunResult
+from ddp_lint.verify.results import Examined, Verification
+from ddp_lint.verify.situation import Situation, situation, watch
+from ddp_lint.verify.target import Target, resolve
+from ddp_lint.verify.verdicts import judge, wanted_stimuli
+
+Progress = Callable[[str], None]
+#: A pass with a stimulus may hang by the stimulus alone: it gets no more than this without progress.
+_STIMULUS_TIMEOUT = 8.0
+#: Files of the project that are linted besides the target: more are another program.
+_MOST_FILES = 2000
+
+
+def verify(text: str, options: Options, settings: Settings, sources: Sources, progress: Progress) -> Verification:
+    """Everything that the runs say about a target. Raises UsageError when it cannot be run."""
+    target = resolve(text, options)
+    findings = lint(target, settings)
+    progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
+    situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
+    runs = _runs(target, options, situations, progress)
+    judged = judge(situations, runs)
+    return Verification(text, _environment(options, runs), tuple(judged), tuple(discover(runs, judged)), tuple(runs))
+
+
+def lint(target: Target, settings: Settings) -> list[Finding]:
+    """The findings in the target and in the files of the project that it imports, without those of the tool itself."""
+    files = imported_files(target.path, Project(settings.root))
+    known = all_rules()
+    return [finding for finding in check_paths(files, settings).findings if finding.code in known]
+
+
+def imported_files(path: pathlib.Path, project: Project) -> list[pathlib.Path]:
+    """A file and the project's files that it imports, directly or not, the nearest first."""
+    found = {path: None}
+    queue = collections.deque([path])
+    while queue and len(found) < _MOST_FILES:
+        facts = project.facts_of(queue.popleft())
+        if facts is None:
+            continue
+        for name in (*facts.imports.names.values(), *facts.imports.stars):
+            file = _file_of(name, project)
+            if file is not None and file not in found:
+                found[file] = None
+                queue.append(file)
+    return list(found)
+
+
+def _file_of(name: str, project: Project) -> pathlib.Path | None:
+    """The project's file that holds a dotted name: its longest prefix that is a module."""
+    while name:
+        file = project.find(name)
+        if file is not None:
+            return file
+        name = name.rpartition(".")[0]
+    return None
+
+
+def _runs(target: Target, options: Options, at: Sequence[Situation], progress: Progress) -> list[Examined]:
+    plan = launch.probe(target, options, progress=progress)
+    for reason in plan.skipped.values():
+        progress(f"left out: {reason}")
+    watched = watch(at, graph_breaks=any("graph_break" in all_rules()[s.finding.code].oracles for s in at))
+
+    def one_pass(chosen: Options, stimuli: tuple[str, ...]) -> list[Examined]:
+        results = launch.run(target, chosen, watched, stimuli=stimuli, plan=plan, progress=progress)
+        return [examine(result) for result in results]
+
+    runs = one_pass(options, ())
+    for stimuli in wanted_stimuli(at, runs):
+        if any(examined.run.outcome == "interrupted" for examined in runs):
+            break
+        timeout = min(options.timeout, _STIMULUS_TIMEOUT)
+        runs += one_pass(dataclasses.replace(options, wraps=options.wraps[:1], timeout=timeout), stimuli)
+    return runs
+
+
+def _environment(options: Options, runs: Sequence[Examined]) -> dict[str, object]:
+    run: RunResult | None = runs[0].run if runs else None
+    return {
+        "torch": run.torch if run else "",
+        "device": run.device if run else options.device,
+        "backend": run.backend if run else "",
+        "nproc": options.nproc,
+        "wraps": list(dict.fromkeys(examined.run.wrap for examined in runs)),
+    }
