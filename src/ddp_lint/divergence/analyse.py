@@ -1,0 +1,211 @@
+"""From a file to its partings."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import weakref
+from collections.abc import Iterator
+
+from ddp_lint.config import Settings
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence import worlds
+from ddp_lint.divergence.build import build
+from ddp_lint.divergence.compare import Comparison, Difference, TooLong, varies_of
+from ddp_lint.divergence.frame import Frame, span_of
+from ddp_lint.divergence.partings import Parting
+from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.resolve import children
+from ddp_lint.divergence.statements import run
+from ddp_lint.divergence.summaries import Summaries
+from ddp_lint.divergence.values import unknown
+from ddp_lint.divergence.witness import parting_of, wrong_roots
+from ddp_lint.divergence.words import Node, Projection, TooLarge, Words, streams_of
+from ddp_lint.findings import Span
+from ddp_lint.project import Project
+from ddp_lint.project.project import ModuleFacts
+
+#: Trees of other files that are kept: beyond it the summaries start anew.
+_KEPT_MODULES = 600
+
+_summaries: weakref.WeakKeyDictionary[Project, Summaries] = weakref.WeakKeyDictionary()
+_results: weakref.WeakKeyDictionary[Project, dict[str, Result]] = weakref.WeakKeyDictionary()
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What the analysis found in one file, and what it had to leave out."""
+
+    partings: tuple[Parting, ...]
+    #: Functions beyond the bound, as (line, name).
+    skipped: tuple[tuple[int, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Root:
+    """A function that is analysed for its own sake: the place where the ranks are together at its start."""
+
+    name: str
+    node: ast.AST
+    function: FunctionRef | None
+    #: Set for a base class's method seen from a class of this file: only letters in this class count.
+    seen_from: ClassRef | None = None
+
+
+def analyse(facts: ModuleFacts, project: Project, settings: Settings) -> tuple[Parting, ...]:
+    """The partings of a file, by line. Made once per file and project."""
+    return result_of(facts, project).partings
+
+
+def result_of(facts: ModuleFacts, project: Project) -> Result:
+    results = _results.setdefault(project, {})
+    key = f"{facts.file.path}:{hash(facts.file.text)}"
+    if key not in results:
+        results[key] = _analyse(facts, summaries_of(project))
+    return results[key]
+
+
+def summaries_of(project: Project) -> Summaries:
+    found = _summaries.get(project)
+    if found is None or found.modules_read > _KEPT_MODULES:
+        found = _summaries[project] = Summaries(project)
+    return found
+
+
+def _analyse(facts: ModuleFacts, summaries: Summaries) -> Result:
+    found: dict[object, Parting] = {}
+    skipped: list[tuple[int, str]] = []
+    for root in roots(facts, summaries):
+        try:
+            for parting in _partings(root, facts, summaries):
+                found.setdefault((parting.kind, parting.span), parting)
+        except (TooLarge, TooLong, RecursionError):
+            skipped.append((getattr(root.node, "lineno", 1), root.name))
+    partings = sorted(found.values(), key=lambda parting: (parting.span, parting.kind))
+    return Result(tuple(partings), tuple(skipped))
+
+
+# ---- roots
+
+
+def roots(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
+    """The module's own statements, every function, and base-class methods that run this file's hooks."""
+    if any(not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)) for node in facts.tree.body):
+        yield Root("the module", facts.tree, None)
+    stack: list[tuple[ast.AST, ClassRef | None, str]] = [(facts.tree, None, "")]
+    while stack:
+        node, owner, prefix = stack.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                class_ = summaries.linker.class_ref(child, facts)
+                stack.append((child, class_, f"{child.name}."))
+                yield from _hooked(class_, facts, summaries)
+            elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                stack.append((child, None, f"{prefix}{child.name}."))
+                if _can_part(child):
+                    yield Root(prefix + child.name, child, _as_root(child, facts, owner))
+            elif isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+                stack.append((child, owner, prefix))
+
+
+def _can_part(node: ast.AST) -> bool:
+    """Is there anything that could make ranks do different things, and a call?"""
+    called = parted = bool(getattr(node, "decorator_list", None))
+    for child in children(node):
+        called = called or isinstance(child, ast.Call)
+        parted = parted or isinstance(
+            child, (ast.If, ast.For, ast.While, ast.Try, ast.With, ast.IfExp, ast.BoolOp, ast.AsyncFor, ast.AsyncWith, ast.Match, ast.comprehension, ast.keyword)
+        )
+        if called and parted:
+            return True
+    return False
+
+
+def _as_root(node: ast.FunctionDef | ast.AsyncFunctionDef, facts: ModuleFacts, owner: ClassRef | None) -> FunctionRef:
+    receiver = None
+    if owner is not None and node.args.args:
+        receiver = unknown(("object", owner.node.name), ref.Instance(owner))
+    return FunctionRef(node, facts, owner, receiver, owner, bare=True)
+
+
+def _hooked(of: ClassRef, facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
+    """Inherited methods that call what this class defines."""
+    own = set(summaries.linker.members(of))
+    seen = set(own)
+    for base in summaries.linker.linearised(of)[0][1:]:
+        for name, node in summaries.linker.members(base).items():
+            if name in seen:
+                continue
+            seen.add(name)
+            if _calls_any(node, own):
+                receiver = unknown(("object", of.node.name), ref.Instance(of))
+                function = FunctionRef(node, base.facts, base, receiver, of, bare=True)
+                yield Root(f"{of.node.name}.{name}", node, function, of)
+
+
+def _calls_any(node: ast.FunctionDef | ast.AsyncFunctionDef, names: set[str]) -> bool:
+    for child in children(node):
+        if isinstance(child, ast.Call):
+            if isinstance(child.func, ast.Attribute) and child.func.attr in names:
+                return True
+            if isinstance(child.func, ast.Call) and getattr(child.func.func, "id", "") == "getattr":
+                return True
+    return False
+
+
+# ---- one root
+
+
+def _partings(root: Root, facts: ModuleFacts, summaries: Summaries) -> Iterator[Parting]:
+    words, start = word_of(root, facts, summaries)
+    region = span_of(root.function.facts if root.function else facts, root.node)
+    for stream in list(streams_of(words.nodes)):
+        seen: set[object] = set()
+        projection = Projection(words, stream)
+        for difference in _differences(words, projection, start):
+            key = (difference.letter.span, id(difference.parted.condition))
+            if key in seen:
+                continue
+            seen.add(key)
+            parting = parting_of(difference, Comparison(words, projection), region)
+            parting = _in_class(parting, root) if root.seen_from else parting
+            if parting is not None:
+                yield parting
+    yield from wrong_roots(words, start)
+
+
+def _differences(words: Words, projection: Projection, start: Node) -> Iterator[Difference]:
+    comparison = Comparison(words, projection)
+    for first, second in worlds.PAIRS:
+        yield from comparison.of_worlds(start, first, second)
+    yield from comparison.of_open_choices(start)
+    yield from comparison.of_rounds()
+
+
+def _in_class(parting: Parting | None, root: Root) -> Parting | None:
+    """A parting in a base class's method, told at the place in this file that it is about; None if there is none."""
+    assert root.seen_from is not None and parting is not None
+    region = span_of(root.seen_from.facts, root.seen_from.node)
+    for label in parting.labels:
+        if _within(label.span, region) and label.span.line > region.line and "is called here" in label.message:
+            return dataclasses.replace(parting, span=label.span)
+    return None
+
+
+def _within(span: Span, region: Span) -> bool:
+    return span.path == region.path and region.line <= span.line <= region.end_line
+
+
+def word_of(root: Root, facts: ModuleFacts, summaries: Summaries) -> tuple[Words, Node]:
+    """The word of a root as a graph. Raises TooLarge."""
+    summaries.forget()
+    if root.function is None:
+        frame = Frame(summaries, facts, None)
+        run(frame, facts.tree.body)
+    else:
+        frame = summaries.evaluate(root.function, summaries.general(root.function, heuristic=True))
+    words = Words()
+    return words, build(frame.effects, words)
+
+
+__all__ = ["Result", "analyse", "result_of", "roots", "varies_of", "word_of"]

@@ -1,0 +1,182 @@
+"""From the tree of effects to the word, back to front, each continuation made once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, Yielded, matters
+from ddp_lint.divergence.values import Condition, Test
+from ddp_lint.divergence.words import Letter, Node, Words, streams_of
+from ddp_lint.findings import Label, Span
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Exits:
+    """Where each way out of the current block leads."""
+
+    returns: Node
+    raises: Node
+    breaks: Node
+    continues: Node
+    #: What a `yield` runs: effects and the exits of the block that they belong to.
+    yields: tuple[list[Effect], Exits, Site | None] | None = None
+    manager: bool = False
+    #: Collects what follows each `yield` instead of running the body.
+    probe: list[Node] | None = None
+    #: For each `yield`, by the order they are built: the way out for `return`, `break` and `continue` of the body.
+    ways: list[tuple[Node, Node, Node]] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Site:
+    """The calls between the function at hand and the effect."""
+
+    span: Span
+    text: str
+    chain: tuple[Label, ...]
+    depth: int = 1
+
+    def anchored(self, letter: Letter) -> Letter:
+        """The letter as seen from the function at hand: at the outermost call, with the way to it."""
+        here = Label(letter.span, f"{letter.call}() is called here")
+        return dataclasses.replace(
+            letter, span=self.span, call=self.text, chain=(*self.chain, *(letter.chain or (here,)))
+        )
+
+
+def build(effects: list[Effect], words: Words) -> Node:
+    """The word of a function. Raises TooLarge."""
+    exits = Exits(words.end, words.error, words.end, words.end)
+    return _Builder(words).sequence(effects, words.end, exits, None)
+
+
+class _Builder:
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    def sequence(self, effects: list[Effect], after: Node, exits: Exits, site: Site | None) -> Node:
+        for effect in reversed(effects):
+            after = self._one(effect, after, exits, site)
+        return after
+
+    def _one(self, effect: Effect, after: Node, exits: Exits, site: Site | None) -> Node:
+        if isinstance(effect, Emitted):
+            return self._words.emit(site.anchored(effect.letter) if site else effect.letter, after)
+        if isinstance(effect, Leave):
+            return {
+                "return": exits.returns, "raise": exits.raises, "break": exits.breaks, "continue": exits.continues
+            }[effect.what]  # fmt: skip
+        if isinstance(effect, Branch):
+            yes = self.sequence(effect.yes, after, exits, site)
+            no = self.sequence(effect.no, after, exits, site)
+            return self.test(effect.test, yes, no, effect.span, site.depth if site else 0)
+        if isinstance(effect, Rounds):
+            return self._rounds(effect, after, exits, site)
+        if isinstance(effect, Attempt):
+            return self._attempt(effect, after, exits, site)
+        if isinstance(effect, Inline):
+            return self._inline(effect, after, exits, site)
+        return self._yielded(after, exits)
+
+    def test(self, test: Test, yes: Node, no: Node, span: Span, depth: int) -> Node:
+        """A formula as nested choices, evaluated from left to right."""
+        if test.atom is not None:
+            return self._words.choice(_settled(test.atom, depth), yes, no, span)
+        if test.op == "not":
+            return self.test(test.parts[0], no, yes, span, depth)
+        node = yes if test.op == "and" else no
+        for part in reversed(test.parts):
+            if test.op == "and":
+                node = self.test(part, node, no, span, depth)
+            else:
+                node = self.test(part, yes, node, span, depth)
+        return node
+
+    def _rounds(self, effect: Rounds, after: Node, exits: Exits, site: Site | None) -> Node:
+        finished = self.sequence(effect.orelse, after, exits, site)
+        mark = len(self._words.nodes)
+        again, leave = self._words.stop("again"), self._words.stop("break")
+        inner = dataclasses.replace(exits, breaks=leave, continues=again)
+        body = self.sequence(effect.body, again, inner, site)
+        streams = frozenset(streams_of(self._words.nodes[mark:]))
+        if not streams:  # nothing to count: one round stands for all
+            inner = dataclasses.replace(exits, breaks=after, continues=finished)
+            return self.sequence(effect.body, finished, inner, site)
+        rounds = effect.rounds and _settled(effect.rounds, site.depth if site else 0)
+        return self._words.loop(body, again, leave, rounds, finished, effect.span, streams)
+
+    def _attempt(self, effect: Attempt, after: Node, exits: Exits, site: Site | None) -> Node:
+        """`finally` runs on every way out; a handler is an alternative to the whole body."""
+        if effect.final:
+            ways: dict[Node, Node] = {}
+
+            def finally_then(node: Node) -> Node:
+                if node not in ways:
+                    ways[node] = self.sequence(effect.final, node, exits, site)
+                return ways[node]
+
+            after = finally_then(after)
+            exits = dataclasses.replace(
+                exits, returns=finally_then(exits.returns), breaks=finally_then(exits.breaks),
+                continues=finally_then(exits.continues),
+            )  # fmt: skip
+        handlers = [(raised, self.sequence(body, after, exits, site)) for raised, body in effect.handlers]
+        inner = dataclasses.replace(exits, raises=handlers[0][1]) if handlers else exits
+        node = self.sequence(effect.body, after, inner, site)
+        for raised, handler in reversed(handlers):
+            node = self._words.choice(_settled(raised, site.depth if site else 0), handler, node, effect.span)
+        return node
+
+    def _inline(self, effect: Inline, after: Node, exits: Exits, site: Site | None) -> Node:
+        chain = (*site.chain, Label(effect.call, f"{effect.text}() is called here")) if site else ()
+        below = Site(site.span, site.text, (*chain, effect.callee), site.depth + 1) if site else Site(
+            effect.call, effect.text, (effect.callee,)
+        )  # fmt: skip
+        yields = (effect.yields, exits, site) if effect.yields is not None else None
+        inner = Exits(after, exits.raises, after, after, yields, effect.manager)
+        if effect.manager and _leaves(effect.yields or []):
+            inner = dataclasses.replace(inner, ways=self._ways(effect, exits, below))
+        return self.sequence(effect.effects, after, inner, below)
+
+    def _ways(self, effect: Inline, exits: Exits, below: Site) -> list[tuple[Node, Node, Node]]:
+        """Leaving the body of a `with` runs the manager's rest: what that rest is, for each way out."""
+        found: list[list[Node]] = []
+        for target in (exits.returns, exits.breaks, exits.continues):
+            probe: list[Node] = []
+            self.sequence(effect.effects, target, Exits(target, exits.raises, target, target, probe=probe), below)
+            found.append(probe)
+        return list(zip(*found))  # type: ignore[arg-type]
+
+    def _yielded(self, after: Node, exits: Exits) -> Node:
+        if exits.probe is not None:
+            exits.probe.append(after)
+            return after
+        if exits.yields is None:
+            return after
+        body, outer, site = exits.yields
+        if not matters(body) and not _leaves(body):
+            return after
+        if exits.ways:
+            returns, breaks, continues = exits.ways.pop(0)
+            outer = dataclasses.replace(outer, returns=returns, breaks=breaks, continues=continues)
+        elif not exits.manager:  # a generator's consumer: its `continue` resumes the generator
+            outer = dataclasses.replace(outer, continues=after)
+        return self.sequence(body, after, outer, site)
+
+
+def _settled(condition: Condition, depth: int) -> Condition:
+    """An open choice that arose in a callee is reported there: to its callers it is one choice like any other."""
+    if condition.varies is None or not condition.open or condition.varies.foreign >= depth:
+        return condition
+    return Condition((("settled", condition.text, condition.truths[0]),) * len(condition.truths), condition.text)
+
+
+def _leaves(effects: list[Effect]) -> bool:
+    return any(
+        isinstance(effect, Leave)
+        or (isinstance(effect, Branch) and (_leaves(effect.yes) or _leaves(effect.no)))
+        or (isinstance(effect, Rounds) and _leaves(effect.body))
+        or (isinstance(effect, Attempt) and (_leaves(effect.body) or any(_leaves(h) for _, h in effect.handlers)))
+        for effect in effects
+    )
+

@@ -1,0 +1,542 @@
+"""Calls: who is called, what that does with other ranks, and what comes back."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Callable
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.effects import Branch, Emitted, matters
+from ddp_lint.divergence.expressions import (
+    bind,
+    consume,
+    dotted,
+    environment,
+    evaluate,
+    passed_on,
+    unordered,
+)
+from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.groups import Group, axis_in
+from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.values import Value, Variation, combine, constant, divergent, unknown
+from ddp_lint.divergence.words import Letter
+from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge.communication import Collective, Gate, Source
+
+#: In the name of an unresolved function: what it returns has probably been agreed on by all ranks.
+_AGREED = re.compile(r"reduce|gather|sync|broadcast|(^|_)all_|consensus|agree|average_across")
+#: Methods that are collective on whatever object has them.
+_DISTINCTIVE = frozenset(
+    {
+        "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "reduce_scatter",
+        "reduce_scatter_tensor", "broadcast_object_list", "all_to_all_single", "monitored_barrier", "barrier",
+    }
+)  # fmt: skip
+_ACCELERATE = ("wait_for_everyone", "gather_for_metrics", "pad_across_processes")
+#: Methods that a computed name is tried for.
+_ALTERNATIVES = 40
+_KEPT = frozenset({"int", "float", "bool", "abs", "round", "min", "max", "sum", "any", "all", "str", "divmod", "pow"})
+_SHAPELESS = frozenset({"isinstance", "hasattr", "callable", "type", "print", "repr", "id", "issubclass", "vars", "dir"})
+_CONSUMERS = frozenset({"list", "tuple", "dict", "set", "sorted", "sum", "min", "max", "any", "all", "enumerate"})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Arguments:
+    """Evaluated arguments; `starred` when `*args` or `**kwargs` hide some."""
+
+    positional: tuple[Value, ...] = ()
+    keywords: dict[str, Value] = dataclasses.field(default_factory=dict)
+    nodes: dict[int | str, ast.expr] = dataclasses.field(default_factory=dict)
+    starred: bool = False
+
+    def get(self, name: str, takes: tuple[str, ...]) -> tuple[Value | None, ast.expr | None]:
+        """The argument for a parameter of a callee whose positional parameters are `takes`."""
+        if name in self.keywords:
+            return self.keywords[name], self.nodes.get(name)
+        if name in takes and takes.index(name) < len(self.positional):
+            return self.positional[takes.index(name)], self.nodes.get(takes.index(name))
+        return None, None
+
+    @property
+    def values(self) -> list[Value]:
+        return [*self.positional, *self.keywords.values()]
+
+
+def call(frame: Frame, node: ast.Call) -> Value:
+    function = evaluate(frame, node.func)
+    if isinstance(node.func, ast.Name) and function.reference is None:
+        handler = _BUILTINS.get(node.func.id)
+        if handler is not None:
+            return handler(frame, node, arguments_of(frame, node))
+    return invoke(frame, function, arguments_of(frame, node), node)
+
+
+def arguments_of(frame: Frame, node: ast.Call) -> Arguments:
+    positional: list[Value] = []
+    nodes: dict[int | str, ast.expr] = {}
+    starred = False
+    for index, argument in enumerate(node.args):
+        value = evaluate(frame, argument)
+        starred = starred or isinstance(argument, ast.Starred)
+        if not starred:
+            positional.append(value)
+            nodes[index] = argument
+    keywords: dict[str, Value] = {}
+    for keyword in node.keywords:
+        value = evaluate(frame, keyword.value)
+        if keyword.arg is None:
+            starred = True
+        else:
+            keywords[keyword.arg] = value
+            nodes[keyword.arg] = keyword.value
+    return Arguments(tuple(positional), keywords, nodes, starred)
+
+
+def invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call) -> Value:
+    reference = function.reference
+    if isinstance(reference, ref.FunctionRef):
+        return frame.summaries.enter(frame, reference, arguments, node)
+    if isinstance(reference, ref.ClassRef):
+        return _construct(frame, reference, arguments, node)
+    if isinstance(reference, ref.Instance):
+        return _call_object(frame, function, reference, arguments, node)
+    if isinstance(reference, ref.External):
+        return _external(frame, reference.name, arguments, node)
+    if isinstance(reference, ref.Method):
+        return _method(frame, function, reference, arguments, node)
+    if isinstance(reference, ref.Dynamic):
+        return _dynamic(frame, reference, node)
+    if isinstance(reference, ref.Partial):
+        return _partial(frame, reference, arguments, node)
+    return _unresolved(frame, function, frame.text(node.func), arguments, node)
+
+
+def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.Call) -> Value:
+    instance = unknown(("object", of.node.name, frame.text(node)), ref.Instance(of))
+    constructor = frame.linker.method(of, "__init__")
+    if constructor is not None:
+        bound = dataclasses.replace(constructor, receiver=instance, of=of)
+        frame.summaries.enter(frame, bound, arguments, node)
+    return instance
+
+
+def _call_object(frame: Frame, function: Value, instance: ref.Instance, arguments: Arguments, node: ast.Call) -> Value:
+    """`obj(...)`: `__call__`, or `forward` of a module."""
+    of = instance.of
+    if isinstance(of, str):
+        entry = known().method(of, "__call__") or known().method(of, "forward")
+        if entry is not None:
+            return communicate(frame, entry, arguments, node, guessed=instance.guessed)
+        return passed_on(frame, node, [function, *arguments.values])
+    method = frame.linker.method(of, "__call__") or (frame.linker.method(of, "forward") if frame.linker.is_module(of) else None)
+    if method is not None:
+        bound = dataclasses.replace(method, receiver=function, of=of)
+        return frame.summaries.enter(frame, bound, arguments, node)
+    return passed_on(frame, node, arguments.values)
+
+
+def _dynamic(frame: Frame, dynamic: ref.Dynamic, node: ast.Call) -> Value:
+    """Any one of the methods that the class itself defines is called."""
+    for name in list(frame.linker.members(dynamic.of))[:_ALTERNATIVES]:
+        method = frame.linker.method(dynamic.of, name)
+        if method is None or name.startswith("__"):
+            continue
+        outer, frame.effects = frame.effects, []
+        frame.summaries.enter(
+            frame, dataclasses.replace(method, receiver=dynamic.receiver), Arguments(starred=True), node
+        )
+        inside, frame.effects = frame.effects, outer
+        if matters(inside):
+            test = unknown(("dynamic", name)).truth(f"the method is {name}")
+            frame.effects.append(Branch(test, inside, [], frame.span(node)))
+    return unknown(frame.key(node))
+
+
+def _partial(frame: Frame, partial: ref.Partial, arguments: Arguments, node: ast.Call) -> Value:
+    inner: Value = partial.function
+    if isinstance(partial.arguments, tuple) and partial.arguments and isinstance(partial.arguments[0], Gate):
+        return _gated(frame, partial.arguments[0], inner, arguments, node)
+    merged = Arguments(
+        (*partial.arguments, *arguments.positional),
+        {**dict(partial.keywords), **arguments.keywords},
+        {
+            (key + len(partial.arguments) if isinstance(key, int) else key): value
+            for key, value in arguments.nodes.items()
+        },
+        arguments.starred,
+    )
+    return invoke(frame, inner, merged, node)
+
+
+def _gated(frame: Frame, gate: Gate, inner: Value, arguments: Arguments, node: ast.Call) -> Value:
+    """Only some ranks run the function; all of them do what follows."""
+    entry_value = _gate_value(frame, gate, node)
+    outer, frame.effects = frame.effects, []
+    result = invoke(frame, inner, arguments, node)
+    inside, frame.effects = frame.effects, outer
+    if inside:
+        test = entry_value.truth(gate.name)
+        frame.effects.append(Branch(test, inside, [], frame.span(node)))
+    for name in gate.then:
+        entry = known().collectives.get(name) or known().collectives.get(f"torch.distributed.{name}")
+        if entry is not None:
+            communicate(frame, entry, Arguments(), node)
+    return result if not gate.then else unknown(frame.key(node))
+
+
+def _gate_value(frame: Frame, gate: Gate, node: ast.AST) -> Value:
+    from ddp_lint.divergence import worlds
+    from ddp_lint.divergence.values import per_rank
+
+    label = Label(frame.span(node), f"`{gate.name.rpartition('.')[2]}` lets only some ranks run this")
+    confidence = Confidence.MEDIUM if gate.name.startswith("*.") else Confidence.HIGH
+    scope = "node" if "local" in gate.runs_on else "world"
+    varies = Variation("rank", "the rank", scope, label, confidence)
+    numbers = worlds.known(gate.runs_on)
+    return per_rank(numbers, varies) if numbers is not None else divergent(("gate", gate.name), varies)
+
+
+# ---- what the knowledge knows
+
+
+def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return special(frame, node, arguments)
+    key = ("call", name, tuple(value.key for value in arguments.values))
+    knows = known()
+    if knows.is_uniform("call", name) or knows.is_uniform("call", "*." + name.rpartition(".")[2]):
+        return unknown(key)
+    rank = knows.rank("call", name) or knows.rank("call", "*." + name.rpartition(".")[2])
+    if rank is not None:
+        group = arguments.get(rank.group, rank.takes) if rank.group else (None, None)
+        return frame.rank_value(rank, node, _group_of(frame, *group).key)
+    entry = knows.collectives.get(name)
+    if entry is not None:
+        return communicate(frame, entry, arguments, node)
+    gate = knows.gates.get(name)
+    if gate is not None and gate.what == "call" and arguments.positional:
+        return _gated(frame, gate, arguments.positional[0], Arguments(starred=True), node)
+    if gate is not None and gate.what == "decorator" and arguments.positional:
+        return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
+    source = knows.source("call", name)
+    if source is not None:
+        return _from_source(frame, source, arguments.values, node)
+    group_source = knows.group(name)
+    if group_source is not None:
+        return unknown(key, ref.GroupRef(Group(name.rpartition(".")[2], group_source.scope)))
+    made = knows.type_of(name)
+    if made:
+        return unknown(frame.key(node), ref.Instance(made))
+    head, _, last = name.rpartition(".")
+    owner_entry = known().method(head, last) if head in knows.types else None
+    if owner_entry is not None:
+        return communicate(frame, owner_entry, arguments, node)
+    if last in _DISTINCTIVE and _is_communication(head):
+        entry = knows.collectives.get(f"torch.distributed.{last}")
+        if entry is not None:
+            return communicate(frame, entry, arguments, node, confidence=Confidence.MEDIUM)
+    return _unresolved(frame, unknown(("name", name)), name, arguments, node)
+
+
+def _is_communication(module: str) -> bool:
+    return bool(re.search(r"(^|[._])(dist|distributed|comm|communication|collectives|idist)([._]|$)", module))
+
+
+def _method(frame: Frame, function: Value, method: ref.Method, arguments: Arguments, node: ast.Call) -> Value:
+    knows = known()
+    if method.of:
+        if method.name == "__init__" and method.of in knows.collectives:
+            return communicate(frame, knows.collectives[method.of], arguments, node)
+        entry = knows.method(method.of, method.name)
+        if entry is not None:
+            return communicate(frame, entry, arguments, node, guessed=method.guessed)
+        rank = knows.rank("method", method.name, method.of)
+        if rank is not None:
+            return frame.rank_value(rank, node)
+        gate = next((g for a in knows.ancestors(method.of) if (g := knows.gates.get(f"{a}.{method.name}"))), None)
+        if gate is not None and arguments.positional:
+            return unknown(frame.key(node), ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
+        if not method.guessed:
+            return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
+    return _unresolved(frame, function, frame.text(node.func), arguments, node, method.name)
+
+
+def _unresolved(
+    frame: Frame, function: Value, text: str, arguments: Arguments, node: ast.Call, name: str = ""
+) -> Value:
+    """A call that nothing resolves: by name where the name leaves no doubt, else without effect."""
+    knows = known()
+    name = name or text.rpartition(".")[2]
+    key = ("call", text, tuple(value.key for value in arguments.values))
+    if knows.is_uniform("call", f"*.{name}"):
+        return unknown(key)
+    rank = knows.rank("call", f"*.{name}")
+    if rank is not None and not arguments.starred:
+        group = arguments.get(rank.group, rank.takes) if rank.group else (None, None)
+        return frame.rank_value(rank, node, _group_of(frame, *group).key)
+    is_method = isinstance(node.func, ast.Attribute)
+    if name == "backward" and is_method:
+        return communicate(frame, knows.collectives["torch.Tensor.backward"], arguments, node)
+    if is_method and name in _DISTINCTIVE:
+        return communicate(frame, knows.collectives[f"torch.distributed.{name}"], arguments, node, confidence=Confidence.LOW)
+    if is_method and name in _ACCELERATE:
+        return communicate(frame, knows.collectives[f"accelerate.Accelerator.{name}"], arguments, node)
+    gate = knows.gates.get(f"*.{name}")
+    if gate is not None and arguments.positional and isinstance(arguments.positional[0].reference, ref.FunctionRef):
+        return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
+    source = knows.source("method", name) if is_method else None
+    parts = [function, *arguments.values]
+    if source is not None and (source.cause != "data" or any(p.varies is not None and p.open for p in parts)):
+        if source.cause != "data" and (source.cause != "future" or not arguments.values):
+            return _from_source(frame, source, parts, node)
+    for argument in arguments.values:
+        consume(frame, argument)
+    if _AGREED.search(name.lower()):
+        return unknown(key)
+    return passed_on(frame, node, parts, key)
+
+
+def _from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call) -> Value:
+    """A value that differs although no rank is mentioned. Data must come from this rank's batches."""
+    key = ("call", frame.text(node))
+    if source.cause == "data":
+        varying = next((p.varies for p in parts if p.varies is not None and p.open), None)
+        if varying is None and source.name != "next":
+            return unknown(key)
+        if varying is not None:
+            return divergent(key, varying)
+        if not frame.summaries.is_batch_iterator(node):
+            return unknown(key)
+    label = Label(frame.span(node), f"`{frame.text(node)}` depends on {source.says}")
+    return divergent(key, Variation(source.cause, source.says, origin=label, confidence=Confidence.MEDIUM))
+
+
+def communicate(
+    frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, *, guessed: bool = False,
+    confidence: Confidence = Confidence.HIGH,
+) -> Value:  # fmt: skip
+    """Emit the letter of a knowledge entry and give what the call returns."""
+    key = ("result", entry.op, frame.text(node))
+    if entry.kind == "p2p" or not _happens(entry, arguments):
+        return _result(frame, entry, arguments, node, key)
+    if entry.kind in ("backward", "step", "forward", "leave") and not frame.summaries.is_distributed(frame.facts, frame.owner):
+        return passed_on(frame, node, arguments.values, key)
+    evident = not entry.when or frame.summaries.shows(frame.facts, frame.owner, entry.when)
+    if guessed:
+        confidence = Confidence.LOW if entry.when and not evident else Confidence.MEDIUM
+    elif entry.when:
+        confidence = Confidence.MEDIUM if evident else Confidence.LOW
+    group = _group_of(frame, *arguments.get(entry.group, entry.takes)) if entry.group else Group()
+    if group.is_world and entry.scope != "world":
+        group = Group(entry.scope, entry.scope)
+    if entry.kind == "group":
+        group = Group()
+    root = arguments.get(entry.root, entry.takes)[0] if entry.root else None
+    reduce_op = arguments.get(entry.reduce_op, entry.takes)[0] if entry.reduce_op else None
+    letter = Letter(
+        entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
+        confidence, root, reduce_op,
+    )  # fmt: skip
+    frame.effects.append(Emitted(letter))
+    for name in entry.uniform:
+        _agree(frame, arguments.get(name, entry.takes)[1])
+    for name, type_ in entry.turns.items():
+        path = dotted(argument) if (argument := arguments.get(name, entry.takes)[1]) is not None else ""
+        if path:
+            frame.env[path] = unknown(("turned", path), ref.Instance(type_))
+    return _result(frame, entry, arguments, node, key)
+
+
+def _happens(entry: Collective, arguments: Arguments) -> bool:
+    for name, expected in entry.only_if.items():
+        value = arguments.get(name, entry.takes)[0]
+        if value is None or value.constant is None or value.constant.value != expected:
+            return False
+    for name, expected in entry.unless.items():
+        value = arguments.get(name, entry.takes)[0]
+        if value is not None and value.constant is not None and value.constant.value == expected:
+            return False
+    return True
+
+
+def _agree(frame: Frame, argument: ast.expr | None) -> None:
+    """After the call the argument holds one value on all ranks."""
+    if isinstance(argument, (ast.List, ast.Tuple)):
+        for element in argument.elts:
+            _agree(frame, element)
+        return
+    path = dotted(argument) if argument is not None else ""
+    if path:
+        for other in [name for name in frame.env if name.startswith((path + ".", path + "["))]:
+            del frame.env[other]
+        reference = reference_of(frame.env.get(path))
+        frame.env[path] = unknown(("agreed", path), reference)
+
+
+def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: object) -> Value:
+    if entry.returns == "group":
+        return unknown(frame.key(node), ref.GroupRef(Group(str(frame.key(node)), "")))
+    if len(entry.result) == 1 and entry.result[0]:
+        return unknown(frame.key(node), ref.Instance(entry.result[0]))
+    if entry.result:
+        items = tuple(
+            unknown((*_pair(key), index), ref.Instance(name) if name else None) for index, name in enumerate(entry.result)
+        )
+        return dataclasses.replace(unknown(key), items=items)  # type: ignore[arg-type]
+    made = known().type_of(entry.name)
+    if made:
+        return unknown(frame.key(node), ref.Instance(made))
+    return unknown(key)  # type: ignore[arg-type]
+
+
+def _pair(key: object) -> tuple[object]:
+    return (key,)
+
+
+def _group_of(frame: Frame, value: Value | None, node: ast.expr | None) -> Group:
+    if value is None or (value.constant is not None and value.constant.value is None):
+        return Group()
+    if isinstance(value.reference, ref.GroupRef):
+        return value.reference.group
+    text = frame.text(node) if node is not None else "group"
+    if text.endswith("WORLD") or text.endswith("get_default_group()"):
+        return Group()
+    return Group(text, axis_in(text))
+
+
+# ---- builtins and the standard library
+
+
+def _kept(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """int(rank) is the rank."""
+    for value in arguments.values:
+        consume(frame, value)
+    assert isinstance(node.func, ast.Name)
+    function: Callable[..., object] = {"int": int, "bool": bool, "str": str, "abs": abs, "float": float}.get(
+        node.func.id, _nothing
+    )
+    if len(arguments.positional) == 1 and not arguments.keywords:
+        value = arguments.positional[0]
+        if value.test is not None and node.func.id in ("bool", "int"):
+            return value
+        return combine(function, (value,), (node.func.id, value.key))
+    if not arguments.values:
+        return unknown(frame.key(node))
+    return combine(function, tuple(arguments.values), (node.func.id, tuple(v.key for v in arguments.values)))
+
+
+def _nothing(*_: object) -> object:
+    raise TypeError
+
+
+def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    if not arguments.positional:
+        return unknown(frame.key(node))
+    return passed_on(frame, node, arguments.values, ("len", arguments.positional[0].key))
+
+
+def _range(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    return combine(_nothing, tuple(arguments.values), ("range", tuple(v.key for v in arguments.values)))
+
+
+def _shapeless(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    return unknown(("call", frame.text(node)))
+
+
+def _getattr(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    from ddp_lint.divergence.expressions import attribute
+
+    name = arguments.positional[1].constant if len(arguments.positional) > 1 else None
+    if name is None or not isinstance(name.value, str):
+        return frame.summaries.dynamic_attribute(frame, arguments.positional[0] if arguments.positional else None, node)
+    base = arguments.positional[0]
+    path = f"{frame.text(node.args[0])}.{name.value}"
+    return frame.env.get(path) or attribute(frame, base, name.value, node, path)
+
+
+def _next(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    for value in arguments.positional[:1]:
+        consume(frame, value)
+    source = known().source("call", "next")
+    if source is None or len(node.args) > 1:
+        return passed_on(frame, node, arguments.values)
+    return _from_source(frame, source, arguments.values, node)
+
+
+def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    for value in arguments.values:
+        consume(frame, value)
+    if not arguments.positional:
+        return unknown(frame.key(node))
+    first = arguments.positional[0]
+    assert isinstance(node.func, ast.Name)
+    if node.func.id in ("list", "tuple", "iter", "enumerate", "reversed") and len(arguments.positional) == 1:
+        if node.func.id in ("enumerate", "reversed"):
+            return dataclasses.replace(first, items=None)
+        return first
+    return passed_on(frame, node, arguments.values)
+
+
+def _set(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    return unordered(frame, node)
+
+
+def _super(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    if frame.owner is None or frame.receiver is None:
+        return unknown(frame.key(node))
+    instance = reference_of(frame.receiver)
+    of = instance.of if isinstance(instance, ref.Instance) and isinstance(instance.of, ref.ClassRef) else frame.owner
+    return unknown(("super",), ref.Super(of, frame.owner, frame.receiver))
+
+
+def _environ_get(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    key = arguments.positional[0].constant if arguments.positional else None
+    return environment(frame, key.value, node) if key is not None else unknown(frame.key(node))
+
+
+def _functools_partial(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    if not arguments.positional:
+        return unknown(frame.key(node))
+    partial = ref.Partial(
+        arguments.positional[0], arguments.positional[1:], tuple(arguments.keywords.items()), identity=id(node)
+    )
+    return unknown(frame.key(node), partial)
+
+
+def _same(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    return arguments.positional[0] if arguments.positional else unknown(frame.key(node))
+
+
+def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """`map(f, xs)`: f is called for each, as if in a loop."""
+    from ddp_lint.divergence.effects import Rounds
+    from ddp_lint.divergence.expressions import element_of, rounds_of
+
+    if len(node.args) < 2:
+        return unknown(frame.key(node))
+    outer, frame.effects = frame.effects, []
+    items = tuple(element_of(frame, value, source) for value, source in zip(arguments.positional[1:], node.args[1:]))
+    invoke(frame, arguments.positional[0], Arguments(items), node)
+    inner, frame.effects = frame.effects, outer
+    if matters(inner):
+        frame.effects.append(Rounds(inner, [], rounds_of(frame, arguments.positional[1], node.args[1]), frame.span(node)))
+    return passed_on(frame, node, arguments.values)
+
+
+_Handler = Callable[[Frame, ast.Call, Arguments], Value]
+_BUILTINS: dict[str, _Handler] = {
+    **dict.fromkeys(_KEPT, _kept), **dict.fromkeys(_SHAPELESS, _shapeless), "len": _length, "range": _range,
+    "getattr": _getattr, "next": _next, "super": _super, "set": _set, "frozenset": _set, "map": _map,
+    **dict.fromkeys(("list", "tuple", "iter", "enumerate", "sorted", "dict", "reversed", "zip"), _collected),
+}  # fmt: skip
+_SPECIAL: dict[str, _Handler] = {
+    "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
+    "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
+    "typing.cast": lambda frame, node, arguments: arguments.positional[-1] if arguments.positional else constant(None),
+}  # fmt: skip
+
+__all__ = ["Arguments", "bind", "call", "communicate", "invoke"]

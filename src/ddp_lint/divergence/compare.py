@@ -1,0 +1,351 @@
+"""The first differences between the words of two ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterator, Mapping
+
+from ddp_lint.divergence.values import Condition, Variation
+from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words
+from ddp_lint.findings import Span
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """A choice that a rank made on its way, linked to the one before."""
+
+    condition: Condition
+    chosen: bool
+    span: Span
+    before: Step | None
+    #: Number of letters that both ranks had in common when the choice was made.
+    matched: int
+
+    def backwards(self) -> Iterator[Step]:
+        step: Step | None = self
+        while step is not None:
+            yield step
+            step = step.before
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Side:
+    """One rank on its walk: where it stands, in which world, what it chose itself, how it came there."""
+
+    node: Node
+    world: int
+    own: Mapping[Hashable, bool]
+    trail: Step | None = None
+
+    def at(self, node: Node) -> Side:
+        return dataclasses.replace(self, node=node)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Difference:
+    """Side `first` reaches `letter`; `second` reaches `other` instead, or no letter at all.
+
+    `how`: 'missing', 'swapped', 'rounds' (a loop that one side leaves earlier) or 'argument' (root or reduce op).
+    """
+
+    letter: Letter
+    other: Letter | None
+    first: Side
+    second: Side
+    parted: Step
+    how: str
+    loop: Loop | None = None
+
+
+class TooLong(Exception):
+    """More steps than the bound."""
+
+
+class Comparison:
+    """All first differences of one stream, each distinct place once."""
+
+    #: Pairs of nodes that one function's comparison may visit.
+    BOUND = 60_000
+
+    def __init__(self, words: Words, projection: Projection) -> None:
+        self._words = words
+        self._projection = projection
+        self._steps = 0
+        self._seen: set[Hashable] = set()
+
+    def of_worlds(self, start: Node, first: int, second: int) -> Iterator[Difference]:
+        """Where the words of two worlds part, if they do."""
+        yield from self._walk(Side(start, first, {}), Side(start, second, {}))
+
+    def of_open_choices(self, start: Node) -> Iterator[Difference]:
+        """Where two ranks part because each chooses for itself: data, clocks, files, ranks that only the run knows."""
+        for node in self._words.nodes:
+            if isinstance(node, Choice) and node.condition.open and self._may_part(node.condition):
+                key = self._projection.truth(node.condition, 0)
+                for world, other in ((0, 1), (1, 0)):
+                    yes = Step(node.condition, True, node.span, None, 0)
+                    no = Step(node.condition, False, node.span, None, 0)
+                    yield from self._walk(
+                        Side(node.yes, world, {key: True}, yes), Side(node.no, other, {key: False}, no)
+                    )
+
+    def of_rounds(self) -> Iterator[Difference]:
+        """Loops with letters that ranks go round a different number of times."""
+        for node in self._words.nodes:
+            if not isinstance(node, Loop) or node.rounds is None or not self._projection.is_live(node):
+                continue
+            if node.rounds.varies is None or not self._may_part(node.rounds):
+                continue
+            letter = self._first_letter(node.body, 0)
+            if letter is not None:
+                parted = Step(node.rounds, True, node.span, None, 0)
+                side = Side(node.body, 0, {}, parted)
+                yield Difference(letter, None, side, Side(node.after, 1, {}, parted), parted, "rounds", node)
+
+    # ---- the walk
+
+    def _walk(self, first: Side, second: Side) -> Iterator[Difference]:
+        stack = [(first, second, 0)]
+        while stack:
+            self._steps += 1
+            if self._steps > self.BOUND:
+                raise TooLong
+            one, two, matched = stack.pop()
+            if self._equal(one, two):
+                continue
+            one, two = self._advance(one, matched), self._advance(two, matched)
+            key = (one.node.number, one.world, two.node.number, two.world)
+            if key in self._seen or self._equal(one, two):
+                continue
+            self._seen.add(key)
+            if isinstance(one.node, Choice) or isinstance(two.node, Choice):
+                stack.extend(self._split(one, two, matched))
+            elif isinstance(one.node, End) and isinstance(two.node, End):
+                difference = self._ends(one, two)
+                if difference is not None:
+                    yield difference
+            elif "error" in (getattr(one.node, "what", ""), getattr(two.node, "what", "")):
+                continue
+            elif isinstance(one.node, Emit) and isinstance(two.node, Emit) and self._alike(one.node, two.node):
+                difference = self._arguments(one, two)
+                if difference is not None:
+                    yield difference
+                stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1))
+            elif isinstance(one.node, Loop) and isinstance(two.node, Loop):
+                stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1))
+                stack.append((one.at(one.node.body), two.at(two.node.body), matched))
+            else:
+                difference = self._part(one, two)
+                if difference is not None:
+                    yield difference
+
+    def _equal(self, one: Side, two: Side) -> bool:
+        numbers = self._projection.numbers
+        return numbers[one.world][one.node.number] == numbers[two.world][two.node.number]
+
+    @staticmethod
+    def _alike(one: Emit, two: Emit) -> bool:
+        return one.letter.symbol == two.letter.symbol
+
+    def _may_part(self, condition: Condition) -> bool:
+        from ddp_lint.divergence.groups import Group, can_part
+
+        stream = self._projection.stream
+        return condition.varies is not None and not (
+            isinstance(stream, Group) and not can_part(condition.varies, stream)
+        )
+
+    def _advance(self, side: Side, matched: int) -> Side:
+        """Past letters of other streams, choices that the world or the rank has made, and loops without letters."""
+        while True:
+            node = side.node
+            if isinstance(node, Emit) and not self._projection.holds(node.letter):
+                side = side.at(node.after)
+            elif isinstance(node, Loop) and not self._projection.is_live(node):
+                side = side.at(node.body)
+            elif isinstance(node, End) and (loop := self._projection.loop_of(node)) is not None:
+                if self._projection.is_live(loop):
+                    return side
+                side = side.at(loop.after)
+            elif isinstance(node, Choice):
+                truth = self._projection.truth(node.condition, side.world)
+                if not isinstance(truth, bool):
+                    if truth not in side.own:
+                        return side
+                    truth = side.own[truth]
+                elif not self._tells(node.condition):
+                    side = side.at(node.yes if truth else node.no)
+                    continue
+                side = self._choose(side, truth, matched)
+            else:
+                return side
+
+    @staticmethod
+    def _tells(condition: Condition) -> bool:
+        return condition.varies is not None
+
+    @staticmethod
+    def _choose(side: Side, chosen: bool, matched: int) -> Side:
+        node = side.node
+        assert isinstance(node, Choice)
+        trail = Step(node.condition, chosen, node.span, side.trail, matched)
+        return dataclasses.replace(side, node=node.yes if chosen else node.no, trail=trail)
+
+    def _split(self, one: Side, two: Side, matched: int) -> Iterator[tuple[Side, Side, int]]:
+        """Both outcomes of a choice that no world tells; a shared choice is taken alike by both."""
+        node = one.node if isinstance(one.node, Choice) else two.node
+        assert isinstance(node, Choice)
+        world = one.world if node is one.node else two.world
+        key = self._projection.truth(node.condition, world)
+        for chosen in (True, False):
+            yield tuple(  # type: ignore[misc]
+                dataclasses.replace(side, own={**side.own, key: chosen}) if not node.condition.open or side.node is node
+                or self._same_choice(side, node) else side
+                for side in (one, two)
+            ) + (matched,)
+
+    @staticmethod
+    def _same_choice(side: Side, node: Choice) -> bool:
+        return isinstance(side.node, Choice) and side.node.condition == node.condition
+
+    # ---- what a difference is
+
+    def _ends(self, one: Side, two: Side) -> Difference | None:
+        """One side goes round again while the other leaves the loop: letters of the loop are missed."""
+        whats = (one.node.what, two.node.what) if isinstance(one.node, End) and isinstance(two.node, End) else ("", "")
+        if "error" in whats or whats[0] == whats[1]:
+            return None
+        loop = next(
+            (loop for side in (one, two) if isinstance(side.node, End) and (loop := self._projection.loop_of(side.node))),
+            None,
+        )
+        if loop is None:
+            return None
+        letter = self._first_letter(loop.body, one.world)
+        goes_on, leaves = (one, two) if whats[0] == "again" else (two, one)
+        parted = self._parted(goes_on, leaves, letter)
+        if letter is None or parted is None:
+            return None
+        return Difference(letter, None, goes_on, leaves, parted, "rounds", loop)
+
+    def _part(self, one: Side, two: Side) -> Difference | None:
+        here, there = self._letter_at(one), self._letter_at(two)
+        if here is not None and there is not None:
+            if self._behind(one, two):
+                there_first = False
+            elif self._behind(two, one):
+                there_first = True
+            else:
+                return self._unlike(one, two, here, there)
+            if there_first:
+                one, two, here, there = two, one, there, here
+        elif here is None:
+            one, two, here, there = two, one, there, here
+        parted = self._parted(one, two, here)
+        if here is None or parted is None:
+            return None
+        rounds = isinstance(two.node, End) and two.node.what in ("break",)
+        return Difference(here, there, one, two, parted, "rounds" if rounds else "missing")
+
+    def _unlike(self, one: Side, two: Side, here: Letter, there: Letter) -> Difference | None:
+        parted = self._parted(one, two, here) or self._parted(two, one, there)
+        if parted is None:
+            return None
+        swapped = self._letters_after(one) == [there.symbol, here.symbol][::-1] and self._letters_after(two) == [
+            there.symbol,
+            here.symbol,
+        ]
+        if not swapped and _inside(there.span, parted.span) and not _inside(here.span, parted.span):
+            one, two, here, there = two, one, there, here
+        return Difference(here, there, one, two, parted, "swapped" if swapped else "missing")
+
+    def _letters_after(self, side: Side) -> list[Hashable]:
+        return [letter.symbol for letter in self.upcoming(side, 2)]
+
+    def upcoming(self, side: Side, count: int) -> list[Letter]:
+        """The next letters of a side; unknown choices are taken as if true."""
+        found: list[Letter] = []
+        for _ in range(200):
+            side = self._advance(side, 0)
+            node = side.node
+            if isinstance(node, Emit):
+                found.append(node.letter)
+                side = side.at(node.after)
+            elif isinstance(node, Choice):
+                side = side.at(node.yes)
+            elif isinstance(node, Loop):
+                side = side.at(node.body)
+            elif (loop := self._projection.loop_of(node)) is not None:
+                side = side.at(loop.after)
+            else:
+                return found
+            if len(found) >= count:
+                return found
+        return found
+
+    def _behind(self, one: Side, two: Side) -> bool:
+        """Would both go on alike if `one` skipped its letter?"""
+        assert isinstance(one.node, (Emit, Loop))
+        return self._equal(one.at(one.node.after), two)
+
+    def _letter_at(self, side: Side) -> Letter | None:
+        if isinstance(side.node, Emit):
+            return side.node.letter
+        if isinstance(side.node, Loop):
+            return self._first_letter(side.node.body, side.world)
+        return None
+
+    def _first_letter(self, body: Node, world: int) -> Letter | None:
+        stack, seen = [body], set()
+        while stack:
+            node = stack.pop()
+            if node.number in seen:
+                continue
+            seen.add(node.number)
+            if isinstance(node, Emit):
+                if self._projection.holds(node.letter):
+                    return node.letter
+                stack.append(node.after)
+            elif isinstance(node, Choice):
+                stack += [node.no, node.yes]
+            elif isinstance(node, Loop):
+                stack += [node.after, node.body]
+        return None
+
+    @staticmethod
+    def _parted(one: Side, two: Side, letter: Letter | None) -> Step | None:
+        """The choice that set the two apart: the last that both made, each its own way, else the last of either."""
+        others = {id(step.condition): step for step in two.trail.backwards()} if two.trail else {}
+        for step in one.trail.backwards() if one.trail else ():
+            other = others.get(id(step.condition))
+            if other is not None and other.chosen != step.chosen and step.condition.varies is not None:
+                return step
+        for side in (one, two):
+            for step in side.trail.backwards() if side.trail else ():
+                if step.condition.varies is not None:
+                    return step
+        return None
+
+    def _arguments(self, one: Side, two: Side) -> Difference | None:
+        """Letters that match in name but not in root or reduce operation."""
+        assert isinstance(one.node, Emit) and isinstance(two.node, Emit)
+        first, second = one.node.letter, two.node.letter
+        if first is second:
+            return None
+        for mine, other in ((first.root, second.root), (first.reduce_op, second.reduce_op)):
+            if mine is None or other is None or mine.constant is None or other.constant is None:
+                continue
+            if mine.constant != other.constant:
+                parted = self._parted(one, two, first)
+                return parted and Difference(first, second, one, two, parted, "argument")
+        return None
+
+
+def _inside(span: Span, region: Span) -> bool:
+    return span.path == region.path and region.line <= span.line <= region.end_line
+
+
+def varies_of(difference: Difference) -> Variation:
+    varies = difference.parted.condition.varies
+    assert varies is not None
+    return varies

@@ -1,0 +1,105 @@
+"""What a function does with other ranks, as a tree: the source's structure without what does not matter here."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Union
+
+from ddp_lint.divergence.values import Condition, Test
+from ddp_lint.divergence.words import Letter
+from ddp_lint.findings import Label, Span
+
+
+@dataclasses.dataclass(eq=False)
+class Emitted:
+    letter: Letter
+
+
+@dataclasses.dataclass(eq=False)
+class Branch:
+    test: Test
+    yes: list[Effect]
+    no: list[Effect]
+    span: Span
+
+
+@dataclasses.dataclass(eq=False)
+class Rounds:
+    """A loop; `rounds` tells whether ranks go round equally often (None: they do)."""
+
+    body: list[Effect]
+    orelse: list[Effect]
+    rounds: Condition | None
+    span: Span
+
+
+@dataclasses.dataclass(eq=False)
+class Leave:
+    """'return', 'raise', 'break' or 'continue'."""
+
+    what: str
+
+
+@dataclasses.dataclass(eq=False)
+class Attempt:
+    """`handlers` pair the condition that this rank's body raises with what the handler does."""
+
+    body: list[Effect]
+    handlers: list[tuple[Condition, list[Effect]]]
+    final: list[Effect]
+    span: Span
+
+
+@dataclasses.dataclass(eq=False)
+class Inline:
+    """What a callee does, at a call. `yields` is what happens where the callee yields (the body of a `with`)."""
+
+    effects: list[Effect]
+    call: Span
+    callee: Label
+    text: str
+    yields: list[Effect] | None = None
+    #: Body of a `with`: leaving it runs the rest of the callee.
+    manager: bool = False
+
+
+@dataclasses.dataclass(eq=False)
+class Yielded:
+    """The place where a generator hands over."""
+
+
+Effect = Union[Emitted, Branch, Rounds, Leave, Attempt, Inline, Yielded]
+
+
+def matters(effects: list[Effect]) -> bool:
+    """Is there anything in the tree that other ranks can wait for, or a hand-over?"""
+    for effect in effects:
+        if isinstance(effect, (Emitted, Yielded)):
+            return True
+        if isinstance(effect, Branch) and (matters(effect.yes) or matters(effect.no)):
+            return True
+        if isinstance(effect, Rounds) and (matters(effect.body) or matters(effect.orelse)):
+            return True
+        if isinstance(effect, Attempt) and (
+            matters(effect.body) or matters(effect.final) or any(matters(handler) for _, handler in effect.handlers)
+        ):
+            return True
+        if isinstance(effect, Inline) and (matters(effect.effects) or matters(effect.yields or [])):
+            return True
+    return False
+
+
+def size(effects: list[Effect]) -> int:
+    """Number of effects in the tree."""
+    total = 0
+    for effect in effects:
+        total += 1
+        if isinstance(effect, Branch):
+            total += size(effect.yes) + size(effect.no)
+        elif isinstance(effect, Rounds):
+            total += size(effect.body) + size(effect.orelse)
+        elif isinstance(effect, Attempt):
+            total += size(effect.body) + size(effect.final) + sum(size(handler) for _, handler in effect.handlers)
+        elif isinstance(effect, Inline):
+            total += size(effect.effects) + size(effect.yields or [])
+    return total

@@ -1,0 +1,482 @@
+"""Expressions: what value they have on each rank, and what they do on the way."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Callable, Hashable
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.effects import Branch, Effect, Inline, Rounds, Yielded, matters
+from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.values import (
+    ARITHMETIC,
+    COMPARE,
+    Condition,
+    Known,
+    Symbol,
+    Test,
+    Value,
+    Variation,
+    combine,
+    constant,
+    divergent,
+    merge,
+    negated,
+    unknown,
+    weaker,
+)
+from ddp_lint.findings import Confidence, Label
+
+#: Attributes of a tensor that are the same on all ranks as a rule, whatever the tensor holds.
+_STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
+
+
+def evaluate(frame: Frame, node: ast.expr | None) -> Value:
+    """The value of an expression; its effects are appended to the frame's."""
+    if node is None:
+        return constant(None)
+    handler = _HANDLERS.get(type(node))
+    return handler(frame, node) if handler is not None else _opaque(frame, node)
+
+
+def test_of(frame: Frame, node: ast.expr) -> Test:
+    """The expression as a condition."""
+    return evaluate(frame, node).truth(frame.text(node))
+
+
+def _opaque(frame: Frame, node: ast.expr) -> Value:
+    """Parts are evaluated for what they do; the whole is an unknown that varies with data in its parts."""
+    parts = [evaluate(frame, child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    return passed_on(frame, node, parts)
+
+
+def passed_on(frame: Frame, node: ast.AST, parts: list[Value], key: Hashable = None) -> Value:
+    """A result of these parts where ranks' numbers get lost but their own data do not."""
+    key = key if key is not None else frame.key(node)
+    varying = [part.varies for part in parts if part.varies is not None and part.open]
+    lasting = next((v for v in varying if v.cause not in ("rank", "membership")), None)
+    return divergent(key, lasting) if lasting is not None else unknown(key)
+
+
+def _constant(frame: Frame, node: ast.Constant) -> Value:
+    return constant(node.value) if not isinstance(node.value, (bytes, complex)) else unknown(frame.key(node))
+
+
+def _name(frame: Frame, node: ast.Name) -> Value:
+    for scope in (frame.env, frame.closure or {}):
+        if node.id in scope:
+            return scope[node.id]
+    return frame.summaries.module_name(frame, node)
+
+
+def _attribute(frame: Frame, node: ast.Attribute) -> Value:
+    path = dotted(node)
+    if path and path in frame.env:
+        return frame.env[path]
+    base = evaluate(frame, node.value)
+    return attribute(frame, base, node.attr, node, path or node.attr)
+
+
+def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) -> Value:
+    """`base.name`: what the project, the knowledge or, last, the name itself says about it."""
+    reference = base.reference
+    if isinstance(reference, (ref.External, ref.ModuleRef)):
+        return _of_module(frame, reference, name, node)
+    if isinstance(reference, ref.ClassRef):
+        found = frame.linker.method(reference, name)
+        if found is not None:
+            return unknown(("method", path), found)
+        return frame.summaries.class_variable(reference, name) or unknown(("attribute", path))
+    if isinstance(reference, ref.Super):
+        found = frame.linker.method(reference.of, name, reference.after)
+        if found is not None:
+            return unknown(("super", name), dataclasses.replace(found, receiver=reference.receiver, of=reference.of))
+        outside = next(iter(frame.linker.linearised(reference.of)[1]), "")
+        return unknown(("super", name), ref.Method(outside, name, "super()"))
+    if isinstance(reference, ref.Instance):
+        return _of_instance(frame, base, reference, name, node, path)
+    guess = known().guessed_type(path.rpartition(".")[0]) if base.varies is None else ""
+    if guess:
+        value = frame.named_rank("attribute", name, node, guess)
+        if value is not None:
+            return value
+    value = frame.named_rank("attribute", name, node)
+    if value is not None:
+        return value
+    source = known().source("attribute", name)
+    if source is not None and base.varies is not None and base.open:
+        return divergent(("attribute", path), base.varies)
+    method = ref.Method(guess, name, path.rpartition(".")[0], guessed=bool(guess))
+    if base.varies is not None and base.open and base.varies.cause == "data" and name not in _STATIC:
+        return divergent(("attribute", path), base.varies).with_reference(method)
+    return unknown(("attribute", base.key if base.reference is None else path, name), method)
+
+
+def _of_module(frame: Frame, reference: ref.External | ref.ModuleRef, name: str, node: ast.AST) -> Value:
+    found = frame.linker.attribute(reference, name)
+    if isinstance(found, ref.ModuleRef):
+        variable = frame.summaries.variable_at(found.name)
+        if variable is not None:
+            return variable
+    if isinstance(found, ref.External):
+        value = frame.named_rank("attribute", found.name, node)
+        if value is not None:
+            return value
+    return unknown(("name", getattr(found, "name", name)), found)
+
+
+def _of_instance(
+    frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str
+) -> Value:
+    of = reference.of
+    if isinstance(of, str):
+        value = frame.named_rank("attribute", name, node, of)
+        if value is not None:
+            return value
+        method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
+        return unknown(("attribute", path), method)
+    found = frame.linker.method(of, name)
+    if found is not None:
+        method_value = unknown(("method", path), dataclasses.replace(found, receiver=base, of=of))
+        if is_property(found):
+            return frame.summaries.property_value(frame, found, base, node)
+        return method_value
+    value = frame.summaries.attribute_of(of, name)
+    if value is not None and (value.varies is not None or value.reference is not None):
+        return value
+    for outside in frame.linker.linearised(of)[1]:
+        ranked = frame.named_rank("attribute", name, node, outside)
+        if ranked is not None:
+            return ranked
+        if known().method(outside, name) is not None or known().rank("method", name, outside) is not None:
+            return unknown(("attribute", path), ref.Method(outside, name, path.rpartition(".")[0]))
+    ranked = frame.named_rank("attribute", name, node)
+    if ranked is not None and not (value is not None and value.constant not in (None, Known(None), Known(-1), Known(0))):
+        return ranked
+    guess = known().guessed_type(path)
+    if guess:
+        return unknown(("attribute", path), ref.Instance(guess, guessed=True))
+    outside = next(iter(frame.linker.linearised(of)[1]), "")
+    return unknown(("attribute", path), ref.Method(outside, name, path.rpartition(".")[0], guessed=not outside))
+
+
+def is_property(function: ref.FunctionRef) -> bool:
+    decorators = getattr(function.node, "decorator_list", ())
+    names = {dotted(d).rpartition(".")[2] for d in decorators}
+    return bool(names & {"property", "cached_property", "lazy_property"})
+
+
+def _subscript(frame: Frame, node: ast.Subscript) -> Value:
+    path = dotted(node)
+    if path and path in frame.env:
+        return frame.env[path]
+    base, index = evaluate(frame, node.value), evaluate(frame, node.slice)
+    key = index.constant
+    reference = base.reference
+    if isinstance(reference, ref.External) and reference.name == "os.environ" and key is not None:
+        return environment(frame, key.value, node)
+    if base.items is not None and key is not None and isinstance(key.value, int) and not isinstance(key.value, bool):
+        if -len(base.items) <= key.value < len(base.items):
+            return base.items[key.value]
+    if base.varies is not None and base.open:
+        return divergent(("item", base.key, index.key), base.varies)
+    if index.varies is not None:
+        return divergent(("item", base.key, index.key), index.varies)
+    if isinstance(reference, (ref.Instance, ref.GroupRef)) and path:
+        return unknown(("item", base.key, index.key))
+    return unknown(("item", base.key, index.key))
+
+
+def environment(frame: Frame, name: object, node: ast.AST, default: Value | None = None) -> Value:
+    """`os.environ[name]`."""
+    value = frame.named_rank("environment", str(name), node)
+    return value if value is not None else unknown(("environment", name))
+
+
+def _compare(frame: Frame, node: ast.Compare) -> Value:
+    values = [evaluate(frame, part) for part in (node.left, *node.comparators)]
+    if len(node.ops) > 1:
+        return combine(_unknown, tuple(values), ("compare", tuple(type(op).__name__ for op in node.ops), _keys(values)))
+    left, right = values
+    operation = type(node.ops[0])
+    if operation in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and right.constant == Known(None):
+        if isinstance(left.reference, (ref.FunctionRef, ref.ClassRef)):
+            return constant(operation in (ast.IsNot, ast.NotEq))
+    negative = operation in (ast.NotEq, ast.IsNot, ast.NotIn)
+    opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(operation, operation)
+    result = combine(COMPARE[opposite], (left, right), ("compare", opposite.__name__, _keys(values)))
+    if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
+        result = dataclasses.replace(result, varies=dataclasses.replace(left.varies, cause="membership"))
+    if negative:
+        positive = ast.Compare(node.left, [opposite()], node.comparators)
+        return _truth_value(frame, node, negated(result.truth(frame.text(positive))), [result])
+    return result
+
+
+def _keys(values: list[Value]) -> Hashable:
+    return tuple(value.key for value in values)
+
+
+def _unknown(*_: object) -> object:
+    raise TypeError
+
+
+def _truth_value(frame: Frame, node: ast.expr, test: Test, parts: list[Value]) -> Value:
+    """A Boolean that is this formula."""
+    truths = [test.truth(world) for world in range(len(parts[0].components))]
+    key = ("formula", tuple(part.key for part in parts), type(node).__name__, frame.text(node))
+    components = tuple(Symbol(key) if truth is None else Known(truth) for truth in truths)
+    varies = test.varying()
+    return Value(components, varies, varies is not None and any(atom.open for atom in test.atoms()), test=test)
+
+
+def _boolean(frame: Frame, node: ast.BoolOp) -> Value:
+    """`and`, `or`: the later parts happen only if the earlier ones let them."""
+    conjunction = isinstance(node.op, ast.And)
+    first = evaluate(frame, node.values[0])
+    parts, tests = [first], [first.truth(frame.text(node.values[0]))]
+    for operand in node.values[1:]:
+        outer, frame.effects = frame.effects, []
+        value = evaluate(frame, operand)
+        inner, frame.effects = frame.effects, outer
+        if inner:
+            guard = tests[0] if len(tests) == 1 else Test("and" if conjunction else "or", tuple(tests))
+            yes, no = (inner, []) if conjunction else ([], inner)
+            frame.effects.append(Branch(guard, yes, no, frame.span(operand)))
+        parts.append(value)
+        tests.append(value.truth(frame.text(operand)))
+    if not conjunction and not all(part.test or _is_boolean(part) for part in parts):
+        return _either(frame, node, parts, tests)
+    return _truth_value(frame, node, Test("and" if conjunction else "or", tuple(tests)), parts)
+
+
+def _is_boolean(value: Value) -> bool:
+    return all(isinstance(c, Symbol) or isinstance(c.value, bool) for c in value.components)
+
+
+def _either(frame: Frame, node: ast.BoolOp, parts: list[Value], tests: list[Test]) -> Value:
+    """`a or b` as a value: a default."""
+    result = parts[-1]
+    for part, test in zip(parts[-2::-1], tests[-2::-1]):
+        result = merge(test, part, result, frame.key(node))
+    return result
+
+
+def _not(frame: Frame, node: ast.UnaryOp) -> Value:
+    value = evaluate(frame, node.operand)
+    if isinstance(node.op, ast.Not):
+        return _truth_value(frame, node, negated(value.truth(frame.text(node.operand))), [value])
+    if isinstance(node.op, ast.USub):
+        return combine(lambda x: -x, (value,), ("minus", value.key))
+    return passed_on(frame, node, [value])
+
+
+def _binary(frame: Frame, node: ast.BinOp) -> Value:
+    left, right = evaluate(frame, node.left), evaluate(frame, node.right)
+    operation = ARITHMETIC.get(type(node.op))
+    if operation is None or isinstance(node.op, ast.Mod) and isinstance(getattr(left.constant, "value", None), str):
+        return passed_on(frame, node, [left, right])
+    return combine(operation, (left, right), (type(node.op).__name__, left.key, right.key))
+
+
+def _conditional(frame: Frame, node: ast.IfExp) -> Value:
+    test = test_of(frame, node.test)
+    arms: list[Value] = []
+    effects: list[list[Effect]] = []
+    for arm in (node.body, node.orelse):
+        outer, frame.effects = frame.effects, []
+        arms.append(evaluate(frame, arm))
+        effects.append(frame.effects)
+        frame.effects = outer
+    if any(effects):
+        frame.effects.append(Branch(test, effects[0], effects[1], frame.span(node)))
+    return merge(test, arms[0], arms[1], frame.key(node))
+
+
+def _sequence(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
+    items = [evaluate(frame, element) for element in node.elts]
+    if any(isinstance(element, ast.Starred) for element in node.elts):
+        return passed_on(frame, node, items)
+    constants = [item.constant for item in items]
+    if items and all(c is not None for c in constants):
+        value = constant(tuple(c.value for c in constants if c is not None))
+        return dataclasses.replace(value, items=tuple(items)) if not isinstance(node, ast.Set) else value
+    if isinstance(node, ast.Set):
+        return unordered(frame, node)
+    value = passed_on(frame, node, items)
+    return dataclasses.replace(value, items=tuple(items))
+
+
+def unordered(frame: Frame, node: ast.AST) -> Value:
+    """A set: its elements come in an order of each process's own, its truth and length are no problem."""
+    return unknown(frame.key(node, "set"), ref.Instance("builtins.set"))
+
+
+def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+    outer, frame.effects = frame.effects, []
+    saved = dict(frame.env)
+    iterables: list[Value] = []
+    for generator in node.generators:
+        iterable = evaluate(frame, generator.iter)
+        iterables.append(iterable)
+        bind(frame, generator.target, element_of(frame, iterable, generator.iter), generator.iter)
+        for condition in generator.ifs:
+            iterables.append(evaluate(frame, condition))
+    elements = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+    values = [evaluate(frame, element) for element in elements]
+    inner, frame.effects = frame.effects, outer
+    frame.env = saved
+    rounds = rounds_of(frame, iterables[0], node.generators[0].iter)
+    source = reference_of(iterables[0])
+    if isinstance(source, ref.Generator):
+        frame.effects.append(dataclasses.replace(source.call, yields=inner))
+    elif inner:
+        frame.effects.append(Rounds(inner, [], rounds, frame.span(node)))
+    if isinstance(node, ast.SetComp):
+        return unordered(frame, node)
+    return passed_on(frame, node, [*iterables, *values])
+
+
+def element_of(frame: Frame, iterable: Value, node: ast.expr) -> Value:
+    """What a loop variable is: an element of the iterable."""
+    path = frame.text(node)
+    if iterable.varies is not None and iterable.open:
+        return divergent(("element", frame.key(node)), iterable.varies)
+    if is_loader(iterable, path):
+        origin = Label(frame.span(node), "each rank iterates over its own batches here")
+        varies = Variation("data", "the batches of this rank", origin=origin, confidence=Confidence.MEDIUM)
+        return divergent(("element", frame.key(node)), varies)
+    return unknown(("element", frame.key(node)))
+
+
+def is_loader(iterable: Value, text: str) -> bool:
+    """Is it a data loader, by type or, when nothing resolves it, by name?"""
+    reference = iterable.reference
+    if isinstance(reference, ref.Instance) and isinstance(reference.of, str):
+        return known().source("iterate", reference.of) is not None and reference.of != "builtins.set"
+    lowered = text.lower()
+    return "loader" in lowered and "downloader" not in lowered
+
+
+def rounds_of(frame: Frame, iterable: Value, node: ast.expr) -> Condition | None:
+    """How often a loop over the iterable goes round, where ranks may differ in it."""
+    text = frame.text(node)
+    reference = iterable.reference
+    if isinstance(reference, ref.Instance) and reference.of == "builtins.set":
+        origin = Label(frame.span(node), "a set: each process iterates over it in an order of its own")
+        varies = Variation("order", "the order of a set, which differs between processes", origin=origin)
+        return Condition((("order", frame.key(node)),) * 3, text, varies, open=True)
+    if iterable.varies is None:
+        return None
+    truths = tuple(("rounds", component) for component in iterable.components)
+    return Condition(truths, text, iterable.varies, open=True)
+
+
+def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
+    """Assign to a target."""
+    if isinstance(target, ast.Starred):
+        target = target.value
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for index, part in enumerate(target.elts):
+            if value.items is not None and index < len(value.items):
+                item = value.items[index]
+            elif value.varies is not None and value.open:
+                item = divergent(("part", frame.key(source), index), value.varies)
+            else:
+                item = unknown(("part", frame.key(source), frame.key(target), index))
+            bind(frame, part, item, source)
+        return
+    path = dotted(target)
+    if not path:
+        if isinstance(target, ast.Subscript):
+            evaluate(frame, target.value)
+            evaluate(frame, target.slice)
+        return
+    if isinstance(target, ast.Name) and target.id in frame.global_names:
+        frame.summaries.set_global(frame, target.id, value)
+    for other in [name for name in frame.env if name.startswith((path + ".", path + "["))]:
+        del frame.env[other]
+    frame.env[path] = value
+
+
+def _lambda(frame: Frame, node: ast.Lambda) -> Value:
+    function = ref.FunctionRef(node, frame.facts, frame.owner, frame.receiver, closure=visible(frame))
+    return unknown(frame.key(node), function)
+
+
+def visible(frame: Frame) -> dict[str, Value]:
+    """Names that a nested function sees."""
+    return {**(frame.closure or {}), **frame.env}
+
+
+def _await(frame: Frame, node: ast.Await) -> Value:
+    return evaluate(frame, node.value)
+
+
+def _yield(frame: Frame, node: ast.Yield) -> Value:
+    evaluate(frame, node.value)
+    frame.effects.append(Yielded())
+    return unknown(frame.key(node))
+
+
+def _yield_from(frame: Frame, node: ast.YieldFrom) -> Value:
+    value = evaluate(frame, node.value)
+    reference = reference_of(value)
+    if isinstance(reference, ref.Generator):
+        frame.effects.append(dataclasses.replace(reference.call, yields=[Yielded()]))
+    else:
+        frame.effects.append(Yielded())
+    return unknown(frame.key(node))
+
+
+def consume(frame: Frame, value: Value) -> None:
+    """Run a generator to its end for nothing but its effects."""
+    reference = reference_of(value)
+    if isinstance(reference, ref.Generator) and isinstance(reference.call, Inline) and matters(reference.call.effects):
+        frame.effects.append(dataclasses.replace(reference.call, yields=[]))
+
+
+def _walrus(frame: Frame, node: ast.NamedExpr) -> Value:
+    value = evaluate(frame, node.value)
+    bind(frame, node.target, value, node)
+    return value
+
+
+def _starred(frame: Frame, node: ast.Starred) -> Value:
+    return evaluate(frame, node.value)
+
+
+def _call(frame: Frame, node: ast.Call) -> Value:
+    from ddp_lint.divergence.calls import call
+
+    return call(frame, node)
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b` or `a["k"].b` as text, '' for anything else."""
+    parts: list[str] = []
+    while True:
+        if isinstance(node, ast.Attribute):
+            parts.append(f".{node.attr}")
+            node = node.value
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            parts.append(f"[{node.slice.value!r}]")
+            node = node.value
+        elif isinstance(node, ast.Name):
+            return node.id + "".join(reversed(parts))
+        else:
+            return ""
+
+
+_HANDLERS: dict[type[ast.expr], Callable[[Frame, ast.expr], Value]] = {
+    ast.Constant: _constant, ast.Name: _name, ast.Attribute: _attribute, ast.Subscript: _subscript,
+    ast.Compare: _compare, ast.BoolOp: _boolean, ast.UnaryOp: _not, ast.BinOp: _binary, ast.IfExp: _conditional,
+    ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence, ast.ListComp: _comprehension,
+    ast.SetComp: _comprehension, ast.GeneratorExp: _comprehension, ast.DictComp: _comprehension, ast.Lambda: _lambda,
+    ast.Await: _await, ast.Yield: _yield, ast.YieldFrom: _yield_from, ast.NamedExpr: _walrus, ast.Starred: _starred,
+    ast.Call: _call,
+}  # type: ignore[dict-item]  # fmt: skip
+
+__all__ = ["evaluate", "test_of", "weaker"]

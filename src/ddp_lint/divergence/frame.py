@@ -1,0 +1,163 @@
+"""The state of one function's evaluation, and what all evaluations share."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING
+
+from ddp_lint.divergence import worlds
+from ddp_lint.divergence.effects import Effect
+from ddp_lint.divergence.references import ClassRef, FunctionRef, Reference
+from ddp_lint.divergence.resolve import Linker, known
+from ddp_lint.divergence.values import Symbol, Test, Value, Variation, constant, divergent, per_rank, unknown
+from ddp_lint.findings import Confidence, Label, Span
+from ddp_lint.knowledge.communication import Rank
+from ddp_lint.project.project import ModuleFacts
+
+if TYPE_CHECKING:
+    from ddp_lint.divergence.summaries import Summaries
+
+
+@dataclasses.dataclass(eq=False)
+class Frame:
+    """One activation: names, effects so far, returned values, and the tests that lead to the current statement."""
+
+    summaries: Summaries
+    facts: ModuleFacts
+    function: ast.AST | None
+    owner: ClassRef | None = None
+    receiver: Value | None = None
+    env: dict[str, Value] = dataclasses.field(default_factory=dict)
+    closure: dict[str, Value] | None = None
+    effects: list[Effect] = dataclasses.field(default_factory=list)
+    returned: list[tuple[Test | None, Value]] = dataclasses.field(default_factory=list)
+    path: list[Test] = dataclasses.field(default_factory=list)
+    global_names: frozenset[str] = frozenset()
+    alive: bool = True
+    loops: int = 0
+    depth: int = 0
+    yields: bool = False
+
+    @property
+    def linker(self) -> Linker:
+        return self.summaries.linker
+
+    def span(self, node: ast.AST) -> Span:
+        return span_of(self.facts, node)
+
+    def key(self, node: ast.AST, what: str = "") -> Hashable:
+        """A name for what the expression at this place gives."""
+        return (self.facts.name, getattr(node, "lineno", 0), getattr(node, "col_offset", 0), what)
+
+    def text(self, node: ast.AST) -> str:
+        return text_of(node)
+
+    def rank_value(self, entry: Rank, node: ast.AST, group: str = "", text: str = "") -> Value:
+        """The value of an expression that asks which rank this is."""
+        scope = {"world": "world", "node": "node"}.get(entry.scope, entry.scope)
+        if entry.value in ("local_rank", "is_local_first", "is_local_last"):
+            scope = "node"
+        if entry.value in ("group_rank", "coordinate") and entry.scope == "world":
+            scope = f"group:{group}"
+        elif group and entry.value == "rank":
+            scope = f"group:{group}"
+        says = "the rank"
+        weak = entry.what in ("name", "attribute") and not entry.on or entry.name.startswith("*.")
+        origin = Label(self.span(node), f"`{text or self.text(node)}` differs between ranks")
+        varies = Variation("rank", says, scope, origin, Confidence.MEDIUM if weak else Confidence.HIGH)
+        numbers = worlds.known(entry.value)
+        if numbers is None:
+            return divergent(("member", self.text(node)), dataclasses.replace(varies, cause="membership"))
+        if entry.negated:
+            numbers = tuple(not number for number in numbers)
+        value = per_rank(numbers, varies)
+        if entry.item >= 0:
+            rest = unknown(("item", self.text(node)))
+            return dataclasses.replace(unknown(self.key(node)), items=(*(rest,) * entry.item, value, *(rest,) * 3))
+        return value
+
+    def named_rank(self, what: str, name: str, node: ast.AST, on: str = "") -> Value | None:
+        if known().is_uniform(what, name):
+            return None
+        entry = known().rank(what, name, on)
+        return self.rank_value(entry, node) if entry is not None else None
+
+
+def span_of(facts: ModuleFacts, node: ast.AST) -> Span:
+    """1-based, end exclusive, columns in characters."""
+    line, end_line = getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or getattr(node, "lineno", 1)
+    start = _characters(facts, line, getattr(node, "col_offset", 0))
+    end = _characters(facts, end_line, getattr(node, "end_col_offset", None) or 0)
+    return Span(facts.file.path, line, start + 1, end_line, end + 1)
+
+
+def _characters(facts: ModuleFacts, line: int, column: int) -> int:
+    """`ast` counts UTF-8 bytes, findings count characters."""
+    if facts.file.text.isascii():
+        return column
+    lines = facts.file.text.splitlines()
+    if not 0 < line <= len(lines):
+        return column
+    return len(lines[line - 1].encode()[:column].decode(errors="ignore"))
+
+
+def text_of(node: ast.AST, limit: int = 60) -> str:
+    """The expression as source, on one line, shortened."""
+    try:
+        text = " ".join(ast.unparse(node).split())
+    except (RecursionError, ValueError):
+        return type(node).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def entering(value: Value) -> Value:
+    """An argument as the callee sees it: its variation is foreign there."""
+    if value.varies is None:
+        return value
+    varies = dataclasses.replace(value.varies, foreign=value.varies.foreign + 1)
+    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, 1))
+
+
+def leaving(value: Value) -> Value:
+    """A returned value as the caller sees it."""
+    if value.varies is None or not value.varies.foreign:
+        return value
+    varies = dataclasses.replace(value.varies, foreign=value.varies.foreign - 1)
+    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, -1))
+
+
+def _shifted(test: Test | None, by: int) -> Test | None:
+    if test is None:
+        return None
+    atom = test.atom
+    if atom is not None and atom.varies is not None:
+        varies = dataclasses.replace(atom.varies, foreign=max(0, atom.varies.foreign + by))
+        atom = dataclasses.replace(atom, varies=varies)
+    parts = tuple(shifted for part in test.parts if (shifted := _shifted(part, by)) is not None)
+    return Test(test.op, parts, atom)
+
+
+def argument_key(value: Value) -> Hashable:
+    """What of an argument matters to the callee: constants, variation, kind of object."""
+    plain = value.varies is None and all(isinstance(component, Symbol) for component in value.components)
+    varies = value.varies and (value.varies.cause, value.varies.scope, value.varies.foreign)
+    items = tuple(argument_key(item) for item in value.items) if value.items is not None else None
+    return (None if plain else value.components, varies, value.open, value.reference, items)
+
+
+def reference_of(value: Value | None) -> Reference | None:
+    return value.reference if value is not None else None
+
+
+def none() -> Value:
+    return constant(None)
+
+
+def first_of(values: Iterable[Value | None]) -> Value | None:
+    return next((value for value in values if value is not None), None)
+
+
+def bound(function: FunctionRef, receiver: Value, of: ClassRef | str | None) -> FunctionRef:
+    return dataclasses.replace(function, receiver=receiver, of=of)

@@ -1,0 +1,57 @@
+"""Process groups as the comparison needs them: which ranks are in one, and which tests keep its members together."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from ddp_lint.divergence.values import Variation
+
+#: Words in the name of a group or of a rank that tell the parallel axis it runs along.
+_AXES = (
+    ("embedding", re.compile(r"embed")),
+    ("pipeline", re.compile(r"(^|_)pp(_|$)|pipe|stage")),
+    ("tensor", re.compile(r"(^|_)(tp|mp|mpu|slice)(_|$)|tensor|model_parallel|sharding")),
+    ("context", re.compile(r"(^|_)(cp|sp|ulysses)(_|$)|context|sequence|seq_")),
+    ("expert", re.compile(r"(^|_)(ep|moe|edp)(_|$)|expert")),
+    ("data", re.compile(r"(^|_)(dp|ddp|fsdp|dpr)(_|$)|data|replic|shard")),
+)
+WORLD_AXIS = "world"
+
+
+def axis_in(name: str) -> str:
+    """The parallel axis that a name speaks of (``self.dp_group``: data); '' when it does not."""
+    last = name.rpartition(".")[2].lower()
+    return next((axis for axis, pattern in _AXES if pattern.search(last)), "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """`key` tells groups apart ('' is the world), `axis` is the parallel axis that the members lie along, '' unknown."""
+
+    key: str = ""
+    axis: str = WORLD_AXIS
+
+    @property
+    def is_world(self) -> bool:
+        return self.axis == WORLD_AXIS
+
+
+WORLD = Group()
+
+
+def can_part(varies: Variation, group: Group) -> bool:
+    """Can two members of `group` differ in a value that varies like this?
+
+    All ranks of a data-parallel group share their pipeline stage, so a stage test keeps such a group together; a
+    membership test keeps exactly the members of some group together, which is taken to be the one at hand.
+    """
+    if varies.cause not in ("rank", "membership") or group.is_world:
+        return True
+    if varies.cause == "membership":
+        return False
+    if varies.scope.startswith("group:"):
+        return varies.scope == f"group:{group.key}"
+    if varies.scope == "world":
+        return group.axis != "node"
+    return bool(group.axis) and varies.scope == group.axis

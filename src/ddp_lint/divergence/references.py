@@ -1,0 +1,116 @@
+"""What kind of object a value is: a function, a class, an instance, a process group, something of another package."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Union
+
+from ddp_lint.divergence.groups import Group
+from ddp_lint.project.project import ModuleFacts
+
+Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]
+
+
+@dataclasses.dataclass(frozen=True)
+class External:
+    """Something of a package outside the project, by its canonical dotted name."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleRef:
+    """A module of the project, or a package prefix of one."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassRef:
+    node: ast.ClassDef
+    facts: ModuleFacts = dataclasses.field(compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """An object of a project class, or of an external class by dotted name."""
+
+    of: ClassRef | str
+    #: The class was guessed from the receiver's name.
+    guessed: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionRef:
+    """A function of the project; with `receiver` a bound method, with `closure` a nested function."""
+
+    node: Definition
+    facts: ModuleFacts = dataclasses.field(compare=False)
+    owner: ClassRef | None = None
+    receiver: Any = dataclasses.field(default=None, compare=False)
+    #: Class of the receiver: the same method does other things on another class.
+    of: ClassRef | str | None = None
+    closure: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False)
+    #: Decorators were applied, this is what they wrapped.
+    bare: bool = False
+
+    @property
+    def name(self) -> str:
+        return getattr(self.node, "name", "<lambda>")
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A method of an external class, or of a receiver that nothing resolves (`of` is '')."""
+
+    of: str
+    name: str
+    receiver: str = ""
+    guessed: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Partial:
+    """`functools.partial`, or a wrapper that calls `function` with what it is given."""
+
+    function: Any = dataclasses.field(compare=False)
+    arguments: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
+    keywords: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), compare=False)
+    identity: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupRef:
+    group: Group
+
+
+@dataclasses.dataclass(frozen=True)
+class Generator:
+    """A generator that was made and not run: its effects happen where it is consumed."""
+
+    call: Any = dataclasses.field(compare=False)
+    identity: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Super:
+    """`super()`: methods of the classes after `after` in the resolution order of `of`."""
+
+    of: ClassRef
+    after: ClassRef
+    receiver: Any = dataclasses.field(default=None, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dynamic:
+    """`getattr(self, name)` with a computed name: any method that the class of the object defines."""
+
+    of: ClassRef
+    receiver: Any = dataclasses.field(default=None, compare=False)
+
+
+Reference = Union[
+    External, ModuleRef, ClassRef, Instance, FunctionRef, Method, Partial, GroupRef, Generator, Super, Dynamic
+]  # fmt: skip

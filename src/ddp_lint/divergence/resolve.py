@@ -1,0 +1,255 @@
+"""From names to things: classes and their methods across files, and what the knowledge says about the rest."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+
+from ddp_lint import knowledge
+from ddp_lint.divergence.references import ClassRef, External, FunctionRef, ModuleRef, Reference
+from ddp_lint.knowledge import communication
+from ddp_lint.knowledge.communication import Collective, Gate, GroupSource, Rank, Source, Type
+from ddp_lint.project import Project
+from ddp_lint.project.project import ModuleFacts
+
+_ANCESTORS = 40
+
+
+class Linker:
+    """Names of one project. All answers are kept."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._classes: dict[int, ClassRef] = {}
+        self._linearised: dict[ClassRef, tuple[list[ClassRef], tuple[str, ...]]] = {}
+        self._members: dict[ClassRef, dict[str, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        self._names: dict[str, Reference] = {}
+
+    def class_ref(self, node: ast.ClassDef, facts: ModuleFacts) -> ClassRef:
+        return self._classes.setdefault(id(node), ClassRef(node, facts))
+
+    def dotted(self, name: str) -> Reference:
+        """What an absolute dotted name means."""
+        if name not in self._names:
+            self._names[name] = self._dotted(name)
+        return self._names[name]
+
+    def _dotted(self, name: str) -> Reference:
+        name = self.project.canonical(name)
+        found = self.project.split(name)
+        if found is None:
+            return External(knowledge.canonical(name))
+        facts, rest = found
+        if not rest:
+            return ModuleRef(facts.name)
+        first, _, more = rest.partition(".")
+        definition = facts.definitions.get(first)
+        if isinstance(definition, ast.ClassDef):
+            owner = self.class_ref(definition, facts)
+            if not more:
+                return owner
+            method = self.method(owner, more)
+            return method or External(name)
+        if definition is not None and not more:
+            return FunctionRef(definition, facts)
+        return ModuleRef(name) if definition is None else External(name)
+
+    def in_module(self, facts: ModuleFacts, name: str) -> Reference | None:
+        """A top-level name of a module: a definition or an import; None for variables."""
+        definition = facts.definitions.get(name)
+        if isinstance(definition, ast.ClassDef):
+            return self.class_ref(definition, facts)
+        if definition is not None:
+            return FunctionRef(definition, facts)
+        target = facts.imports.resolve(name)
+        if target is None:
+            star = next((star for star in facts.imports.stars if self._exports(star, name)), None)
+            target = f"{star}.{name}" if star else None
+        return self.dotted(target) if target else None
+
+    def _exports(self, module: str, name: str) -> bool:
+        facts = self.project.facts(module)
+        return facts is not None and (name in facts.definitions or name in facts.imports.names)
+
+    # ---- classes
+
+    def linearised(self, of: ClassRef) -> tuple[list[ClassRef], tuple[str, ...]]:
+        """The project classes in resolution order (depth first, good enough for lookups), and the external bases."""
+        if of not in self._linearised:
+            self._linearised[of] = ([of], ())  # what a class that inherits from itself sees
+            classes, external = [of], []
+            for base in of.node.bases:
+                reference = self.expression(of.facts, base)
+                if isinstance(reference, ClassRef) and len(classes) < _ANCESTORS:
+                    above, outside = self.linearised(reference)
+                    classes += [c for c in above if c not in classes]
+                    external += [name for name in outside if name not in external]
+                elif isinstance(reference, External):
+                    external.append(reference.name)
+            self._linearised[of] = (classes, tuple(external))
+        return self._linearised[of]
+
+    def expression(self, facts: ModuleFacts, node: ast.expr) -> Reference | None:
+        """A dotted expression at module level, also subscripted (``Generic[T]``)."""
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return None
+        reference = self.in_module(facts, node.id)
+        for part in reversed(parts):
+            reference = self.attribute(reference, part)
+        return reference
+
+    def attribute(self, of: Reference | None, name: str) -> Reference | None:
+        if isinstance(of, External):
+            return External(knowledge.canonical(f"{of.name}.{name}"))
+        if isinstance(of, ModuleRef):
+            return self.dotted(f"{of.name}.{name}")
+        if isinstance(of, ClassRef):
+            return self.method(of, name)
+        return None
+
+    def members(self, of: ClassRef) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+        if of not in self._members:
+            found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+            stack: list[ast.stmt] = list(of.node.body)[::-1]
+            while stack:
+                node = stack.pop()
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    found[node.name] = node
+                elif isinstance(node, (ast.If, ast.Try)):
+                    stack.extend([*node.body, *node.orelse][::-1])
+            self._members[of] = found
+        return self._members[of]
+
+    def method(self, of: ClassRef, name: str, after: ClassRef | None = None) -> FunctionRef | None:
+        """The method that an object of the class has, or the next one after `after` (for `super()`)."""
+        classes = self.linearised(of)[0]
+        if after is not None:
+            classes = classes[classes.index(after) + 1 :] if after in classes else []
+        for owner in classes:
+            node = self.members(owner).get(name)
+            if node is not None:
+                return FunctionRef(node, owner.facts, owner, of=of)
+        return None
+
+    def is_module(self, of: ClassRef) -> bool:
+        """Does calling an object of it run `forward`?"""
+        return any(
+            name.rpartition(".")[2] in ("Module", "LightningModule", "PreTrainedModel") or name.startswith("torch.nn.")
+            for name in self.linearised(of)[1]
+        )
+
+
+class Known:
+    """The knowledge, indexed as the evaluation asks for it."""
+
+    def __init__(self) -> None:
+        self._all = communication.load()
+        self.collectives = self._all.collectives
+        self.types = self._all.types
+        self.gates = self._all.gates
+        self.groups = self._all.groups
+        self._made: dict[str, str] = {}
+        self._packages: list[tuple[str, str]] = []
+        self._known_as: dict[str, str] = {}
+        for type_ in self.types.values():
+            for maker in type_.made_by:
+                if maker.endswith(".*"):
+                    self._packages.append((maker[:-1], type_.name))
+                else:
+                    self._made[maker] = type_.name
+            for name in type_.known_as:
+                self._known_as.setdefault(name, type_.name)
+
+    def rank(self, what: str, name: str, on: str = "") -> Rank | None:
+        """The entry for a call, method, environment variable, attribute or name; `on` is the receiver's class."""
+        ranks = self._all.ranks
+        for class_ in self.ancestors(on) if on else ():
+            found = ranks.get((what, f"{class_}.{name}"))
+            if found is not None:
+                return found
+        return ranks.get((what, name)) if not on else None  # type: ignore[call-overload, no-any-return]
+
+    def source(self, what: str, name: str) -> Source | None:
+        found = self._all.sources.get((what, name))
+        if found is None and "." in name:
+            found = self._all.sources.get((what, name.rpartition(".")[0] + ".*"))
+        return found
+
+    def is_uniform(self, what: str, name: str) -> bool:
+        return (what, name) in self._all.uniforms
+
+    @functools.lru_cache(maxsize=4096)  # noqa: B019 - one object lives as long as the process
+    def ancestors(self, name: str) -> tuple[str, ...]:
+        """The type and the types whose entries hold for it, nearest first."""
+        found = [name]
+        for current in found:
+            type_ = self.types.get(current)
+            found += [base for base in type_.bases if base not in found] if type_ else []
+            found += [base for base in _bases(current) if base not in found]
+        return tuple(found)
+
+    def type_of(self, call: str) -> str:
+        """The class of what an external call returns; '' when unknown."""
+        if call in self.types:
+            return call
+        if call in self._made:
+            return self._made[call]
+        entry = self.collectives.get(call)
+        if entry is not None and len(entry.result) == 1:
+            return entry.result[0]
+        head, _, last = call.rpartition(".")
+        if last[:1].isupper():
+            for prefix, name in self._packages:
+                if call.startswith(prefix) and head + "." == prefix:
+                    return name
+            return call if any(base in self.types for base in _bases(call)) else ""
+        return ""
+
+    def guessed_type(self, receiver: str) -> str:
+        return self._known_as.get(receiver.rpartition(".")[2], "")
+
+    def method(self, class_: str, name: str) -> Collective | None:
+        for ancestor in self.ancestors(class_):
+            entry = self.collectives.get(f"{ancestor}.{name}")
+            if entry is not None:
+                return entry
+        return None
+
+    def group(self, name: str) -> GroupSource | None:
+        return self.groups.get(name) or self.groups.get("*." + name.rpartition(".")[2])
+
+    def gate(self, name: str) -> Gate | None:
+        return self.gates.get(name) or self.gates.get("*." + name.rpartition(".")[2])
+
+    def wraps(self, class_: str) -> bool:
+        type_: Type | None = self.types.get(class_)
+        return type_ is not None and type_.wraps
+
+
+@functools.lru_cache(maxsize=4096)
+def _bases(name: str) -> tuple[str, ...]:
+    table = knowledge.table("hierarchy")["bases"]
+    head = name.rpartition(".")[0]
+    return tuple(table.get(name) or table.get(f"{head}.*") or ())
+
+
+@functools.cache
+def known() -> Known:
+    return Known()
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes below, without those of nested functions and classes."""
+    stack = list(ast.iter_child_nodes(node))
+    while stack:
+        child = stack.pop()
+        yield child
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            stack.extend(ast.iter_child_nodes(child))

@@ -1,0 +1,525 @@
+"""Statements: how they change what is known, and the tree of their effects."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, matters
+from ddp_lint.divergence.expressions import bind, dotted, element_of, evaluate, rounds_of, test_of, visible
+from ddp_lint.divergence.frame import Frame, none, reference_of
+from ddp_lint.divergence.resolve import children, known
+from ddp_lint.divergence.values import (
+    ARITHMETIC,
+    Condition,
+    Test,
+    Value,
+    Variation,
+    combine,
+    merge,
+    negated,
+    unknown,
+)
+from ddp_lint.findings import Confidence, Label
+
+#: Loops within loops are evaluated twice down to this depth, once below it.
+_TWICE = 2
+#: Exceptions that one rank may meet alone; others are mistakes that all ranks make.
+_LOCAL_ERRORS = frozenset(
+    {
+        "Exception", "BaseException", "OSError", "IOError", "FileNotFoundError", "PermissionError", "ConnectionError",
+        "TimeoutError", "StopIteration", "MemoryError", "EOFError", "OutOfMemoryError", "URLError", "HTTPError",
+        "RequestException", "JSONDecodeError", "UnpicklingError", "FileExistsError", "Timeout", "ClientError",
+    }
+)  # fmt: skip
+#: Calls that do not fail on one rank alone.
+_HARMLESS = frozenset(
+    {
+        "len", "print", "str", "int", "float", "isinstance", "getattr", "setattr", "hasattr", "range", "enumerate",
+        "zip", "list", "dict", "tuple", "set", "super", "min", "max", "info", "debug", "warning", "warn", "error",
+        "append", "format", "join", "items", "keys", "values", "get_rank", "get_world_size", "is_initialized",
+        "is_available", "zero_grad", "train", "eval", "synchronize", "empty_cache", "set_device", "update", "wait",
+    }
+)  # fmt: skip
+
+
+def run(frame: Frame, body: Sequence[ast.stmt]) -> None:
+    for statement in body:
+        if not frame.alive:
+            return
+        frame.summaries.spend()
+        handler = _HANDLERS.get(type(statement))
+        if handler is not None:
+            handler(frame, statement)
+
+
+def _arm(frame: Frame, body: Sequence[ast.stmt], test: Test | None) -> tuple[list[Effect], dict[str, Value], bool]:
+    """Run a block apart: its effects, the names after it, whether its end is reached."""
+    saved = frame.env, frame.effects, frame.alive
+    frame.env, frame.effects = dict(frame.env), []
+    if test is not None:
+        frame.path.append(test)
+    run(frame, body)
+    if test is not None:
+        frame.path.pop()
+    result = frame.effects, frame.env, frame.alive
+    frame.env, frame.effects, frame.alive = saved
+    return result
+
+
+def _join(frame: Frame, test: Test, yes: dict[str, Value], no: dict[str, Value], node: ast.AST) -> dict[str, Value]:
+    """The names after both arms; a name that only one arm binds keeps that value."""
+    merged = dict(no)
+    for name, value in yes.items():
+        other = merged.get(name)
+        if other is None:
+            merged[name] = value
+        elif other is not value:
+            merged[name] = merge(test, value, other, ("merge", frame.key(node), name))
+    return merged
+
+
+def _if(frame: Frame, node: ast.If) -> None:
+    test = test_of(frame, node.test)
+    settled = _settled(test)
+    if settled is not None:
+        run(frame, node.body if settled else node.orelse)
+        return
+    yes, yes_env, yes_alive = _arm(frame, node.body, test)
+    no, no_env, no_alive = _arm(frame, node.orelse, negated(test))
+    if yes or no:
+        frame.effects.append(Branch(test, yes, no, frame.span(node)))
+    _continue_after(frame, test, (yes_env, yes_alive), (no_env, no_alive), node)
+
+
+def _continue_after(
+    frame: Frame, test: Test, yes: tuple[dict[str, Value], bool], no: tuple[dict[str, Value], bool], node: ast.AST
+) -> None:
+    if yes[1] and no[1]:
+        frame.env = _join(frame, test, yes[0], no[0], node)
+    elif yes[1] or no[1]:
+        frame.env = yes[0] if yes[1] else no[0]
+    else:
+        frame.alive = False
+
+
+def _settled(test: Test) -> bool | None:
+    """The outcome where all worlds have the same one."""
+    truths = {test.truth(world) for world in range(3)}
+    return next(iter(truths)) if len(truths) == 1 else None
+
+
+@functools.lru_cache(maxsize=8192)
+def _assigned(node: ast.AST) -> frozenset[str]:
+    """Names that the statement binds."""
+    found: set[str] = set()
+    for child in children(node):
+        targets: list[ast.expr] = []
+        if isinstance(child, ast.Assign):
+            targets = child.targets
+        elif isinstance(child, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
+            targets = [child.target]
+        for target in targets:
+            for part in ast.walk(target):
+                path = dotted(part)
+                if path:
+                    found.add(path)
+    return frozenset(found)
+
+
+def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
+    iterable = evaluate(frame, node.iter)
+    element = element_of(frame, iterable, node.iter)
+    rounds = rounds_of(frame, iterable, node.iter)
+    source = reference_of(iterable)
+    bind(frame, node.target, element, node.iter)
+
+    def once() -> tuple[list[Effect], dict[str, Value], bool]:
+        return _arm(frame, node.body, _round_test(frame, node))
+
+    body, env = _rounds(frame, node, once)
+    frame.env = env
+    orelse, after, alive = _arm(frame, node.orelse, None)
+    if isinstance(source, ref.Generator) and matters(source.call.effects):
+        frame.effects.append(dataclasses.replace(source.call, yields=body))
+    elif body or orelse:
+        frame.effects.append(Rounds(body, orelse, rounds, frame.span(node)))
+    frame.env = after
+    if not alive and not _breaks(node.body):
+        frame.alive = False
+
+
+def _round_test(frame: Frame, node: ast.AST) -> Test:
+    """ "There is a round": what happens in a loop may not happen at all."""
+    return Test("atom", atom=Condition((("round", frame.key(node)),) * 3, "the loop runs"))
+
+
+def _rounds(
+    frame: Frame, node: ast.For | ast.AsyncFor | ast.While, once: Callable[[], tuple[list[Effect], dict[str, Value], bool]]
+) -> tuple[list[Effect], dict[str, Value]]:
+    """Effects of one round in general, and the names after any number of rounds."""
+    frame.loops += 1
+    test = _round_test(frame, node)
+    entry = frame.env
+    if frame.loops <= _TWICE:
+        returned = len(frame.returned)
+        _, end, _ = once()
+        del frame.returned[returned:]
+        frame.env = _join(frame, test, end, entry, node)
+    else:
+        changed = _assigned(node)
+        frame.env = {
+            name: unknown(("loop", frame.key(node), name), value.reference)
+            if name in changed and value.varies is None
+            else value
+            for name, value in entry.items()
+        }
+    body, end, _ = once()
+    frame.loops -= 1
+    return body, _join(frame, test, end, frame.env, node)
+
+
+def _breaks(body: Sequence[ast.stmt]) -> bool:
+    return any(isinstance(child, ast.Break) for statement in body for child in (statement, *children(statement)))
+
+
+def _while(frame: Frame, node: ast.While) -> None:
+    def once() -> tuple[list[Effect], dict[str, Value], bool]:
+        outer, frame.effects = frame.effects, []
+        test = test_of(frame, node.test)
+        before, frame.effects = frame.effects, outer
+        settled = _settled(test)
+        inside, env, alive = _arm(frame, node.body, test)
+        if settled is True:
+            return [*before, *inside], env, alive
+        return [*before, Branch(test, inside, [Leave("break")], frame.span(node))], env, alive
+
+    body, env = _rounds(frame, node, once)
+    frame.env = env
+    orelse, after, _ = _arm(frame, node.orelse, None)
+    if matters(body) or orelse or any(not _is_break(effect) for effect in body):
+        frame.effects.append(Rounds(body, [], None, frame.span(node)))
+        frame.effects.extend(orelse)
+    frame.env = after
+    if isinstance(node.test, ast.Constant) and node.test.value and not _breaks(node.body):
+        frame.alive = False
+
+
+def _is_break(effect: Effect) -> bool:
+    return isinstance(effect, Branch) and not effect.yes
+
+
+def _try(frame: Frame, node: ast.Try) -> None:
+    prefix, body, body_env, alive = _body_of_try(frame, node)
+    frame.effects.extend(prefix)
+    handlers: list[tuple[Condition, list[Effect]]] = []
+    entry = frame.env
+    env, any_alive = body_env, alive
+    for handler in node.handlers:
+        condition = _raised(frame, node, handler, matters(body))
+        test = Test("atom", atom=condition)
+        frame.env = _join(frame, test, body_env, entry, node)
+        if handler.name:
+            frame.env[handler.name] = unknown(("error", frame.key(handler)))
+        effects, after, handler_alive = _arm(frame, handler.body, test)
+        handlers.append((condition, effects))
+        if handler_alive:
+            env = _join(frame, test, after, env, handler) if any_alive else after
+            any_alive = True
+    frame.env, frame.alive = env, any_alive
+    final, after, final_alive = _arm(frame, node.finalbody, None)
+    frame.env = after
+    frame.alive = any_alive and final_alive
+    if body or final or any(effects for _, effects in handlers):
+        frame.effects.append(Attempt(body, handlers, final, frame.span(node)))
+
+
+
+
+
+
+def _body_of_try(
+    frame: Frame, node: ast.Try
+) -> tuple[list[Effect], list[Effect], dict[str, Value], bool]:
+    """The effects before the first statement that may fail on one rank alone, those after it, names, end reached."""
+    saved = frame.env, frame.effects, frame.alive
+    frame.env, frame.effects = dict(frame.env), []
+    boundary: int | None = None
+    for statement in [*node.body, *node.orelse]:
+        if not frame.alive:
+            break
+        if boundary is None and _may_fail(frame, statement):
+            boundary = len(frame.effects)
+        run(frame, [statement])
+    effects, env, alive = frame.effects, frame.env, frame.alive
+    frame.env, frame.effects, frame.alive = saved
+    boundary = len(effects) if boundary is None else boundary
+    if node.finalbody and any(isinstance(effect, Leave) for effect in effects[:boundary]):
+        boundary = 0
+    prefix = effects[:boundary]
+    if not all(isinstance(effect, (Emitted, Inline)) for effect in prefix):
+        return [], effects, env, alive
+    return prefix, effects[boundary:], env, alive
+
+
+def _may_fail(frame: Frame, statement: ast.stmt) -> bool:
+    """Does the statement call something that can raise on one rank alone? Collectives fail on all ranks."""
+    for child in (statement, *children(statement)):
+        if isinstance(child, ast.Call):
+            name = dotted(child.func).rpartition(".")[2] or getattr(child.func, "attr", "")
+            if name not in _HARMLESS and not frame.summaries.is_collective_name(name):
+                return True
+    return False
+
+
+def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bool) -> Condition:
+    """ "The body raised": each rank for itself if it is an exception that may hit one rank alone."""
+    names = _names_of(handler)
+    key = ("raised", frame.key(handler))
+    text = f"except {' , '.join(sorted(names))}".rstrip()
+    if names & _LOCAL_ERRORS and any(_may_fail(frame, statement) for statement in node.body):
+        origin = Label(frame.span(node.body[0]), "this may raise on one rank alone")
+        says = "an exception that only this rank may have raised"
+        varies = Variation("exception", says, origin=origin, confidence=Confidence.MEDIUM)
+        return Condition((key,) * 3, text, varies, open=True)
+    return Condition((key,) * 3, text)
+
+
+def _names_of(handler: ast.ExceptHandler) -> frozenset[str]:
+    if handler.type is None:
+        return frozenset({"Exception"})
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return frozenset(dotted(type_).rpartition(".")[2] for type_ in types)
+
+
+def _with(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
+    _with_items(frame, node, 0)
+
+
+def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> None:
+    """One manager around the rest: its entry, the others and the body, its exit."""
+    if index == len(node.items):
+        run(frame, node.body)
+        return
+    item = node.items[index]
+    start = len(frame.effects)
+    manager = evaluate(frame, item.context_expr)
+    if item.optional_vars is not None:
+        bind(frame, item.optional_vars, _entered(frame, manager, item.context_expr), item.context_expr)
+    reference = reference_of(manager)
+    call = item.context_expr
+    deferred: list[Effect] = []
+    if isinstance(call, ast.Call) and _is_context_letter(frame, call, frame.effects[start:]):
+        deferred = [frame.effects.pop()]
+    outer, frame.effects = frame.effects, []
+    _with_items(frame, node, index + 1)
+    body, frame.effects = frame.effects, outer
+    if isinstance(reference, ref.Generator):
+        frame.effects.append(dataclasses.replace(reference.call, yields=body, manager=True))
+    elif isinstance(reference, ref.Instance) and isinstance(reference.of, ref.ClassRef):
+        _class_manager(frame, manager, reference, body, node)
+    elif isinstance(call, ast.Call) and _suppresses(frame, call) and body:
+        condition = _raised(frame, ast.Try(node.body, [], [], []), _handler_of(call), True)
+        frame.effects.append(Attempt(body, [(condition, [])], [], frame.span(node)))
+        frame.alive = True
+    else:
+        frame.effects.extend(body)
+    frame.effects.extend(deferred)
+
+
+def _entered(frame: Frame, manager: Value, node: ast.expr) -> Value:
+    return manager if isinstance(manager.reference, ref.Instance) else unknown(("entered", frame.key(node)))
+
+
+def _is_context_letter(frame: Frame, call: ast.Call, effects: list[Effect]) -> bool:
+    """A framework's context manager has its letter where it ends."""
+    if not effects or not isinstance(effects[-1], Emitted):
+        return False
+    name = dotted(call.func).rpartition(".")[2] or getattr(call.func, "attr", "")
+    return effects[-1].letter.op == name or name.endswith("_first")
+
+
+def _suppresses(frame: Frame, call: ast.Call) -> bool:
+    name = dotted(call.func)
+    resolved = frame.facts.imports.resolve(name) if name else None
+    return resolved == "contextlib.suppress"
+
+
+def _handler_of(call: ast.Call) -> ast.ExceptHandler:
+    handler = ast.ExceptHandler(type=ast.Tuple(elts=list(call.args), ctx=ast.Load()), name=None, body=[])
+    return ast.copy_location(handler, call)
+
+
+def _class_manager(
+    frame: Frame, manager: Value, instance: ref.Instance, body: list[Effect], node: ast.With | ast.AsyncWith
+) -> None:
+    """`__enter__`, the body, `__exit__` however the body ends."""
+    assert isinstance(instance.of, ref.ClassRef)
+    parts: list[list[Effect]] = []
+    for name in ("__enter__", "__exit__"):
+        outer, frame.effects = frame.effects, []
+        method = frame.linker.method(instance.of, name)
+        if method is not None:
+            bound = dataclasses.replace(method, receiver=manager, of=instance.of)
+            frame.summaries.enter_unseen(frame, bound, node.items[0].context_expr)
+        parts.append(frame.effects)
+        frame.effects = outer
+    frame.effects.extend(parts[0])
+    if parts[1]:
+        frame.effects.append(Attempt(body, [], parts[1], frame.span(node)))
+    else:
+        frame.effects.extend(body)
+
+
+def _return(frame: Frame, node: ast.Return) -> None:
+    value = evaluate(frame, node.value) if node.value is not None else none()
+    _record(frame, value)
+    _leave(frame, "return")
+
+
+def _record(frame: Frame, value: Value) -> None:
+    if not frame.path:
+        test = None
+    elif len(frame.path) == 1:
+        test = frame.path[0]
+    else:
+        test = Test("and", tuple(frame.path))
+    frame.returned.append((test, value))
+
+
+def _leave(frame: Frame, what: str) -> None:
+    frame.effects.append(Leave(what))
+    frame.alive = False
+
+
+def _raise(frame: Frame, node: ast.Raise) -> None:
+    evaluate(frame, node.exc)
+    _leave(frame, "raise")
+
+
+def _expression(frame: Frame, node: ast.Expr) -> None:
+    value = evaluate(frame, node.value)
+    if isinstance(node.value, ast.Call) and _ends_process(frame, node.value):
+        _leave(frame, "raise")
+    if isinstance(reference_of(value), ref.Generator) and isinstance(node.value, ast.Await):
+        frame.effects.append(reference_of(value).call)  # type: ignore[union-attr]
+
+
+def _ends_process(frame: Frame, node: ast.Call) -> bool:
+    name = dotted(node.func)
+    resolved = (frame.facts.imports.resolve(name) if name else None) or name
+    return resolved in ("sys.exit", "exit", "quit", "os._exit", "os.abort")
+
+
+def _assign(frame: Frame, node: ast.Assign) -> None:
+    value = evaluate(frame, node.value)
+    for target in node.targets:
+        bind(frame, target, _as_attribute(frame, target, value), node.value)
+
+
+def _as_attribute(frame: Frame, target: ast.expr, value: Value) -> Value:
+    return value
+
+
+def _annotated(frame: Frame, node: ast.AnnAssign) -> None:
+    if node.value is not None:
+        bind(frame, node.target, evaluate(frame, node.value), node.value)
+
+
+def _augmented(frame: Frame, node: ast.AugAssign) -> None:
+    left, right = evaluate(frame, node.target), evaluate(frame, node.value)
+    function = ARITHMETIC.get(type(node.op))
+    if function is None:
+        return
+    key = ("augmented", type(node.op).__name__, left.key, right.key)
+    bind(frame, node.target, combine(function, (left, right), key), node)
+
+
+def _delete(frame: Frame, node: ast.Delete) -> None:
+    for target in node.targets:
+        frame.env.pop(dotted(target), None)
+
+
+def _assert(frame: Frame, node: ast.Assert) -> None:
+    evaluate(frame, node.test)
+
+
+def _function(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    closure = visible(frame)
+    function = ref.FunctionRef(node, frame.facts, frame.owner, frame.receiver, closure=closure)
+    value = unknown(("function", frame.key(node)), function)
+    closure[node.name] = value
+    frame.env[node.name] = value
+
+
+def _global(frame: Frame, node: ast.Global) -> None:
+    frame.global_names = frame.global_names | frozenset(node.names)
+    for name in node.names:
+        frame.env.pop(name, None)
+
+
+def _import(frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
+    """Imports inside functions are in the file's import table."""
+
+
+def _match(frame: Frame, node: ast.Match) -> None:
+    """Cases as a chain of choices on one subject."""
+    subject = evaluate(frame, node.subject)
+    _cases(frame, node, subject, 0)
+
+
+def _cases(frame: Frame, node: ast.Match, subject: Value, index: int) -> None:
+    if index == len(node.cases):
+        return
+    case = node.cases[index]
+    test = _case_test(frame, subject, case)
+    if test is None:
+        run(frame, case.body)
+        return
+    yes, yes_env, yes_alive = _arm(frame, case.body, test)
+    saved = frame.env, frame.effects, frame.alive
+    frame.env, frame.effects = dict(frame.env), []
+    frame.path.append(negated(test))
+    _cases(frame, node, subject, index + 1)
+    frame.path.pop()
+    no, no_env, no_alive = frame.effects, frame.env, frame.alive
+    frame.env, frame.effects, frame.alive = saved
+    if yes or no:
+        frame.effects.append(Branch(test, yes, no, frame.span(case.pattern)))
+    _continue_after(frame, test, (yes_env, yes_alive), (no_env, no_alive), case.pattern)
+
+
+def _case_test(frame: Frame, subject: Value, case: ast.match_case) -> Test | None:
+    """None for a case that always matches."""
+    pattern = case.pattern
+    if isinstance(pattern, ast.MatchAs) and pattern.pattern is None and case.guard is None:
+        return None
+    if isinstance(pattern, ast.MatchValue):
+        value = combine(lambda a, b: a == b, (subject, evaluate(frame, pattern.value)), ("case", frame.key(pattern)))
+    elif isinstance(pattern, ast.MatchSingleton):
+        value = combine(lambda a: a is pattern.value, (subject,), ("case", frame.key(pattern)))
+    else:
+        value = combine(_no_answer, (subject,), ("case", frame.key(pattern)))
+    test = value.truth(f"case {ast.unparse(pattern)}")
+    return Test("and", (test, test_of(frame, case.guard))) if case.guard is not None else test
+
+
+def _no_answer(*_: object) -> object:
+    raise TypeError
+
+
+_HANDLERS: dict[type[ast.stmt], Callable[[Frame, ast.stmt], None]] = {
+    ast.If: _if, ast.For: _for, ast.AsyncFor: _for, ast.While: _while, ast.Try: _try, ast.With: _with,
+    ast.AsyncWith: _with, ast.Return: _return, ast.Raise: _raise, ast.Expr: _expression, ast.Assign: _assign,
+    ast.AnnAssign: _annotated, ast.AugAssign: _augmented, ast.Delete: _delete, ast.Assert: _assert,
+    ast.FunctionDef: _function, ast.AsyncFunctionDef: _function, ast.Global: _global, ast.Match: _match,
+    ast.Break: lambda frame, node: _leave(frame, "break"),
+    ast.Continue: lambda frame, node: _leave(frame, "continue"),
+}  # type: ignore[dict-item]  # fmt: skip
+if hasattr(ast, "TryStar"):  # Python 3.11
+    _HANDLERS[ast.TryStar] = _try  # type: ignore[assignment]
+
+__all__ = ["known", "run"]

@@ -1,0 +1,643 @@
+"""Function summaries on demand, bottom-up, each made once: what a callee does and returns for given arguments."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import re
+from collections.abc import Hashable
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence import worlds
+from ddp_lint.divergence.build import build
+from ddp_lint.divergence.calls import Arguments, invoke
+from ddp_lint.divergence.effects import Effect, Emitted, Inline, Leave, Rounds, matters, size
+from ddp_lint.divergence.expressions import attribute, evaluate, is_property
+from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
+from ddp_lint.divergence.groups import Group, axis_in
+from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.resolve import Linker, children, known
+from ddp_lint.divergence.statements import run
+from ddp_lint.divergence.values import Condition, Known, Test, Value, constant, merge, unknown
+from ddp_lint.divergence.words import Letter, Projection, TooLarge, Words, streams_of
+from ddp_lint.findings import Label
+from ddp_lint.project import Project
+from ddp_lint.project.project import ModuleFacts
+
+#: Different argument lists that one function is summarised for; the next is summarised for arguments unknown.
+_CONTEXTS = 12
+#: Calls within calls.
+_DEPTH = 14
+#: Effects of a callee that are spliced into its caller; a larger one stays one letter.
+_SPLICED = 160
+_SHOWS = {
+    "sharded": re.compile(
+        r"FullyShardedDataParallel|\bFSDP\b|fully_shard|zero_stage|ZeRO|stage3|zero3|deepspeed|DTensor|distribute_tensor"
+    ),
+    "buffers": re.compile(r"BatchNorm|register_buffer|broadcast_buffers=True"),
+    "metric-sync": re.compile(r"torchmetrics|sync_dist"),
+    "statistics": re.compile(r"SyncBatchNorm|sync_bn"),
+    "hooks": re.compile(r"accelerat|deepspeed|FSDP", re.IGNORECASE),
+}
+_DISTRIBUTED = re.compile(
+    r"DistributedDataParallel|\bDDP\b|FullyShardedDataParallel|fully_shard|deepspeed\.initialize|Accelerator\(|"
+    r"prepare_ddp|DataParallel\b.*dist|Fabric\(|accelerator\.prepare|_wrap_distributed|get_model_ddp"
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Summary:
+    """What a call does (a tree that returns at its end) and what it gives back."""
+
+    effects: list[Effect]
+    returned: Value
+    env: dict[str, Value] = dataclasses.field(default_factory=dict)
+
+
+_NOTHING = Summary([], unknown("recursion"))
+
+
+class Summaries:
+    """All evaluations of one project. Raises TooLarge out of a root that costs more than its bound."""
+
+    #: Statements that the evaluation of one function may run, its callees included.
+    BOUND = 60_000
+
+    def __init__(self, project: Project) -> None:
+        self.linker = Linker(project)
+        self.left = self.BOUND
+        self._memo: dict[Hashable, Summary] = {}
+        self._contexts: dict[ast.AST, int] = {}
+        self._running: set[Hashable] = set()
+        self._modules: dict[str, dict[str, Value]] = {}
+        self._pending_modules: set[Hashable] = set()
+        self._attributes: dict[Hashable, Value | None] = {}
+        self._overlay: dict[tuple[str, str], Value] = {}
+        self._texts: dict[Hashable, bool] = {}
+        self._decorated: dict[Hashable, Value] = {}
+        self._depth = 0
+
+    @property
+    def modules_read(self) -> int:
+        return len(self._modules)
+
+    def spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise TooLarge
+
+    # ---- calls
+
+    def enter(self, frame: Frame, function: FunctionRef, arguments: Arguments, node: ast.Call) -> Value:
+        """Call a project function: its effects are added to the frame, its value is returned."""
+        if not function.bare and getattr(function.node, "decorator_list", None):
+            decorated = self._decorate(frame, function)
+            if decorated is not None:
+                receiver = () if function.receiver is None or _is_static(function) else (function.receiver,)
+                shifted = dataclasses.replace(arguments, positional=(*receiver, *arguments.positional), nodes={})
+                return invoke(frame, decorated, shifted, node)
+        env = self._bind(frame, function, arguments, node)
+        summary = self._summary(function, env)
+        callee = Label(span_of(function.facts, function.node), f"`{function.name}` is defined here")
+        callee = dataclasses.replace(callee, span=_header(callee.span))
+        inline = Inline(summary.effects, frame.span(node), callee, frame.text(node.func))
+        if is_generator(function.node):
+            return unknown(frame.key(node), ref.Generator(inline, id(node)))
+        if summary.effects:
+            frame.effects.append(inline)
+            self._agree(frame, function, summary, arguments)
+        returned = leaving(summary.returned)
+        if isinstance(returned.constant, Known) or returned.varies is not None or returned.reference is not None:
+            return returned
+        return dataclasses.replace(returned, components=unknown((frame.key(node), "returned")).components)
+
+    def enter_unseen(self, frame: Frame, function: FunctionRef, at: ast.expr) -> Value:
+        """Call without an `ast.Call` of its own: `__enter__`, a property."""
+        call = ast.copy_location(ast.Call(func=at, args=[], keywords=[]), at)
+        return self.enter(frame, function, Arguments(), call)
+
+    def property_value(self, frame: Frame, function: FunctionRef, base: Value, node: ast.AST) -> Value:
+        bound = dataclasses.replace(function, receiver=base, of=function.of, bare=True)
+        value = self.enter_unseen(frame, bound, node) if isinstance(node, ast.expr) else unknown(frame.key(node))
+        if value.varies is None and value.reference is None:
+            ranked = frame.named_rank("attribute", function.name, node)
+            if ranked is not None and value.constant is None:
+                return ranked
+        return value
+
+    def _agree(self, frame: Frame, function: FunctionRef, summary: Summary, arguments: Arguments) -> None:
+        """Arguments that the callee makes the same on all ranks: ``all_reduce(x)`` in a helper."""
+        from ddp_lint.divergence.calls import _agree
+
+        names = [a.arg for a in (*function.node.args.posonlyargs, *function.node.args.args)]
+        if function.receiver is not None and names:
+            names = names[1:]
+        for index, name in enumerate(names):
+            value = summary.env.get(name)
+            if value is not None and value.components[0] == unknown(("agreed", name)).components[0]:
+                _agree(frame, arguments.nodes.get(index) or arguments.nodes.get(name))
+
+    def _bind(self, frame: Frame, function: FunctionRef, arguments: Arguments, node: ast.Call) -> dict[str, Value]:
+        """The callee's parameters."""
+        signature = function.node.args
+        names = [a.arg for a in (*signature.posonlyargs, *signature.args)]
+        env: dict[str, Value] = {}
+        if function.receiver is not None and names and not _is_static(function):
+            env[names[0]] = function.receiver
+            names = names[1:]
+        for index, (name, value) in enumerate(zip(names, arguments.positional)):
+            env[name] = _named_group(frame, name, entering(value), arguments.nodes.get(index))
+        for name, value in arguments.keywords.items():
+            if name in names or name in {a.arg for a in signature.kwonlyargs}:
+                env[name] = _named_group(frame, name, entering(value), arguments.nodes.get(name))
+        defaults = _defaults(function.node)
+        for parameter in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs):
+            if parameter.arg in env:
+                continue
+            default = defaults.get(parameter.arg)
+            if default is not None and not arguments.starred:
+                env[parameter.arg] = self._default(function, default)
+            else:
+                env[parameter.arg] = self.parameter(function, parameter, heuristic=False)
+        return env
+
+    def _default(self, function: FunctionRef, default: ast.expr) -> Value:
+        if isinstance(default, ast.Constant):
+            return evaluate(Frame(self, function.facts, None), default)
+        return unknown(("default", ast.dump(default)[:80]))
+
+    def parameter(self, function: FunctionRef, parameter: ast.arg, heuristic: bool) -> Value:
+        """A parameter that no caller is known for: its class by annotation; what its name says."""
+        frame = Frame(self, function.facts, function.node)
+        if heuristic and not _is_positive(_defaults(function.node).get(parameter.arg)):
+            ranked = frame.named_rank("name", parameter.arg, parameter)
+            if ranked is not None:
+                return ranked
+        of = self._annotated(function.facts, parameter.annotation)
+        if of is None:
+            guess = known().guessed_type(parameter.arg)
+            of = ref.Instance(guess, guessed=True) if guess else None
+        return unknown(("parameter", parameter.arg), of)
+
+    def _annotated(self, facts: ModuleFacts, annotation: ast.expr | None) -> ref.Instance | None:
+        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+            try:
+                annotation = ast.parse(annotation.value, mode="eval").body
+            except (SyntaxError, ValueError):
+                return None
+        if isinstance(annotation, ast.BinOp):  # X | None
+            return self._annotated(facts, annotation.left)
+        if isinstance(annotation, ast.Subscript):
+            if isinstance(annotation.value, ast.Name) and annotation.value.id == "Optional":
+                return self._annotated(facts, annotation.slice)
+            return None
+        reference = self.linker.expression(facts, annotation) if annotation is not None else None
+        if isinstance(reference, ClassRef):
+            return ref.Instance(reference)
+        if isinstance(reference, ref.External) and reference.name in known().types:
+            return ref.Instance(reference.name)
+        return None
+
+    def _decorate(self, frame: Frame, function: FunctionRef) -> Value | None:
+        """The function as its decorators leave it; None where they leave it as it is."""
+        key = (function.node, function.owner, function.of)
+        bare = dataclasses.replace(function, bare=True)
+        if key in self._decorated:
+            found = self._decorated[key]
+            return None if found.reference == bare else found
+        self._decorated[key] = unknown("decorating", bare)
+        outer = Frame(self, function.facts, None, owner=function.owner, closure=dict(function.closure or {}))
+        value = unknown(("decorated", function.name), bare)
+        for decorator in reversed(getattr(function.node, "decorator_list", [])):
+            value = self._apply(outer, decorator, value, function)
+        self._decorated[key] = value
+        return None if value.reference == bare else value
+
+    def _apply(self, outer: Frame, decorator: ast.expr, inner: Value, function: FunctionRef) -> Value:
+        if isinstance(decorator, ast.Attribute) and decorator.attr in ("setter", "getter", "deleter"):
+            return inner
+        maker = evaluate(outer, decorator)
+        reference = reference_of(maker)
+        call = ast.copy_location(ast.Call(func=decorator, args=[], keywords=[]), decorator)
+        if isinstance(reference, ref.External):
+            gate = known().gate(reference.name)
+            if gate is None or gate.what != "decorator":
+                return inner
+            return unknown(("gated", function.name), ref.Partial(inner, (gate,), identity=id(decorator)))
+        if isinstance(reference, (FunctionRef, ref.Partial)):
+            result = invoke(outer, maker, Arguments((inner,)), call)
+            if isinstance(reference_of(result), (FunctionRef, ref.Partial)):
+                return result
+            return inner
+        name = (ast.unparse(decorator)).partition("(")[0]
+        gate = known().gate(name) if isinstance(reference, ref.Method) or reference is None else None
+        if isinstance(reference, ref.Method) and reference.of:
+            gate = known().gates.get(f"{reference.of}.{reference.name}") or gate
+        if gate is not None and gate.what == "decorator":
+            return unknown(("gated", function.name), ref.Partial(inner, (gate,), identity=id(decorator)))
+        return inner
+
+    def _summary(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
+        key = self._key(function, env)
+        if key not in self._memo:
+            seen = self._contexts.get(function.node, 0)
+            if seen >= _CONTEXTS:
+                env = self.general(function, heuristic=False)
+                key = self._key(function, env)
+            self._contexts[function.node] = seen + 1
+        if key in self._memo:
+            return self._memo[key]
+        if key in self._running or self._depth >= _DEPTH:
+            return _NOTHING
+        self._running.add(key)
+        self._depth += 1
+        try:
+            frame = self.evaluate(function, env)
+        except RecursionError:
+            return _NOTHING
+        finally:
+            self._depth -= 1
+            self._running.discard(key)
+        summary = Summary(self._compact(frame, function), _folded(frame), frame.env)
+        self._memo[key] = summary
+        return summary
+
+    def _key(self, function: FunctionRef, env: dict[str, Value]) -> Hashable:
+        overlay = tuple(sorted((name, value.components) for name, value in self._overlay.items())) if self._overlay else ()
+        closure = id(function.closure) if function.closure is not None else 0
+        return (function.node, function.of, tuple((name, argument_key(value)) for name, value in env.items()), overlay, closure)
+
+    def general(self, function: FunctionRef, heuristic: bool) -> dict[str, Value]:
+        """Parameters for a function of which no call is known."""
+        signature = function.node.args
+        env: dict[str, Value] = {}
+        parameters = [*signature.posonlyargs, *signature.args, *signature.kwonlyargs]
+        for index, parameter in enumerate(parameters):
+            if index == 0 and function.receiver is not None and not _is_static(function):
+                env[parameter.arg] = function.receiver
+            else:
+                env[parameter.arg] = self.parameter(function, parameter, heuristic)
+        return env
+
+    def evaluate(self, function: FunctionRef, env: dict[str, Value]) -> Frame:
+        """Run the function's body."""
+        closure = dict(function.closure) if function.closure is not None else None
+        frame = Frame(
+            self, function.facts, function.node, function.owner, function.receiver, dict(env), closure, depth=self._depth
+        )
+        if isinstance(function.node, ast.Lambda):
+            frame.returned.append((None, evaluate(frame, function.node.body)))
+        else:
+            run(frame, function.node.body)
+        return frame
+
+    def _compact(self, frame: Frame, function: FunctionRef) -> list[Effect]:
+        """The callee as its callers need it: nothing, its effects, or one letter for a large or unbalanced one."""
+        effects = frame.effects
+        if not matters(effects):
+            return [Leave("raise")] if effects and isinstance(effects[-1], Leave) and effects[-1].what == "raise" and not frame.returned else []
+        if is_generator(function.node):
+            return effects
+        words = Words()
+        start = build(effects, words)
+        streams = list(streams_of(words.nodes))
+        if not streams:
+            return []
+        foreign = any(
+            atom.varies is not None and atom.varies.foreign for atom in _atoms(words)
+        )
+        unbalanced = not foreign and any(_parts(words, start, stream) for stream in streams)
+        if not unbalanced and size(effects) <= _SPLICED:
+            return effects
+        first = next(node.letter for node in reversed(words.nodes) if hasattr(node, "letter"))
+        whole: Letter = dataclasses.replace(
+            first, op=function.name, kind="collective", group=Group(), streams=frozenset(streams), root=None, reduce_op=None
+        )
+        return [Emitted(whole)]
+
+    # ---- modules and classes
+
+    def module_name(self, frame: Frame, node: ast.Name) -> Value:
+        """A name that is no local one: a definition, an import, a variable of the module, a builtin."""
+        reference = self.linker.in_module(frame.facts, node.id)
+        if isinstance(reference, ref.ModuleRef):
+            variable = self.variable_at(reference.name)
+            if variable is not None:
+                return variable
+        if reference is not None:
+            if isinstance(reference, ref.External):
+                ranked = frame.named_rank("attribute", reference.name, node)
+                if ranked is not None:
+                    return ranked
+            return unknown(("name", getattr(reference, "name", node.id)), reference)
+        overlaid = self._overlay.get((frame.facts.name, node.id))
+        if overlaid is not None:
+            return overlaid
+        variable = self.module_variable(frame.facts, node.id)
+        if variable is not None and (variable.varies is not None or variable.reference is not None):
+            return variable
+        ranked = frame.named_rank("name", node.id, node)
+        if ranked is not None and (variable is None or variable.constant is None or _is_absent(variable)):
+            return ranked
+        if variable is not None:
+            return variable
+        guess = known().guessed_type(node.id)
+        return unknown(("name", node.id), ref.Instance(guess, guessed=True) if guess else None)
+
+    def variable_at(self, name: str) -> Value | None:
+        """A module-level variable by absolute dotted name."""
+        found = self.linker.project.split(name)
+        if found is None or not found[1] or "." in found[1]:
+            return None
+        return self.module_variable(*found)
+
+    def module_variable(self, facts: ModuleFacts, name: str) -> Value | None:
+        """What top-level statements assign to the name, joined; a variable that functions rebind is unknown, but for
+        counters, which are taken to be as they start."""
+        values = self._modules.setdefault(facts.name, {})
+        if name in values:
+            return values[name]
+        assigned = _assignments(facts.tree).get(name)
+        if not assigned or (facts.name, name) in self._pending_modules:
+            return None
+        self._pending_modules.add((facts.name, name))
+        frame = Frame(self, facts, None)
+        result: Value | None = None
+        for target, value in assigned:
+            current = evaluate(frame, value) if isinstance(target, ast.Name) else unknown(frame.key(value))
+            result = current if result is None else merge(_either_way(frame, value), result, current, frame.key(value))
+        self._pending_modules.discard((facts.name, name))
+        assert result is not None
+        rebound = _rebound(facts.tree).get(name)
+        if rebound and not (rebound == "counted" and isinstance(getattr(result.constant, "value", None), int)):
+            if result.varies is None:
+                result = unknown(("global", facts.name, name), result.reference)
+        values[name] = result
+        return result
+
+    def set_global(self, frame: Frame, name: str, value: Value) -> None:
+        """A function rebinds a variable of its module; callees see it until it is as it was."""
+        if _rebound(frame.facts.tree).get(name) != "counted":
+            return
+        start = self.module_variable(frame.facts, name)
+        key = (frame.facts.name, name)
+        if start is not None and start.components == value.components:
+            self._overlay.pop(key, None)
+        else:
+            self._overlay[key] = value
+
+    def forget(self) -> None:
+        """Before a new root: no function is running."""
+        self._overlay.clear()
+        self.left = self.BOUND
+        self._depth = 0
+        self._running.clear()
+
+    def class_variable(self, of: ClassRef, name: str) -> Value | None:
+        for owner in self.linker.linearised(of)[0]:
+            for statement in owner.node.body:
+                targets = statement.targets if isinstance(statement, ast.Assign) else []
+                if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                    assert isinstance(statement, ast.Assign)
+                    return evaluate(Frame(self, owner.facts, None, owner), statement.value)
+        return None
+
+    def attribute_of(self, of: ClassRef, name: str) -> Value | None:
+        """What the methods of the class assign to `self.name`, joined; None when none does."""
+        key = (of, name)
+        if key in self._attributes:
+            return self._attributes[key]
+        self._attributes[key] = None
+        result: Value | None = None
+        for owner in self.linker.linearised(of)[0]:
+            for method, value in _stores(owner.node).get(name, ())[:4]:
+                current = self._stored(of, owner, method, name, value)
+                if current is None or (result is not None and current.constant == Known(None)):
+                    continue
+                if result is None or result.constant == Known(None):
+                    result = current
+                else:
+                    frame = Frame(self, owner.facts, None)
+                    result = merge(_either_way(frame, value), result, current, ("attribute", name))
+        if result is None:
+            result = self._declared(of, name)
+        if result is not None and result.constant is not None and result.constant.value is not None:
+            result = unknown(("self", of.node.name, name)) if not isinstance(result.constant.value, type(None)) else result
+        self._attributes[key] = result
+        return result
+
+    def _declared(self, of: ClassRef, name: str) -> Value | None:
+        """``trainer: Trainer`` in the class body."""
+        for owner in self.linker.linearised(of)[0]:
+            for statement in owner.node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    if statement.target.id == name:
+                        instance = self._annotated(owner.facts, statement.annotation)
+                        return unknown(("declared", name), instance) if instance else None
+        return None
+
+    def _stored(
+        self, of: ClassRef, owner: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str, value: ast.expr
+    ) -> Value | None:
+        """The value of `self.name` after the method, evaluated for arguments unknown."""
+        receiver = unknown(("object", of.node.name), ref.Instance(of))
+        function = FunctionRef(method, owner.facts, owner, receiver, of, bare=True)
+        if not method.args.args:
+            return None
+        env = self.general(function, heuristic=True)
+        key = ("stores", self._key(function, env))
+        if key in self._running or self._depth >= _DEPTH:
+            return None
+        if key not in self._memo:
+            self._running.add(key)
+            self._depth += 1
+            try:
+                frame = self.evaluate(function, env)
+                self._memo[key] = Summary([], none(), frame.env)
+            except RecursionError:
+                return None
+            finally:
+                self._depth -= 1
+                self._running.discard(key)
+        return self._memo[key].env.get(f"{method.args.args[0].arg}.{name}")
+
+    def dynamic_attribute(self, frame: Frame, base: Value | None, node: ast.Call) -> Value:
+        """`getattr(self, name)` with a computed name: any hook that the class of the object overrides."""
+        reference = reference_of(base)
+        if isinstance(reference, ref.Instance) and isinstance(reference.of, ClassRef):
+            return unknown(frame.key(node), ref.Dynamic(reference.of, base))
+        return unknown(frame.key(node))
+
+    # ---- what a file is about
+
+    def is_distributed(self, facts: ModuleFacts, owner: ClassRef | None) -> bool:
+        """Does the file, or one that a base class is from, wrap models for several ranks?"""
+        return self._mentions(facts, owner, "wrap", _DISTRIBUTED)
+
+    def shows(self, facts: ModuleFacts, owner: ClassRef | None, when: str) -> bool:
+        pattern = _SHOWS.get(when)
+        return pattern is not None and self._mentions(facts, owner, when, pattern)
+
+    def _mentions(self, facts: ModuleFacts, owner: ClassRef | None, what: str, pattern: re.Pattern[str]) -> bool:
+        files = {facts.name: facts}
+        for base in self.linker.linearised(owner)[0] if owner is not None else ():
+            files[base.facts.name] = base.facts
+        for name, file in files.items():
+            key = (what, name)
+            if key not in self._texts:
+                self._texts[key] = pattern.search(file.file.text) is not None
+            if self._texts[key]:
+                return True
+        return False
+
+    def is_batch_iterator(self, node: ast.Call) -> bool:
+        text = ast.unparse(node.args[0]).lower() if node.args else ""
+        return "loader" in text or "iter" in text or "stream" in text
+
+    def is_collective_name(self, name: str) -> bool:
+        return name in _collective_names()
+
+
+def _header(span: object) -> object:
+    return dataclasses.replace(span, end_line=span.line, end_column=span.column + 1)  # type: ignore
+
+
+@functools.cache
+def _collective_names() -> frozenset[str]:
+    return frozenset(name.rpartition(".")[2] for name in known().collectives)
+
+
+def _atoms(words: Words) -> list[Condition]:
+    from ddp_lint.divergence.words import Choice
+
+    return [node.condition for node in words.nodes if isinstance(node, Choice)]
+
+
+def _parts(words: Words, start: object, stream: Hashable) -> bool:
+    projection = Projection(words, stream)
+    numbers = {projection.numbers[world][start.number] for world in range(worlds.COUNT)}  # type: ignore[attr-defined]
+    return len(numbers) > 1
+
+
+def _folded(frame: Frame) -> Value:
+    """The returned value: the first return whose tests hold."""
+    if not frame.returned:
+        return none()
+    result = none() if frame.alive else frame.returned[-1][1]
+    pending = frame.returned if frame.alive else frame.returned[:-1]
+    for test, value in reversed(pending):
+        if test is None:
+            test = _either_way(frame, frame.function)
+        result = merge(test, value, result, ("returned", frame.facts.name, getattr(frame.function, "lineno", 0)))
+    return result
+
+
+def _either_way(frame: Frame, node: ast.AST | None) -> Test:
+    return Test("atom", atom=Condition((("either", frame.facts.name, getattr(node, "lineno", 0)),) * worlds.COUNT, ""))
+
+
+def _named_group(frame: Frame, name: str, value: Value, node: ast.expr | None) -> Value:
+    """A group that is passed on keeps the name that the caller has for it."""
+    if value.reference is None and value.constant is None and node is not None and ("group" in name or name == "pg"):
+        text = frame.text(node)
+        if not text.endswith("WORLD"):
+            return value.with_reference(ref.GroupRef(Group(text, axis_in(text))))
+        return constant(None)
+    return value
+
+
+@functools.lru_cache(maxsize=16384)
+def is_generator(node: ast.AST) -> bool:
+    return not isinstance(node, ast.Lambda) and any(isinstance(child, (ast.Yield, ast.YieldFrom)) for child in children(node))
+
+
+def _is_static(function: FunctionRef) -> bool:
+    decorators = getattr(function.node, "decorator_list", ())
+    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in decorators)
+
+
+def _is_positive(default: ast.expr | None) -> bool:
+    """`rank: int = 8` is the rank of a matrix."""
+    return isinstance(default, ast.Constant) and isinstance(default.value, int) and default.value > 0 and default.value is not True
+
+
+def _is_absent(value: Value) -> bool:
+    return value.constant in (Known(None), Known(-1), Known(0))
+
+
+@functools.lru_cache(maxsize=8192)
+def _defaults(node: ref.Definition) -> dict[str, ast.expr]:
+    signature = node.args
+    positional = [*signature.posonlyargs, *signature.args]
+    found = {p.arg: d for p, d in zip(positional[::-1], signature.defaults[::-1])}
+    found.update({p.arg: d for p, d in zip(signature.kwonlyargs, signature.kw_defaults) if d is not None})
+    return found
+
+
+@functools.lru_cache(maxsize=512)
+def _assignments(tree: ast.Module) -> dict[str, list[tuple[ast.expr, ast.expr]]]:
+    """Top-level assignments by name, also those under `if` and `try`."""
+    found: dict[str, list[tuple[ast.expr, ast.expr]]] = {}
+    stack: list[ast.stmt] = list(tree.body)[::-1]
+    while stack:
+        node = stack.pop()
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets, value = [node.target], node.value
+        elif isinstance(node, (ast.If, ast.Try)):
+            blocks = [*node.body, *node.orelse]
+            stack.extend(blocks[::-1])
+        for target in targets:
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            for part in parts:
+                if isinstance(part, ast.Name):
+                    found.setdefault(part.id, []).append((target, value))
+    return found
+
+
+@functools.lru_cache(maxsize=512)
+def _rebound(tree: ast.Module) -> dict[str, str]:
+    """Module variables that functions rebind: 'counted' when only by `+=` and `-=`, else 'assigned'."""
+    found: dict[str, str] = {}
+    for function in ast.walk(tree):
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        names = {name for child in children(function) if isinstance(child, ast.Global) for name in child.names}
+        for child in children(function) if names else ():
+            targets = child.targets if isinstance(child, ast.Assign) else [child.target] if isinstance(child, (ast.AugAssign, ast.AnnAssign)) else []
+            for target in targets:
+                if isinstance(target, ast.Name) and target.id in names:
+                    counted = isinstance(child, ast.AugAssign) and found.get(target.id) != "assigned"
+                    found[target.id] = "counted" if counted else "assigned"
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _stores(
+    node: ast.ClassDef,
+) -> dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]]:
+    """`self.x = value` in the methods of a class, `__init__` first."""
+    found: dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]] = {}
+    methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and m.args.args]
+    for method in sorted(methods, key=lambda m: m.name != "__init__"):
+        this = method.args.args[0].arg
+        for child in children(method):
+            if isinstance(child, ast.Assign):
+                targets, value = child.targets, child.value
+            elif isinstance(child, ast.AnnAssign) and child.value is not None:
+                targets, value = [child.target], child.value
+            else:
+                continue
+            for target in targets:
+                for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == this:
+                        entries = found.setdefault(part.attr, [])
+                        if not any(existing is method for existing, _ in entries):
+                            entries.append((method, value))
+    return found
+
+
+__all__ = ["Rounds", "Summaries", "attribute", "is_property"]

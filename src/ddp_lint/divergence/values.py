@@ -1,0 +1,287 @@
+"""What is known of a value on each rank: a constant, an unknown that all ranks share, or one that differs.
+
+A value has one component for each world of `worlds.WORLDS`: `Known` or `Symbol` (unknown). Equal symbols are equal on
+all ranks. A `Divergence` says that ranks may differ although no world tells how: their clocks, files, batches.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import operator
+from collections.abc import Callable, Hashable
+from typing import Any, Union
+
+from ddp_lint.divergence import worlds
+from ddp_lint.findings import Confidence, Label
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """A Python constant: bool, int, str, float or None."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Known) and type(self.value) is type(other.value) and bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value))
+
+
+@dataclasses.dataclass(frozen=True)
+class Symbol:
+    """An unknown; the key says which."""
+
+    key: Hashable
+
+
+Component = Union[Known, Symbol]
+
+
+@dataclasses.dataclass(frozen=True)
+class Variation:
+    """Why and over which ranks a value varies.
+
+    `cause` is 'rank', 'membership' or a cause of the knowledge; `says` completes "depends on"; `scope` is the axis
+    that the value varies over: 'world', 'node', a parallel axis, or ``group:<key>``; `origin` where the value came
+    from; `foreign` through how many calls it came
+    in as an argument (0: it arose in the function at hand).
+    """
+
+    cause: str
+    says: str
+    scope: str = "world"
+    origin: Label | None = None
+    confidence: Confidence = Confidence.HIGH
+    foreign: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """The truth of an expression in each world: True, False, or a key for "the same unknown choice".
+
+    `varies` is set when ranks may choose differently; `open` when they may do so within one world (no world tells).
+    """
+
+    truths: tuple[bool | Hashable, ...]
+    text: str
+    varies: Variation | None = None
+    open: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Test:
+    """A Boolean formula over conditions: an atom, or `not`, `and`, `or` of parts."""
+
+    op: str
+    parts: tuple[Test, ...] = ()
+    atom: Condition | None = None
+
+    @property
+    def size(self) -> int:
+        return 1 + sum(part.size for part in self.parts)
+
+    def atoms(self) -> list[Condition]:
+        if self.atom is not None:
+            return [self.atom]
+        return [atom for part in self.parts for atom in part.atoms()]
+
+    def truth(self, world: int) -> bool | None:
+        """True or False where all ranks of the world must choose so, None where it is open."""
+        if self.atom is not None:
+            truth = self.atom.truths[world]
+            return truth if isinstance(truth, bool) and not self.atom.open else None
+        truths = [part.truth(world) for part in self.parts]
+        if self.op == "not":
+            return None if truths[0] is None else not truths[0]
+        decisive = self.op == "or"
+        if decisive in truths:
+            return decisive
+        return None if None in truths else not decisive
+
+    def varying(self) -> Variation | None:
+        return next((atom.varies for atom in self.atoms() if atom.varies is not None), None)
+
+
+def negated(test: Test) -> Test:
+    return test.parts[0] if test.op == "not" else Test("not", (test,))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Value:
+    """`reference` says what kind of object it is (see `references`), `items` the elements of a tuple or list."""
+
+    components: tuple[Component, ...]
+    varies: Variation | None = None
+    open: bool = False
+    reference: Any = None
+    items: tuple[Value, ...] | None = None
+    test: Test | None = None
+
+    @property
+    def constant(self) -> Known | None:
+        """The one constant that it is on all ranks, if it is one."""
+        first = self.components[0]
+        if self.open or not isinstance(first, Known) or any(c != first for c in self.components):
+            return None
+        return first
+
+    @property
+    def same(self) -> bool:
+        """True when it is the same on all ranks, known or not."""
+        return self.varies is None
+
+    @property
+    def key(self) -> Hashable:
+        return self.components if self.reference is None else (self.components, self.reference)
+
+    def truth(self, text: str) -> Test:
+        if self.test is not None:
+            return self.test
+        if self.reference is not None and self.varies is None and not isinstance(self.components[0], Known):
+            return Test("atom", atom=Condition((("truth", self.components[0]),) * worlds.COUNT, text))
+        truths: tuple[bool | Hashable, ...] = tuple(_truth(component) for component in self.components)
+        if self.varies is not None and not self.open:
+            symbols = [t for t in truths if not isinstance(t, bool)]
+            if len(symbols) == len(truths):  # unknown in every world: no world shows that they differ
+                return Test("atom", atom=Condition((("truth", symbols[0]),) * worlds.COUNT, text))
+        varies = self.varies if self.open or len(set(truths)) > 1 else None
+        return Test("atom", atom=Condition(truths, text, varies, self.open))
+
+    def with_reference(self, reference: Any) -> Value:
+        return dataclasses.replace(self, reference=reference)
+
+
+def _truth(component: Component) -> bool | Hashable:
+    return bool(component.value) if isinstance(component, Known) else ("truth", component.key)
+
+
+def unknown(key: Hashable, reference: Any = None) -> Value:
+    """The same unknown on all ranks."""
+    return Value((Symbol(key),) * worlds.COUNT, reference=reference)
+
+
+def constant(value: Any) -> Value:
+    return Value((Known(value),) * worlds.COUNT)
+
+
+def divergent(key: Hashable, varies: Variation) -> Value:
+    """An unknown that each rank has a value of its own for."""
+    return Value((Symbol(key),) * worlds.COUNT, varies, open=True)
+
+
+def per_rank(values: tuple[Any, ...], varies: Variation) -> Value:
+    """What the worlds know; the same on all ranks if it happens to be."""
+    components = tuple(Known(value) for value in values)
+    return Value(components, varies if len(set(components)) > 1 else None)
+
+
+def weaker(*values: Value) -> Variation | None:
+    """The variation that a result of these values has: data and clocks before ranks, which worlds can tell."""
+    varying = [value for value in values if value.varies is not None]
+    varying.sort(key=lambda value: not value.open)
+    return varying[0].varies if varying else None
+
+
+COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod, ast.Div: operator.truediv, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+}  # fmt: skip
+
+
+def combine(function: Callable[..., Any], arguments: tuple[Value, ...], key: Hashable) -> Value:
+    """`function` of the arguments in each world where all are known; otherwise unknown, and divergent where they are.
+
+    A rank that meets an unknown (``rank == src``) gives a choice that each rank makes for itself: open.
+    """
+    components: list[Component] = []
+    for world in range(worlds.COUNT):
+        parts = [argument.components[world] for argument in arguments]
+        try:
+            if any(isinstance(part, Symbol) for part in parts):
+                raise TypeError
+            components.append(Known(function(*(part.value for part in parts if isinstance(part, Known)))))
+            hash(components[-1])
+        except Exception:  # a wrong operand, or one that only the run knows
+            del components[world:]
+            components.append(Symbol((key, tuple(part for part in parts if isinstance(part, Symbol)))))
+    varies = weaker(*arguments)
+    if varies is None or (len(set(components)) == 1 and isinstance(components[0], Known)):
+        return Value(tuple(components)) if varies is None else constant(components[0].value)  # type: ignore[union-attr]
+    if any(argument.open for argument in arguments):
+        return divergent(key, varies)
+    if all(isinstance(component, Symbol) for component in components):
+        return divergent(key, varies)
+    return Value(tuple(components), varies)
+
+
+_CEILING = 24
+
+
+def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
+    """The value after ``if test: x = yes`` / ``else: x = no``."""
+    if yes is no or (yes.key == no.key and yes.varies == no.varies and yes.test is no.test and yes.items == no.items):
+        return yes
+    reference = yes.reference if no.constant == Known(None) else no.reference if yes.constant == Known(None) else None
+    if reference is None and yes.reference == no.reference:
+        reference = yes.reference
+    outcomes = [test.truth(world) for world in range(worlds.COUNT)]
+    told = test.varying() is not None
+    if told and all(outcome is not None for outcome in outcomes):
+        picked = tuple((yes if outcome else no).components[world] for world, outcome in enumerate(outcomes))
+        open_ = next((v for v in (yes, no) if v.open), None)
+        if open_ is not None:
+            return dataclasses.replace(open_, reference=reference)
+        varies = test.varying() if len(set(picked)) > 1 else None
+        formula = _formula(test, yes, no)
+        return Value(picked, varies, reference=reference, test=formula)
+    formula = _formula(test, yes, no)
+    if formula is not None:
+        varies = formula.varying()
+        return Value((Symbol(key),) * worlds.COUNT, varies, varies is not None, reference, test=formula)
+    for candidate, other in ((yes, no), (no, yes)):
+        if candidate.varies is not None and (other.constant is not None or other.varies is not None):
+            return dataclasses.replace(candidate, reference=reference)
+    if told and test.varying() is not None:
+        if any(outcome is not None for outcome in outcomes) and yes.same and no.same:
+            return _partly(test, outcomes, yes, no, key, reference)
+        varies = test.varying()
+        assert varies is not None
+        return dataclasses.replace(divergent(key, varies), reference=reference)
+    varies = weaker(yes, no)
+    if varies is not None:
+        return dataclasses.replace(divergent(key, varies), reference=reference)
+    return unknown(key, reference)
+
+
+def _partly(
+    test: Test, outcomes: list[bool | None], yes: Value, no: Value, key: Hashable, reference: Any
+) -> Value:
+    """Some worlds know the outcome (``rank == 0 and flag``): those take their value, the others an unknown."""
+    picked = tuple(
+        Symbol(key) if outcome is None else (yes if outcome else no).components[world]
+        for world, outcome in enumerate(outcomes)
+    )
+    return Value(picked, test.varying(), reference=reference)
+
+
+def _formula(test: Test, yes: Value, no: Value) -> Test | None:
+    """A Boolean assigned in the arms of a test, as a formula: ``flag = False; if test: flag = True`` is the test."""
+    first, second = yes.constant, no.constant
+    if test.size > _CEILING:
+        return None
+    if first is not None and second is not None and {first.value, second.value} == {True, False}:
+        if isinstance(first.value, bool) and isinstance(second.value, bool):
+            return test if first.value else negated(test)
+    if second == Known(False) and yes.test is not None and yes.test.size < _CEILING:
+        return Test("and", (test, yes.test))
+    if first == Known(True) and no.test is not None and no.test.size < _CEILING:
+        return Test("or", (test, no.test))
+    return None

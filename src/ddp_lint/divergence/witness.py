@@ -1,0 +1,166 @@
+"""From a difference of words to what a reader is shown: kind, places, and what each rank does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from ddp_lint.divergence import worlds
+from ddp_lint.divergence.compare import Comparison, Difference, Side, Step, varies_of
+from ddp_lint.divergence.partings import Kind, Parting
+from ddp_lint.divergence.values import Variation
+from ddp_lint.divergence.words import Emit, Letter, Node, Words
+from ddp_lint.findings import Confidence, Label, RankTrace, Span
+
+_ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
+
+
+def parting_of(difference: Difference, comparison: Comparison, region: Span) -> Parting:
+    letter, varies = difference.letter, varies_of(difference)
+    ranks = _ranks(difference, varies)
+    branch = difference.parted.span
+    labels = [Label(branch, _branch_text(difference, varies, ranks))]
+    if varies.origin is not None and varies.origin.span.line != branch.line:
+        labels.append(varies.origin)
+    labels.extend(letter.chain)
+    if difference.other is not None:
+        labels.append(Label(difference.other.span, f"{ranks[1]} calls {difference.other.call}() here instead"))
+    return Parting(
+        kind=_kind(difference, varies),
+        span=letter.span,
+        op=letter.op,
+        call=letter.call,
+        confidence=_confidence(letter, varies, difference),
+        branch=branch,
+        condition=difference.parted.condition.text,
+        cause=varies.cause,
+        says=varies.says,
+        group=letter.group.key,
+        when=letter.when,
+        evident=letter.evident,
+        reason=_reason(difference),
+        ranks=ranks,
+        labels=tuple(labels),
+        witness=(
+            _trace(ranks[0], difference.first, difference.parted, comparison, letter, region),
+            _trace(ranks[1], difference.second, difference.parted, comparison, difference.other, region),
+        ),
+    )
+
+
+def _kind(difference: Difference, varies: Variation) -> Kind:
+    letter = difference.letter
+    if difference.how == "argument":
+        return Kind.ARGUMENT
+    if letter.kind in ("step", "backward"):
+        return Kind.STEP
+    if letter.kind == "forward":
+        return Kind.FORWARD
+    if letter.kind == "group":
+        return Kind.GROUP
+    if varies.cause == "order" or difference.how == "swapped":
+        return Kind.ORDER
+    if difference.how == "rounds":
+        return Kind.LOOP
+    if varies.cause not in ("rank", "membership"):
+        return Kind.CONDITION
+    return Kind.IMPLICIT if letter.implicit else Kind.BRANCH
+
+
+def _reason(difference: Difference) -> str:
+    if difference.how == "argument":
+        other = difference.other
+        same_root = other is None or difference.letter.root is None or other.root is None
+        return "reduce op" if same_root else "root"
+    return difference.letter.kind if difference.letter.kind in ("step", "backward") else ""
+
+
+def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Confidence:
+    limits = [letter.confidence, varies.confidence]
+    if len(letter.chain) > 4 or letter.kind == "leave" or letter.streams:
+        limits.append(Confidence.MEDIUM)
+    if letter.group.key and not letter.group.axis and varies.scope != f"group:{letter.group.key}":
+        limits.append(Confidence.MEDIUM)
+    if letter.kind == "leave":
+        limits.append(Confidence.LOW)
+    return min(limits, key=_ORDER.index)
+
+
+def _ranks(difference: Difference, varies: Variation) -> tuple[str, str]:
+    if varies.cause in ("rank", "membership") and not difference.parted.condition.open:
+        return worlds.WORLDS[difference.first.world].name, worlds.WORLDS[difference.second.world].name
+    if varies.cause == "membership":
+        return "a member", "another rank"
+    if varies.cause == "rank":
+        return "one rank", "another rank"
+    return "one rank", "another rank"
+
+
+def _branch_text(difference: Difference, varies: Variation, ranks: tuple[str, str]) -> str:
+    text = difference.parted.condition.text
+    if difference.how == "rounds" and difference.loop is not None and difference.loop.rounds is difference.parted.condition:
+        return f"ranks go round this loop a different number of times: `{text}` depends on {varies.says}"
+    if varies.cause in ("rank", "membership") and not difference.parted.condition.open:
+        return f"the ranks part here: `{text}`"
+    return f"the ranks part here: `{text}` depends on {varies.says}"
+
+
+def _trace(
+    rank: str, side: Side, parted: Step, comparison: Comparison, letter: Letter | None, region: Span
+) -> RankTrace:
+    """The choice at the branch, then the next letters."""
+    steps: list[Label] = []
+    chosen = _chosen(side, parted)
+    if chosen is not None:
+        steps.append(Label(parted.span, f"`{parted.condition.text}` is {chosen}"))
+    upcoming = comparison.upcoming(side, 2)
+    if letter is not None and (not upcoming or upcoming[0].span != letter.span):
+        upcoming = [letter, *upcoming[:1]]
+    for index, coming in enumerate(upcoming):
+        waits = "calls" if index or letter is None else "waits in"
+        steps.append(Label(coming.span, f"{waits} {coming.call}() ({coming.op}{_over(coming)})"))
+    if not upcoming:
+        end = dataclasses.replace(region, line=region.end_line, column=max(1, region.end_column - 1))
+        steps.append(Label(end, "reaches the end without it"))
+    return RankTrace(rank, tuple(steps))
+
+
+def _over(letter: Letter) -> str:
+    return f" over {letter.group.key}" if letter.group.key and not letter.group.key.startswith("(") else ""
+
+
+def _chosen(side: Side, parted: Step) -> bool | None:
+    for step in side.trail.backwards() if side.trail else ():
+        if step.condition is parted.condition:
+            return step.chosen
+    return None
+
+
+def wrong_roots(words: Words, start: Node) -> Iterator[Parting]:
+    """Collectives whose root is another rank on every rank: ``broadcast(x, src=rank)``."""
+    for node in words.nodes:
+        if not isinstance(node, Emit) or node.letter.root is None or node.letter.streams:
+            continue
+        letter, root = node.letter, node.letter.root
+        assert root is not None
+        varies = root.varies
+        if varies is None or varies.cause != "rank" or varies.scope not in ("world", "node") or letter.chain:
+            continue
+        if root.open or not letter.group.is_world:
+            continue
+        labels = (varies.origin,) if varies.origin is not None else ()
+        steps = [
+            RankTrace(world.name, (Label(letter.span, f"calls {letter.call}() with root {_shown(root, index)}"),))
+            for index, world in enumerate(worlds.WORLDS[:2])
+        ]
+        yield Parting(
+            Kind.ARGUMENT, letter.span, letter.op, letter.call,
+            min(letter.confidence, varies.confidence, key=_ORDER.index), cause="rank", says=varies.says,
+            group=letter.group.key, when=letter.when, evident=letter.evident, reason="root",
+            ranks=(worlds.WORLDS[0].name, worlds.WORLDS[1].name), labels=labels, witness=tuple(steps),
+        )  # fmt: skip
+
+
+def _shown(value: object, index: int) -> str:
+    component = value.components[index]  # type: ignore[attr-defined]
+    return repr(getattr(component, "value", "unknown"))

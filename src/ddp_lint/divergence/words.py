@@ -1,0 +1,215 @@
+"""Effect words: what a function does with the other ranks, as a graph that shares its continuations.
+
+A word is a graph of nodes, each holding what follows it, so that an early exit is an edge and not a copy, and its size
+is linear in the function. `Words` makes nodes from back to front. What a rank does is a path through it; the words of
+two ranks are equal when their projections are (`Projection`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterator
+from typing import Union
+
+from ddp_lint.divergence import worlds
+from ddp_lint.divergence.groups import Group, can_part
+from ddp_lint.divergence.values import Condition, Value
+from ddp_lint.findings import Confidence, Label, Span
+from ddp_lint.knowledge.communication import Kind as Effect
+
+#: Effects that are compared among themselves, apart from the collectives of a process group.
+APART: frozenset[str] = frozenset({"forward", "backward", "step", "leave"})
+
+
+class TooLarge(Exception):
+    """The function is beyond the bound; it stays without a verdict."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Letter:
+    """One effect that other ranks wait for.
+
+    `span` is the call in the function at hand, `chain` where the effect is when a callee has it (outermost first).
+    `streams` are the words that a call holds letters of when it is kept whole; else its own one.
+    """
+
+    op: str
+    kind: Effect
+    group: Group
+    span: Span
+    call: str
+    implicit: bool = False
+    when: str = ""
+    evident: bool = True
+    confidence: Confidence = Confidence.HIGH
+    root: Value | None = None
+    reduce_op: Value | None = None
+    chain: tuple[Label, ...] = ()
+    streams: frozenset[Hashable] = frozenset()
+
+    @property
+    def stream(self) -> Hashable:
+        return self.kind if self.kind in APART else self.group
+
+    @property
+    def symbol(self) -> Hashable:
+        """What must agree on all ranks."""
+        return (self.op, self.stream)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class End:
+    """Where a word stops: 'end' of the function, 'error', 'again' (the loop's next round), 'break'."""
+
+    number: int
+    what: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Emit:
+    number: int
+    letter: Letter
+    after: Node
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choice:
+    number: int
+    condition: Condition
+    yes: Node
+    no: Node
+    span: Span
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loop:
+    """Rounds of `body` (which stops at `again` or `leave`), then `after`. `rounds` is None for a uniform number."""
+
+    number: int
+    body: Node
+    again: End
+    leave: End
+    rounds: Condition | None
+    after: Node
+    span: Span
+    streams: frozenset[Hashable]
+
+
+Node = Union[End, Emit, Choice, Loop]
+
+
+class Words:
+    """The nodes of one word, in the order they were made: what follows comes before what it follows."""
+
+    #: Nodes that one function may have.
+    BOUND = 20_000
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.end = self.stop("end")
+        self.error = self.stop("error")
+
+    def _number(self) -> int:
+        if len(self.nodes) >= self.BOUND:
+            raise TooLarge
+        return len(self.nodes)
+
+    def stop(self, what: str) -> End:
+        node = End(self._number(), what)
+        self.nodes.append(node)
+        return node
+
+    def emit(self, letter: Letter, after: Node) -> Node:
+        node = Emit(self._number(), letter, after)
+        self.nodes.append(node)
+        return node
+
+    def choice(self, condition: Condition, yes: Node, no: Node, span: Span) -> Node:
+        """Equal arms collapse; so does an arm that ends in an error, which ends the job on every rank."""
+        if yes is no or no is self.error:
+            return yes
+        if yes is self.error:
+            return no
+        if not condition.open and isinstance(condition.truths[0], bool) and len(set(condition.truths)) == 1:
+            return yes if condition.truths[0] else no
+        node = Choice(self._number(), condition, yes, no, span)
+        self.nodes.append(node)
+        return node
+
+    def loop(
+        self, body: Node, again: End, leave: End, rounds: Condition | None, after: Node, span: Span,
+        streams: frozenset[Hashable],
+    ) -> Node:  # fmt: skip
+        node = Loop(self._number(), body, again, leave, rounds, after, span, streams)
+        self.nodes.append(node)
+        return node
+
+
+def streams_of(nodes: list[Node]) -> Iterator[Hashable]:
+    """The words within the word, each once, in source order of their first letters."""
+    seen: set[Hashable] = set()
+    for node in reversed(nodes):
+        if isinstance(node, Emit):
+            for stream in node.letter.streams or (node.letter.stream,):
+                if stream not in seen:
+                    seen.add(stream)
+                    yield stream
+
+
+class Projection:
+    """What each world does in one stream: a number for each node, equal when the words from there on are.
+
+    Uniform and open choices stay symbolic, so equal numbers mean equal words whatever is chosen alike.
+    """
+
+    def __init__(self, words: Words, stream: Hashable) -> None:
+        self.stream = stream
+        self._table: dict[Hashable, int] = {}
+        self._loops = {node.again: node for node in words.nodes if isinstance(node, Loop)}
+        self._loops |= {node.leave: node for node in words.nodes if isinstance(node, Loop)}
+        self.numbers = [self._project(words, world) for world in range(worlds.COUNT)]
+
+    def holds(self, letter: Letter) -> bool:
+        return self.stream in letter.streams if letter.streams else letter.stream == self.stream
+
+    def truth(self, condition: Condition, world: int) -> bool | Hashable:
+        """The choice in a world; a key where it is the same choice for all members of the stream's group."""
+        if condition.open:
+            return condition.truths[0]
+        if condition.varies is not None and isinstance(self.stream, Group):
+            if not can_part(condition.varies, self.stream):
+                return ("together", condition.truths)
+        return condition.truths[world]
+
+    def loop_of(self, end: End) -> Loop | None:
+        return self._loops.get(end)
+
+    def is_live(self, loop: Loop) -> bool:
+        return self.stream in loop.streams
+
+    def _project(self, words: Words, world: int) -> list[int]:
+        numbers = [0] * len(words.nodes)
+        for node in words.nodes:
+            numbers[node.number] = self._number(self._form(node, numbers, world))
+        return numbers
+
+    def _number(self, form: Hashable) -> int:
+        return form if isinstance(form, int) else self._table.setdefault(form, len(self._table))
+
+    def _form(self, node: Node, numbers: list[int], world: int) -> Hashable:
+        if isinstance(node, End):
+            # Ends of a loop without letters count as what follows it: see `_after_dead_loops`.
+            return ("stop", node.what)
+        if isinstance(node, Emit):
+            after = numbers[node.after.number]
+            return (node.letter.symbol, after) if self.holds(node.letter) else after
+        if isinstance(node, Choice):
+            truth = self.truth(node.condition, world)
+            yes, no = numbers[node.yes.number], numbers[node.no.number]
+            if isinstance(truth, bool):
+                return yes if truth else no
+            return yes if yes == no else ("choice", truth, yes, no)
+        after, body = numbers[node.after.number], numbers[node.body.number]
+        if not self.is_live(node) and body in (self._number(("stop", "again")), self._number(("stop", "break"))):
+            return after
+        return ("loop", body, after)
