@@ -1,0 +1,1 @@
+"""DDP7xx: which rank reads which samples."""

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Edit, Fix, Span
+from ddp_lint.knowledge import table
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_off, is_sampler, mentions_nearby
+from ddp_lint.source import dotted
+from ddp_lint.source.wraps import argument, assigned_name
+
+
+class SamplerNeverSetEpoch(Rule):
+    """A shuffling DistributedSampler is iterated for several epochs and never told the epoch.
+
+    ## What it does
+
+    Finds a DistributedSampler with shuffling on, in code that makes several passes, where `set_epoch` is called
+    nowhere: not in the file, its package or folder, what it imports, or what imports it.
+
+    ## Why it breaks
+
+    The sampler shuffles with `seed + epoch`, and the epoch stays 0 until `set_epoch` is called. Rank 0 and rank 1
+    each see the same samples in the same order in every epoch: no error, less randomness than the author meant.
+    Measured: the order of every epoch is identical.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    dist.init_process_group("gloo")
+
+    dataset = TensorDataset(torch.arange(16.0).unsqueeze(1))
+    sampler = DistributedSampler(dataset)  # <- DDP701
+    loader = DataLoader(dataset, batch_size=4, sampler=sampler)
+    for epoch in range(2):
+        for (x,) in loader:
+            print(dist.get_rank(), epoch, x.flatten().tolist())
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    dist.init_process_group("gloo")
+
+    dataset = TensorDataset(torch.arange(16.0).unsqueeze(1))
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=4, sampler=sampler)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for (x,) in loader:
+            print(dist.get_rank(), epoch, x.flatten().tolist())
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    `shuffle=False`, validation and test data, one pass, loaders that accelerate, Lightning, ignite, mmengine,
+    composer or transformers iterate (they set the epoch), samplers with a `set_epoch` anywhere nearby.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the sampler's indices are the same in two epochs.
+
+    ## Fix safety
+
+    Unsafe: the call goes to the top of a visible epoch loop; the order of the samples changes, as it should.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
+    """
+
+    triggers = ("DistributedSampler", "epoch", "epochs")
+    requires = ("DistributedSampler",)
+    oracles = ("samples",)
+
+    def start(self) -> None:
+        self._samplers: list[cst.Call] = []
+        self._loops: list[cst.For] = []
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if is_sampler(self.module, node) and not is_off(argument(node, 3, "shuffle")):
+            target = assigned_name(self.module, self._whole(node))
+            dataset = self.module.code(node.args[0].value) if node.args else ""
+            if not is_evaluation(target) and not is_evaluation(dataset):
+                self._samplers.append(node)
+
+    def visit_For(self, node: cst.For) -> None:
+        if "epoch" in dotted(node.target):
+            self._loops.append(node)
+
+    def finish(self) -> None:
+        several = self._loops or re.search(table("data")["several_passes"], self.module.file.text)
+        if not self._samplers or not several or framework_loads(self.module):
+            return
+        if mentions_nearby(self.module, "set_epoch"):
+            return
+        for sampler in self._samplers:
+            loop = self._loop_for(sampler)
+            self.report(
+                sampler,
+                "shuffles by its epoch, which nobody ever sets: rank 0 and rank 1 see their samples in the same order "
+                "in every epoch",
+                labels=[(loop.iter, "each of these epochs repeats the first")] if loop is not None else [],
+                help="call sampler.set_epoch(epoch) at the top of the epoch loop",
+                fix=self._fix(sampler, loop),
+            )
+
+    def _whole(self, node: cst.CSTNode) -> cst.CSTNode:
+        """The expression that is assigned, through `... if distributed else None`."""
+        up = self.module.parent(node)
+        return up if isinstance(up, cst.IfExp) else node
+
+    def _loop_for(self, sampler: cst.Call) -> cst.For | None:
+        """The epoch loop of the same function, else the only one of the file."""
+        here = self.module.function_of(sampler)
+        same = [loop for loop in self._loops if self.module.function_of(loop) is here]
+        return same[0] if same else (self._loops[0] if self._loops else None)
+
+    def _fix(self, sampler: cst.Call, loop: cst.For | None) -> Fix | None:
+        name = assigned_name(self.module, sampler)
+        if loop is None or not name or self.module.function_of(loop) is not self.module.function_of(sampler):
+            return None
+        if not isinstance(loop.target, cst.Name) or not isinstance(loop.body, cst.IndentedBlock):
+            return None
+        first = self.module.span(loop.body.body[0])
+        where = Span(first.path, first.line, first.column, first.line, first.column)
+        text = f"{name}.set_epoch({loop.target.value})\n" + " " * (first.column - 1)
+        return Fix("Set the epoch at the top of the loop", Applicability.UNSAFE, (Edit(where, text),))

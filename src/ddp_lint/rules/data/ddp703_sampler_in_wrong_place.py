@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.loading import LOADER, is_sampler
+from ddp_lint.source.wraps import argument
+
+
+class SamplerInWrongPlace(Rule):
+    """The sampler is handed to the DataLoader in a way that it cannot take.
+
+    ## What it does
+
+    Finds `DataLoader(batch_sampler=DistributedSampler(...))`, and `shuffle=True` next to `sampler=` of a
+    DistributedSampler.
+
+    ## Why it breaks
+
+    A batch sampler must yield lists of indices; a DistributedSampler yields single ones, and iteration fails on
+    every rank ("'int' object is not iterable"). `shuffle=True` excludes a sampler: the constructor raises on every
+    rank, but only in the distributed run, because a single process passes `sampler=None`. Measured: ValueError
+    "sampler option is mutually exclusive with shuffle".
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    dist.init_process_group("gloo")
+
+    dataset = TensorDataset(torch.arange(16.0).unsqueeze(1))
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=4, shuffle=True, sampler=sampler)  # <- DDP703
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    dist.init_process_group("gloo")
+
+    dataset = TensorDataset(torch.arange(16.0).unsqueeze(1))
+    sampler = DistributedSampler(dataset, shuffle=True)
+    loader = DataLoader(dataset, batch_size=4, sampler=sampler)
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    `shuffle=sampler is None`, a batch sampler that was built around the sampler (`BatchSampler(sampler, ...)`),
+    samplers of unknown origin.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the exception at the line.
+
+    ## Fix safety
+
+    No automatic fix.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
+    """
+
+    triggers = ("DataLoader",)
+    requires = ("DistributedSampler",)
+    oracles = ("exception",)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self.module.qualified(node.func) != LOADER:
+            return
+        batch_sampler = argument(node, 4, "batch_sampler")
+        if batch_sampler is not None and self._is_sampler(batch_sampler):
+            self.report(
+                node,
+                "takes a DistributedSampler as batch_sampler, which yields single indices where lists are needed: "
+                "iteration fails on every rank",
+                help="pass it as sampler=, or wrap it: BatchSampler(sampler, batch_size, drop_last)",
+            )
+        shuffle, sampler = argument(node, 2, "shuffle"), argument(node, 3, "sampler")
+        shuffles = isinstance(shuffle, cst.Name) and shuffle.value == "True"
+        if shuffles and sampler is not None and self._is_sampler(sampler):
+            self.report(
+                node,
+                "combines shuffle=True with a sampler: the constructor raises on every rank of a distributed run",
+                help="let the sampler shuffle, and pass shuffle=(sampler is None)",
+            )
+
+    def _is_sampler(self, value: cst.BaseExpression) -> bool:
+        values = [value, *self.module.assignments(value)]
+        for option in (v for v in values if isinstance(v, cst.IfExp)):
+            values = [*values, option.body, option.orelse]
+        return any(isinstance(v, cst.Call) and is_sampler(self.module, v) for v in values)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.loading import LOADER
+
+
+class SetEpochOnLoader(Rule):
+    """set_epoch is called on the loader instead of its sampler.
+
+    ## What it does
+
+    Finds `loader.set_epoch(epoch)` where `loader` is a plain `torch.utils.data.DataLoader`.
+
+    ## Why it breaks
+
+    A DataLoader has no `set_epoch`: AttributeError on every rank, or, behind a `hasattr` test, silence on every
+    rank, so that each epoch repeats the order of the first.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    dist.init_process_group("gloo")
+
+    dataset = TensorDataset(torch.arange(16.0).unsqueeze(1))
+    loader = DataLoader(dataset, batch_size=4, sampler=DistributedSampler(dataset))
+    for epoch in range(2):
+        loader.set_epoch(epoch)  # <- DDP704
+        for (x,) in loader:
+            print(dist.get_rank(), x.flatten().tolist())
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    dist.init_process_group("gloo")
+
+    dataset = TensorDataset(torch.arange(16.0).unsqueeze(1))
+    loader = DataLoader(dataset, batch_size=4, sampler=DistributedSampler(dataset))
+    for epoch in range(2):
+        loader.sampler.set_epoch(epoch)
+        for (x,) in loader:
+            print(dist.get_rank(), x.flatten().tolist())
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    `loader.sampler.set_epoch`, samplers, datasets, loaders of other classes (several frameworks give theirs a
+    `set_epoch`).
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the exception, or equal orders.
+
+    ## Fix safety
+
+    Safe where the loader is built with a DistributedSampler: the sampler is what has the method.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
+    """
+
+    triggers = ("set_epoch", "DataLoader")
+    requires = ("set_epoch",)
+    oracles = ("exception", "samples")
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "set_epoch":
+            return
+        loader = node.func.value
+        if self.module.constructed_by(loader) != LOADER:
+            return
+        edit = Edit(self.module.span(loader), f"{self.module.code(loader)}.sampler")
+        self.report(
+            node,
+            f"`{self.module.code(loader)}` is a DataLoader and has no set_epoch: every rank fails here, or repeats the "
+            "order of the first epoch where the call is guarded",
+            help=f"call {self.module.code(loader)}.sampler.set_epoch(...)",
+            fix=Fix("Set the sampler's epoch", Applicability.SAFE, (edit,)),
+        )

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.knowledge import table
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.loading import is_sampler
+from ddp_lint.source.wraps import argument
+
+
+class SamplerOverWholeWorld(Rule):
+    """A DistributedSampler counts the whole world although a model-parallel group needs the same data.
+
+    ## What it does
+
+    Finds a DistributedSampler without `num_replicas` and `rank` in a file that knows tensor, pipeline or model
+    parallelism.
+
+    ## Why it breaks
+
+    Without arguments the sampler divides by the world size and takes the global rank. Ranks of one model-parallel
+    group then get different samples: rank 0 computes its part of the layers on one batch and rank 1 its part on
+    another, and their sum belongs to neither. No error.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    dist.init_process_group("gloo")
+
+    model_parallel_size = 2
+    data_parallel_size = dist.get_world_size() // model_parallel_size
+    dataset = TensorDataset(torch.arange(16.0).unsqueeze(1))
+    sampler = DistributedSampler(dataset, shuffle=False)  # <- DDP705
+    for (x,) in DataLoader(dataset, batch_size=8, sampler=sampler):
+        print("model-parallel rank", dist.get_rank() % model_parallel_size, x.flatten().tolist())
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    dist.init_process_group("gloo")
+
+    model_parallel_size = 2
+    data_parallel_size = dist.get_world_size() // model_parallel_size
+    dataset = TensorDataset(torch.arange(16.0).unsqueeze(1))
+    data_parallel_rank = dist.get_rank() // model_parallel_size
+    sampler = DistributedSampler(dataset, num_replicas=data_parallel_size, rank=data_parallel_rank, shuffle=False)
+    for (x,) in DataLoader(dataset, batch_size=8, sampler=sampler):
+        print("model-parallel rank", dist.get_rank() % model_parallel_size, x.flatten().tolist())
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Files without model parallelism, samplers that are given their ranks.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the ranks of a model-parallel group read different indices.
+
+    ## Fix safety
+
+    No automatic fix: the data-parallel rank is the project's knowledge.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
+    """
+
+    triggers = ("DistributedSampler",)
+    requires = tuple(table("data")["model_parallelism"])
+    oracles = ("samples",)
+    confidence = Confidence.MEDIUM
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if not is_sampler(self.module, node) or any(arg.star for arg in node.args):
+            return
+        if argument(node, 1, "num_replicas") is None and argument(node, 2, "rank") is None:
+            self.report(
+                node,
+                "divides the data by the whole world: ranks of one model-parallel group get different samples and "
+                "compute parts of different batches",
+                help="pass num_replicas= and rank= of the data-parallel group",
+            )

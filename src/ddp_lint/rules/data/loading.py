@@ -1,0 +1,68 @@
+"""What the rules about data share: samplers, loaders, and where a project sets the epoch."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import libcst as cst
+
+from ddp_lint.knowledge import table
+from ddp_lint.launch.search import importers
+from ddp_lint.project import Project
+from ddp_lint.source import Module
+
+SAMPLER = "torch.utils.data.DistributedSampler"
+LOADER = "torch.utils.data.DataLoader"
+
+
+def is_sampler(module: Module, call: cst.Call) -> bool:
+    """Whether a call builds a DistributedSampler itself (subclasses may have an order of their own)."""
+    return module.qualified(call.func) == SAMPLER
+
+
+def is_off(value: cst.BaseExpression | None) -> bool:
+    return isinstance(value, cst.Name) and value.value == "False"
+
+
+def framework_loads(module: Module) -> bool:
+    """Whether the file hands its loaders to a framework that sets the epoch (knowledge/data.toml)."""
+    frameworks = set(table("data")["frameworks_that_set_the_epoch"])
+    targets = {target.partition(".")[0] for target in module.imports.names.values()}
+    return not frameworks.isdisjoint(targets)
+
+
+def is_evaluation(text: str) -> bool:
+    """Whether a name or an expression speaks of validation or test data."""
+    return re.search(table("data")["evaluation"], text, re.IGNORECASE) is not None
+
+
+def mentions_nearby(module: Module, word: str) -> bool:
+    """Whether `word` occurs in the code that runs together with the file.
+
+    That is: the file, its package (for a script without one, its folder and what is below), the project's packages
+    that it imports, and the files that import it. Another example of the same repository is not nearby.
+    """
+    project, path = module.project, module.path
+    if project is None or path is None:
+        return word in module.file.text
+    holding = project.holding(word)
+    if path in holding:
+        return True
+    homes = [_home(path), *(_home(p) for p in _imported_files(module, project))]
+    if any(home in other.parents for home in homes for other in holding):
+        return True
+    return any(True for _ in importers(project, module.name, holding=(word,)))
+
+
+def _home(path: pathlib.Path) -> pathlib.Path:
+    """The outermost package around a file; the folder of a script that is in none."""
+    folder = path.parent
+    while (folder.parent / "__init__.py").is_file() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _imported_files(module: Module, project: Project) -> list[pathlib.Path]:
+    found = {project.find(target.partition(".")[0]) for target in module.imports.names.values()}
+    return [path for path in found if path is not None]
