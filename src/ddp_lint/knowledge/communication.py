@@ -19,7 +19,7 @@ from ddp_lint.knowledge import table
 #: One file a framework: `[[collective]]`, `[[type]]`, `[[gate]]`, `[[group]]` and `[[rank]]` entries.
 FRAMEWORKS = (
     "torch", "lightning", "accelerate", "transformers", "deepspeed", "megatron", "torchmetrics", "ignite", "composer",
-    "mmengine", "xla",
+    "mmengine", "xla", "libraries",
 )  # fmt: skip
 
 #: What a call does to the ranks' common order. A "collective" is matched call by call within its group; "group" makes
