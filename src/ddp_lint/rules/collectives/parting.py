@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ddp_lint.divergence import Kind, Parting
+from ddp_lint.divergence import Kind, Parting, analyse
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 
@@ -20,8 +20,6 @@ class PartingRule(Rule):
     oracles: ClassVar[tuple[str, ...]] = ("sequence", "stall")
 
     def finish(self) -> None:
-        from ddp_lint.divergence import analyse  # (lead 00:40: until it exists, so that others can import the rules)
-
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None:
             return
