@@ -21,7 +21,7 @@ from ddp_lint.verify.trace import Collective
 #: Lines of context around the primary span.
 _CONTEXT = 2
 #: Rows of a run that are shown at once: the first, and those around the mismatch or the end.
-_HEAD_ROWS, _TAIL_ROWS = 12, 24
+_HEAD_ROWS, _TAIL_ROWS = 8, 16
 
 
 def render(verification: Verification, sources: Sources, color: bool) -> str:
@@ -101,7 +101,11 @@ def _runs(runs: Sequence[Examined], several: bool) -> str:
 
 def _finding(judged: Judged, sources: Sources) -> str:
     finding = judged.finding
-    advice = f"<p><b>Instead:</b> {escape(finding.help)}</p>" if finding.help else ""
+    advice = (
+        f"<p><b>Instead:</b> {escape(finding.help)}</p>"
+        if finding.help and judged.verdict is not Verdict.REFUTED
+        else ""
+    )
     return (
         f'<article class="card" id="{escape(finding.fingerprint)}"><header>{_badge(judged.verdict.value)}'
         f"<h3>{escape(finding.code)} {escape(finding.slug)}</h3>"
@@ -211,9 +215,8 @@ def _lane_rows(rows: Sequence[Row], ranks: Sequence[int]) -> Iterator[str]:
     parted = next((n for n, row in enumerate(rows) if row.mismatch), None)
     for first, last, hidden in _stretches(len(rows), parted):
         if hidden:
-            yield (
-                f'<tr class="fold"><td></td><td colspan="{len(ranks)}">{last - first} more rows that line up</td></tr>'
-            )
+            text = f"{last - first} more rows" + ("" if parted is not None and first > parted else " that line up")
+            yield f'<tr class="fold"><td></td><td>{text}</td>{"<td></td>" * (len(ranks) - 1)}</tr>'
             continue
         for number in range(first, last):
             yield from _lane_row(rows[number], number, ranks, after=parted is not None and number > parted)
