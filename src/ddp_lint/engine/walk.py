@@ -42,6 +42,7 @@ def walk(
         call(rule, rule.start)
     enter, leave = _handlers(rules, "visit_"), _handlers(rules, "leave_")
     if enter or leave:
+        wanted = _Wanted({*enter, *leave})
         stack: list[tuple[cst.CSTNode, bool]] = [(module.tree, False)]
         while stack:
             node, leaving = stack.pop()
@@ -54,16 +55,24 @@ def walk(
                 stack.append((node, True))
             for rule, method in enter.get(name, _NONE):
                 call(rule, method, node)
-            below = [
-                (child, False)
-                for child in children(node)
-                if not is_leaf(type(child)) or type(child).__name__ in enter or type(child).__name__ in leave
-            ]
+            below = [(child, False) for child in children(node) if wanted[type(child)]]
             below.reverse()
             stack += below
     for rule in rules:
         call(rule, rule.finish)
     return found
+
+
+class _Wanted(dict[type[cst.CSTNode], bool]):
+    """Whether the walk has to go to nodes of a type: what has nothing below it may be passed by."""
+
+    def __init__(self, visited: set[str]) -> None:
+        super().__init__()
+        self._visited = visited
+
+    def __missing__(self, kind: type[cst.CSTNode]) -> bool:
+        self[kind] = kind.__name__ in self._visited or not is_leaf(kind)
+        return self[kind]
 
 
 def _handlers(rules: Iterable[Rule], prefix: str) -> dict[str, tuple[Handler, ...]]:

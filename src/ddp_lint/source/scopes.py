@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Scope = cst.Module | cst.ClassDef | cst.FunctionDef | cst.Lambda | cst.ListComp | cst.SetComp | cst.DictComp
 _SCOPES = (cst.Module, cst.FunctionDef, cst.Lambda, cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
+_DEFINITIONS = {*_SCOPES, cst.ClassDef}
 _DEPTH = 8
 
 
@@ -51,6 +52,7 @@ class Scopes:
         self._orders: dict[cst.CSTNode, dict[cst.CSTNode, int]] = {}
         self._on_self: dict[cst.ClassDef, dict[str, list[Binding]]] = {}
         self._imported: dict[cst.CSTNode, str | None] = {}
+        self._walrus = ":=" in module.file.text
 
     # ---- bindings
 
@@ -82,7 +84,7 @@ class Scopes:
     def _scopes_around(self, at: cst.CSTNode) -> Iterator[cst.CSTNode]:
         below: cst.CSTNode = at
         for node in self._module.ancestors(at):
-            if isinstance(node, (*_SCOPES, cst.ClassDef)) and _is_inside(below, node):
+            if type(node) in _DEFINITIONS and _is_inside(below, node):
                 yield node
             below = node
         if at is self._module.tree:
@@ -91,7 +93,7 @@ class Scopes:
     def bound_in(self, scope: cst.CSTNode) -> dict[str, list[Binding]]:
         """Name to bindings of one scope."""
         if scope not in self._bound:
-            self._bound[scope], self._orders[scope] = _collect(scope)
+            self._bound[scope], self._orders[scope] = _collect(scope, self._walrus)
         return self._bound[scope]
 
     def _class_of_self(self, first: str, scope: cst.CSTNode | None) -> cst.ClassDef | None:
@@ -227,26 +229,34 @@ class Scopes:
 # ---- collecting the bindings of one scope
 
 
-def _collect(scope: cst.CSTNode) -> tuple[dict[str, list[Binding]], dict[cst.CSTNode, int]]:
+def _collect(scope: cst.CSTNode, walrus: bool) -> tuple[dict[str, list[Binding]], dict[cst.CSTNode, int]]:
+    """The bindings of a scope, and the order of its statements. Expressions are entered for `walrus` operators only."""
     found: dict[str, list[Binding]] = {}
     order: dict[cst.CSTNode, int] = {}
     for binding in _parameters(scope):
         found.setdefault(binding.name, []).append(binding)
         order[binding.node] = -1
+    comprehension = isinstance(scope, _COMPREHENSIONS)
     stack = list(_roots(scope))[::-1]
     while stack:
         node = stack.pop()
+        kind = type(node)
+        if not walrus and not comprehension and _is_expression(kind):
+            continue
         order[node] = len(order)
-        for binding in _bindings_of(node):
-            if not (isinstance(scope, _COMPREHENSIONS) and not isinstance(node, cst.CompFor)):
+        binds = _BINDERS.get(kind)
+        if binds is not None and (not comprehension or kind is cst.CompFor):
+            for binding in binds(node):
                 found.setdefault(binding.name, []).append(dataclasses.replace(binding, order=order[node]))
-        if isinstance(node, (*_SCOPES, cst.ClassDef)):
-            stack.extend(reversed(list(_evaluated_outside(node))))
-        else:
-            stack.extend(list(children(node))[::-1])
+        stack.extend(reversed(list(_evaluated_outside(node)) if kind in _DEFINITIONS else children(node)))
     for bindings in found.values():
         bindings.sort(key=lambda b: (b.kind not in {"global", "nonlocal"}, b.order))
     return found, order
+
+
+@functools.cache
+def _is_expression(kind: type[cst.CSTNode]) -> bool:
+    return issubclass(kind, cst.BaseExpression)
 
 
 def _roots(scope: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -287,95 +297,6 @@ def _parameters(scope: cst.CSTNode) -> Iterator[Binding]:
         yield Binding(param.name.value, "parameter", param)
 
 
-@functools.singledispatch
-def _bindings_of(node: cst.CSTNode) -> Iterator[Binding]:
-    """The bindings that a node makes by itself, not through its children."""
-    return iter(())
-
-
-@_bindings_of.register
-def _(node: cst.Assign) -> Iterator[Binding]:
-    for target in node.targets:
-        yield from _targets(target.target, node.value, "assign", node)
-
-
-@_bindings_of.register
-def _(node: cst.AnnAssign) -> Iterator[Binding]:
-    for binding in _targets(node.target, node.value, "assign", node):
-        yield dataclasses.replace(binding, annotation=node.annotation.annotation)
-
-
-@_bindings_of.register
-def _(node: cst.AugAssign) -> Iterator[Binding]:
-    yield from _targets(node.target, node.value, "augment", node)
-
-
-@_bindings_of.register
-def _(node: cst.NamedExpr) -> Iterator[Binding]:
-    yield from _targets(node.target, node.value, "assign", node)
-
-
-@_bindings_of.register
-def _(node: cst.For) -> Iterator[Binding]:
-    yield from _targets(node.target, node.iter, "for", node)
-
-
-@_bindings_of.register
-def _(node: cst.CompFor) -> Iterator[Binding]:
-    yield from _targets(node.target, node.iter, "for", node)
-
-
-@_bindings_of.register
-def _(node: cst.WithItem) -> Iterator[Binding]:
-    if node.asname is not None:
-        yield from _targets(node.asname.name, node.item, "with", node)
-
-
-@_bindings_of.register
-def _(node: cst.ExceptHandler) -> Iterator[Binding]:
-    if node.name is not None:
-        yield from _targets(node.name.name, None, "except", node)
-
-
-@_bindings_of.register
-def _(node: cst.FunctionDef) -> Iterator[Binding]:
-    yield Binding(node.name.value, "function", node)
-
-
-@_bindings_of.register
-def _(node: cst.ClassDef) -> Iterator[Binding]:
-    yield Binding(node.name.value, "class", node)
-
-
-@_bindings_of.register
-def _(node: cst.ImportAlias) -> Iterator[Binding]:
-    name = dotted(node.asname.name) if node.asname else dotted(node.name).partition(".")[0]
-    yield Binding(name, "import", node)
-
-
-@_bindings_of.register
-def _(node: cst.Global) -> Iterator[Binding]:
-    for item in node.names:
-        yield Binding(item.name.value, "global", node)
-
-
-@_bindings_of.register
-def _(node: cst.Nonlocal) -> Iterator[Binding]:
-    for item in node.names:
-        yield Binding(item.name.value, "nonlocal", node)
-
-
-@_bindings_of.register
-def _(node: cst.Del) -> Iterator[Binding]:
-    yield from _targets(node.target, None, "delete", node)
-
-
-@_bindings_of.register
-def _(node: cst.MatchAs) -> Iterator[Binding]:
-    if node.name is not None:
-        yield Binding(node.name.value, "assign", node)
-
-
 def _targets(
     target: cst.CSTNode, value: cst.BaseExpression | None, kind: str, node: cst.CSTNode, index: tuple[int, ...] = ()
 ) -> Iterator[Binding]:
@@ -397,3 +318,58 @@ def _targets(
 
 def _has_decorator(function: cst.FunctionDef, name: str) -> bool:
     return any(dotted(d.decorator) == name for d in function.decorators)
+
+
+def _assign(node: cst.Assign) -> Iterator[Binding]:
+    for target in node.targets:
+        yield from _targets(target.target, node.value, "assign", node)
+
+
+def _annotated_assign(node: cst.AnnAssign) -> Iterator[Binding]:
+    for binding in _targets(node.target, node.value, "assign", node):
+        yield dataclasses.replace(binding, annotation=node.annotation.annotation)
+
+
+def _with_item(node: cst.WithItem) -> Iterator[Binding]:
+    if node.asname is not None:
+        yield from _targets(node.asname.name, node.item, "with", node)
+
+
+def _except(node: cst.ExceptHandler) -> Iterator[Binding]:
+    if node.name is not None:
+        yield from _targets(node.name.name, None, "except", node)
+
+
+def _import_alias(node: cst.ImportAlias) -> Iterator[Binding]:
+    name = dotted(node.asname.name) if node.asname else dotted(node.name).partition(".")[0]
+    yield Binding(name, "import", node)
+
+
+def _declared(node: cst.Global | cst.Nonlocal) -> Iterator[Binding]:
+    kind = "global" if isinstance(node, cst.Global) else "nonlocal"
+    return (Binding(item.name.value, kind, node) for item in node.names)
+
+
+def _match_as(node: cst.MatchAs) -> Iterator[Binding]:
+    if node.name is not None:
+        yield Binding(node.name.value, "assign", node)
+
+
+#: The bindings that a node makes by itself, not through its children.
+_BINDERS: dict[type[cst.CSTNode], Callable[[Any], Iterator[Binding]]] = {
+    cst.Assign: _assign,
+    cst.AnnAssign: _annotated_assign,
+    cst.AugAssign: lambda node: _targets(node.target, node.value, "augment", node),
+    cst.NamedExpr: lambda node: _targets(node.target, node.value, "assign", node),
+    cst.For: lambda node: _targets(node.target, node.iter, "for", node),
+    cst.CompFor: lambda node: _targets(node.target, node.iter, "for", node),
+    cst.WithItem: _with_item,
+    cst.ExceptHandler: _except,
+    cst.FunctionDef: lambda node: iter([Binding(node.name.value, "function", node)]),
+    cst.ClassDef: lambda node: iter([Binding(node.name.value, "class", node)]),
+    cst.ImportAlias: _import_alias,
+    cst.Global: _declared,
+    cst.Nonlocal: _declared,
+    cst.Del: lambda node: _targets(node.target, None, "delete", node),
+    cst.MatchAs: _match_as,
+}

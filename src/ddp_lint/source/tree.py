@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
@@ -38,15 +39,39 @@ def is_leaf(kind: type[cst.CSTNode]) -> bool:
     return not fields(kind)
 
 
+_Getter = Callable[[cst.CSTNode], "tuple[object, ...]"]
+
+
+@functools.cache
+def _getter(kind: type[cst.CSTNode]) -> _Getter:
+    names = fields(kind)
+    if len(names) == 1:
+        (name,) = names
+        return lambda node: (getattr(node, name),)
+    return operator.attrgetter(*names) if names else lambda node: ()
+
+
+class _Shapes(dict[type, int]):
+    """What the values of fields are, by their type: 1 a node, 2 a sequence of nodes, 0 neither."""
+
+    def __missing__(self, kind: type) -> int:
+        # Asking an abstract base class is slow, and each type is met a million times.
+        self[kind] = 1 if issubclass(kind, cst.CSTNode) else 2 if issubclass(kind, (list, tuple)) else 0
+        return self[kind]
+
+
+_SHAPES = _Shapes()
+
+
 def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     """The nodes with meaning directly below `node`, in source order."""
     found: list[cst.CSTNode] = []
-    for name in fields(type(node)):
-        value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += value
+    for value in _getter(type(node))(node):
+        shape = _SHAPES[type(value)]
+        if shape == 1:
+            found.append(value)  # type: ignore[arg-type]
+        elif shape == 2:
+            found += value  # type: ignore[arg-type]
     return found
 
 
