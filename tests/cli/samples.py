@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from ddp_lint.rules.page import Page
-from ddp_lint.rules.registry import documented
-
 #: DDP002 on line 1, with a safe fix.
 UNUSED = "x = 1  # noqa: DDP999\n"
 FIXED = "x = 1\n"
 CLEAN = "x = 1\n"
 #: DDP601 (forward-bypasses-wrapper), which is on by default.
-HAZARD = Page.of(documented()["DDP601"]).example.replace("  # <- DDP601", "")
+HAZARD = """\
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def train(net, batches, optimizer):
+    model = DDP(net)
+    for x in batches:
+        loss = model.module(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""

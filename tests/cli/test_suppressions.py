@@ -61,6 +61,13 @@ def test_noqa_on_its_own_line_is_for_that_line_alone_as_in_flake8(rule: tuple[st
     assert left(f"# noqa: {rule[0]}\nf()\n", (2, 2), rule=rule) == [("DDP002", 1), (rule[0], 2)]
 
 
+@pytest.mark.parametrize("name", ["launch.sh", "Dockerfile.gpu", "job.yaml"])
+def test_comments_of_other_languages(name: str, rule: tuple[str, str]) -> None:
+    text = f"export A=$#  # ddp-lint: ignore[{rule[0]}]\n# ddp-lint: ignore\nrun 'it\\'s'\nrun a#noqa\n"
+    found = [Finding(*rule, "m", Span(name, n, 1, n, 2), Confidence.HIGH) for n in (1, 3, 4)]
+    assert [f.span.line for f in apply(SourceFile(name, text), found, ALL)] == [4]
+
+
 @pytest.mark.parametrize("comment", ["# ddp-lint: ignore-file[{0}]", "# ddp-lint: ignore-file", "# flake8: noqa"])
 def test_whole_file(comment: str, rule: tuple[str, str]) -> None:
     assert left(f"f()\ng()\n{comment.format(*rule)} reason\n", (1, 1), (2, 2), rule=rule) == []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import json
 import pathlib
 import sys
 import time
@@ -13,11 +11,11 @@ from typing import Any
 
 import click
 
-from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, fail, say, wants_color, write
+from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, count, fail, say, shown, wants_color, write
+from ddp_lint.cli.summary import settings_text, statistics, summary
 from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
 from ddp_lint.discovery import Discovered, discover
 from ddp_lint.engine.report import Report
-from ddp_lint.findings import Applicability, Finding
 from ddp_lint.output import Run, Sources, render
 from ddp_lint.output.style import Style
 
@@ -133,9 +131,10 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
     if not (given["show_files"] or given["show_settings"]):
         return _run_files(discovered, options)
     if given["show_files"]:
-        write("".join(f"{_shown(file)}\n" for file in discovered.files), None)
+        write("".join(f"{shown(file)}\n" for file in discovered.files), None)
     else:
-        write("\n".join(_settings_text(settings) for settings, _ in discovered.groups()), None)
+        groups = [settings for settings, _ in discovered.groups()] or [configuration.of(pathlib.Path.cwd())]
+        write("\n".join(map(settings_text, groups)), None)
     for path, reason in discovered.errors:
         say(f"error: {path}: {reason}", options.color)
     return FAILED if discovered.errors else CLEAN
@@ -233,8 +232,8 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
             say(f"{f.span.path}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
         return _status(left, options)
     report = check_text(text, path, settings)
-    shown = {f.span.path: text for f in report.findings}
-    outcome = _Outcome(report, Sources(shown), time.perf_counter() - started)
+    sources = Sources({f.span.path: text for f in report.findings})
+    outcome = _Outcome(report, sources, time.perf_counter() - started)
     return _finish(outcome, _format(options, [settings]), options)
 
 
@@ -253,14 +252,14 @@ def _finish(outcome: _Outcome, output_format: str, options: _Options) -> int:
     report.errors += outcome.failures
     color = options.output_file is None and wants_color(options.color, sys.stdout)
     if options.statistics:
-        write(_statistics(report.findings, output_format), options.output_file)
+        write(statistics(report.findings, output_format), options.output_file)
     else:
         run = Run(report.findings, report.errors, outcome.sources, color)
         write(render(run, output_format), options.output_file)
     for path, reason in report.errors:
         say(f"error: {path}: {reason}", options.color)
     if not options.quiet and (output_format in ("full", "concise")):
-        write(_summary(outcome, Style(color)), None)
+        write(summary(report, outcome.fixed, Style(color)), None)
     if options.verbose:
         _say_work(outcome, options)
     return _status(report, options)
@@ -271,7 +270,7 @@ def _finish_diff(patch: str, fixed: int, errors: list[tuple[str, str]], options:
     for path, reason in errors:
         say(f"error: {path}: {reason}", options.color)
     if not options.quiet:
-        say(f"{_count(fixed, 'finding')} would be fixed", options.color)
+        say(f"{count(fixed, 'finding')} would be fixed", options.color)
     return FAILED if errors else FOUND if patch and not options.exit_zero else CLEAN
 
 
@@ -281,68 +280,11 @@ def _status(report: Report, options: _Options) -> int:
     return FOUND if report.findings and not options.exit_zero else CLEAN
 
 
-def _summary(outcome: _Outcome, style: Style) -> str:
-    findings = outcome.report.findings
-    fixed = f" {_count(outcome.fixed, 'finding')} fixed." if outcome.fixed else ""
-    if not findings:
-        clean = "" if outcome.report.errors else style.green("Nothing found.")
-        return f"{clean}{fixed}".strip() + "\n" if clean or fixed else ""
-    files = len({f.span.path for f in findings})
-    kinds = collections.Counter(f.fix.applicability for f in findings if f.fix)
-    can = []
-    if kinds[Applicability.SAFE]:
-        can.append(f"{kinds[Applicability.SAFE]} fixable with --fix")
-    if kinds[Applicability.UNSAFE]:
-        can.append(f"{kinds[Applicability.UNSAFE]} with --fix --unsafe-fixes")
-    found = f"{_count(len(findings), 'finding')} in {_count(files, 'file')}"
-    return style.bold(f"{found}.") + fixed + (f" {', '.join(can)}." if can else "") + "\n"
-
-
-def _statistics(findings: list[Finding], output_format: str) -> str:
-    counts = collections.Counter((f.code, f.slug) for f in findings)
-    rows = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    if output_format == "json":
-        return json.dumps([{"code": c, "slug": s, "count": n} for (c, s), n in rows], indent=2) + "\n"
-    width = max((len(str(n)) for _, n in rows), default=0)
-    return "".join(f"{n:>{width}}  {code}  {slug}\n" for (code, slug), n in rows)
-
-
 def _say_work(outcome: _Outcome, options: _Options) -> None:
     done = outcome.report.statistics
     say(
-        f"{_count(done.files, 'file')} checked in {outcome.seconds:.2f} s: {done.parsed} parsed, {done.cached} cached",
+        f"{count(done.files, 'file')} checked in {outcome.seconds:.2f} s: {done.parsed} parsed, {done.cached} cached",
         options.color,
     )
     for path, seconds in done.slowest[:3]:
         say(f"  {seconds:6.2f} s  {path}", options.color)
-
-
-def _settings_text(settings: Settings) -> str:
-    rows = {
-        "configuration": _shown(settings.source) if settings.source else "none",
-        "root": _shown(settings.root),
-        "enabled": ", ".join(sorted(settings.enabled)),
-        "ignored": ", ".join(sorted(settings.ignored)),
-        "exclude": ", ".join(pattern for globs in settings.exclude for pattern in globs.patterns),
-        "per-file-ignores": "; ".join(
-            f"{', '.join(globs.patterns)}: {', '.join(sorted(codes))}" for globs, codes in settings.per_file_ignores
-        ),
-        "force-exclude": str(settings.force_exclude).lower(),
-        "respect-gitignore": str(settings.respect_gitignore).lower(),
-        "preview": str(settings.preview).lower(),
-        "target-torch": ".".join(map(str, settings.target_torch)) if settings.target_torch else "",
-        "rank-expressions": ", ".join(settings.names.rank_expressions),
-        "wrappers": ", ".join(settings.names.wrappers),
-        "collectives": ", ".join(settings.names.collectives),
-        "output-format": settings.output_format or "full",
-    }
-    return "".join(f"{key} = {value}".rstrip() + "\n" for key, value in rows.items())
-
-
-def _shown(path: pathlib.Path) -> str:
-    here = pathlib.Path.cwd()
-    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix()
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

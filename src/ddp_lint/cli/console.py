@@ -53,3 +53,13 @@ def fail(message: str) -> NoReturn:
     """End with one line and the status for usage, configuration and files that cannot be read."""
     say(f"error: {message}")
     sys.exit(FAILED)
+
+
+def shown(path: pathlib.Path) -> str:
+    """A path as findings show it: relative to the working directory when below it."""
+    here = pathlib.Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix()
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

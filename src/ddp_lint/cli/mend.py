@@ -6,6 +6,7 @@ import dataclasses
 import pathlib
 from collections.abc import Iterable, Mapping
 
+from ddp_lint.cli.console import shown
 from ddp_lint.config import Settings
 from ddp_lint.engine.runner import check_text
 from ddp_lint.findings import Finding
@@ -28,8 +29,8 @@ def mend(findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings], *,
     wanted = {f.span.path for f in findings if applicable(f.fix, unsafe=unsafe)}
     mended = Mended()
     for path, settings in files.items():
-        shown = _shown(path)
-        if shown not in wanted:
+        name = shown(path)
+        if name not in wanted:
             continue
         try:
             source = Text.read(path)
@@ -37,24 +38,18 @@ def mend(findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings], *,
             if not dry and result.applied:
                 source.write(result.text)
         except (OSError, UnicodeError, SyntaxError, LookupError) as e:
-            mended.failures.append((shown, f"cannot be fixed: {getattr(e, 'strerror', None) or e}"))
+            mended.failures.append((name, f"cannot be fixed: {getattr(e, 'strerror', None) or e}"))
             continue
         mended.fixed += len(result.applied)
-        mended.patch += unified_diff(shown, source.content, result.text)
+        mended.patch += unified_diff(name, source.content, result.text)
     return mended
 
 
 def mend_text(text: str, path: pathlib.Path, settings: Settings, *, unsafe: bool) -> Mended:
     """Fix text that is not on disk, as if it were the content of `path`."""
     result = _fixed(text, path, settings, unsafe)
-    return Mended(len(result.applied), unified_diff(_shown(path), text, result.text), text=result.text)
+    return Mended(len(result.applied), unified_diff(shown(path), text, result.text), text=result.text)
 
 
 def _fixed(text: str, path: pathlib.Path, settings: Settings, unsafe: bool) -> Fixed:
     return fixpoint(text, lambda content: check_text(content, path, settings).findings, unsafe=unsafe)
-
-
-def _shown(path: pathlib.Path) -> str:
-    """As findings show it."""
-    here = pathlib.Path.cwd()
-    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix()

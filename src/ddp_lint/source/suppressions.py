@@ -59,6 +59,16 @@ class Suppression:
         return bool(hit)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Comment:
+    """A comment: its line from 1, its column from 0, and the last line that it covers."""
+
+    line: int
+    column: int
+    text: str
+    last: int
+
+
 def apply(file: SourceFile, findings: list[Finding], active: frozenset[str], *, noqa: bool = True) -> list[Finding]:
     """The findings that no comment suppresses, and a DDP002 for every comment that suppresses nothing.
 
@@ -77,14 +87,14 @@ def apply(file: SourceFile, findings: list[Finding], active: frozenset[str], *, 
 
 def suppressions(file: SourceFile) -> Iterator[Suppression]:
     """All suppressing comments of a file."""
-    for token, last in _comments(file):
-        line, column = token.start
-        for start, end, kind, whole_file, codes in _parts(token.string):
+    for comment in _comments(file):
+        line, column = comment.line, comment.column
+        for start, end, kind, whole_file, codes in _parts(comment.text):
             at = Span(file.path, line, column + start + 1, line, column + end + 1)
             if whole_file:
                 yield Suppression(kind, at, codes, 0, float("inf"))
             else:
-                yield Suppression(kind, at, codes, line, line if kind == "noqa" else last)
+                yield Suppression(kind, at, codes, line, line if kind == "noqa" else comment.last)
 
 
 def _parts(comment: str) -> Iterator[tuple[int, int, str, bool, tuple[str, ...]]]:
@@ -104,15 +114,31 @@ def _parts(comment: str) -> Iterator[tuple[int, int, str, bool, tuple[str, ...]]
             yield start, start + len(part), "noqa", bool(noqa["file"]), codes
 
 
-def _comments(file: SourceFile) -> Iterator[tuple[tokenize.TokenInfo, int]]:
-    """Comments that may suppress, each with the last line that it covers; it covers from its own line on.
+def _comments(file: SourceFile) -> Iterator[_Comment]:
+    """Comments that may suppress, with the last line that each covers; it covers from its own line on.
 
     A comment beside code covers that line. One on a line of its own covers the statement line below it (a call over
-    five lines is one), decorators included; within brackets, the line below it. Where the tokenizer gives up, the rest
-    of the file has no comments: what it cannot read, no rule has read either.
+    five lines is one), decorators included; within brackets, the line below it.
     """
-    above: list[tokenize.TokenInfo] = []  # own-line comments that wait for their statement
-    inside: list[tokenize.TokenInfo] = []  # own-line comments within brackets
+    python = file.path.endswith((".py", ".pyi", ".pyw")) or "." not in file.path.rpartition("/")[2]
+    return _python_comments(file) if python else _line_comments(file)
+
+
+def _line_comments(file: SourceFile) -> Iterator[_Comment]:
+    """The comments of a shell script, a Dockerfile or a YAML file: from a `#` that begins a word."""
+    for number, line in enumerate(file.lines, 1):
+        match = re.search(r"(?:^|(?<=\s))#.*", line) if _MAYBE.search(line) else None
+        if match:
+            own_line = not line[: match.start()].strip()
+            yield _Comment(number, match.start(), match[0], number + own_line)
+
+
+def _python_comments(file: SourceFile) -> Iterator[_Comment]:
+    """Comments as Python's tokenizer finds them. Where it gives up, the rest of the file has none: what it cannot read,
+    no rule has read either.
+    """
+    above: list[_Comment] = []  # own-line comments that wait for their statement
+    inside: list[_Comment] = []  # own-line comments within brackets
     started = decorated = False
     try:
         for token in tokenize.generate_tokens(io.StringIO(file.text).readline):
@@ -121,23 +147,25 @@ def _comments(file: SourceFile) -> Iterator[tuple[tokenize.TokenInfo, int]]:
             if token.type == tokenize.COMMENT:
                 if not _MAYBE.search(token.string):
                     continue
-                if file.lines[token.start[0] - 1][: token.start[1]].strip():
-                    yield token, token.start[0]
+                line, column = token.start
+                comment = _Comment(line, column, token.string, line)
+                if file.lines[line - 1][:column].strip():
+                    yield comment
                 else:
-                    (inside if started else above).append(token)
+                    (inside if started else above).append(comment)
             elif token.type == tokenize.NEWLINE:
                 if not decorated:
-                    yield from ((comment, token.end[0]) for comment in above)
+                    yield from (dataclasses.replace(comment, last=token.end[0]) for comment in above)
                     above.clear()
                 started = decorated = False
             else:
                 decorated = decorated or (not started and token.string == "@")
                 started = True
-                yield from ((comment, token.start[0]) for comment in inside)
+                yield from (dataclasses.replace(comment, last=token.start[0]) for comment in inside)
                 inside.clear()
     except (tokenize.TokenError, SyntaxError):
         pass
-    yield from ((comment, comment.start[0]) for comment in [*above, *inside])
+    yield from (*above, *inside)
 
 
 _LAYOUT = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
