@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import io
 import json
+import os
 import pathlib
 import threading
 import time
@@ -31,8 +32,8 @@ class Event:
     """What every event carries.
 
     `n` counts the events of this rank from 0; `t` is wall time in seconds since the epoch; `thread` is "main" or the
-    thread's name; `phase` is build, wrap, forward, between (after a forward, before its backward), backward, step,
-    after_step or script; `step` counts optimizer steps that have ended (0 in the first training step). `frames` are
+    thread's name; `phase` is build, wrap, forward, between (after a forward, before its backward), backward,
+    after_backward, step (in an optimizer), after_step or script (before the first forward of a script); `step` counts optimizer steps that have ended (0 in the first training step). `frames` are
     the user's frames, innermost first; `attributed` says that they were borrowed from the latest `.backward()`,
     because the event came from an autograd thread, which has no user frame of its own. `module` is the qualified
     name of the innermost module whose forward runs ("" at the root or outside).
@@ -113,6 +114,8 @@ class Collective(Event):
     reduce_op: str = ""
     root: int | None = None
     peer: int | None = None
+    #: The members of the group that a `new_group` makes.
+    members: tuple[int, ...] = ()
     asynchronous: bool = False
     functional: bool = False
     issued_by: str = "user"
@@ -128,10 +131,10 @@ class Done(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Race(Event):
-    """A tensor of the asynchronous collective `of` was read or written before its `wait()`.
+    """A tensor of the asynchronous collective `of` was read or written (`access`) before its `wait()`.
 
-    `access` is read or write; `before` and `after` are the value read then and re-read after `wait()` (one element
-    or the sum), when the wait was reached; equal values prove nothing.
+    Written at the access, with the tensor's first element then as `before`; and once more when the wait is reached
+    (`waited`), with the same element re-read as `after`. Equal values prove nothing: it is a race.
     """
 
     kind: ClassVar[str] = "race"
@@ -140,7 +143,6 @@ class Race(Event):
     op: str = ""
     before: float | None = None
     after: float | None = None
-    #: The rank waits neither here nor later: only known at the end.
     waited: bool = False
 
 
@@ -149,7 +151,7 @@ class Write(Event):
     """An operation that mutates its argument hit the storage of a parameter or buffer of the model.
 
     Writes of optimizers, DDP and FSDP themselves are left out. `role` is parameter or buffer; `through_data`: the
-    argument was not the parameter itself nor seen by its version counter (`.data`, a view, `detach()`); `grad_mode`:
+    write did not change the version counter of the parameter (`.data`), so that autograd cannot know; `grad_mode`:
     autograd was recording; `sharded`: the write hit a shard.
     """
 
@@ -160,15 +162,17 @@ class Write(Event):
     through_data: bool = False
     grad_mode: bool = False
     sharded: bool = False
+    #: An operation that autograd recorded had read the parameter since the last backward.
+    after_use: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Assign(Event):
-    """`p.data = tensor`: the parameter's storage was exchanged."""
+    """`p.data = tensor`: the parameter's storage was exchanged since the last look (at the end of every module's
+    forward and around every step), so that there is no frame: `phase`, `module` and `name` must do."""
 
     kind: ClassVar[str] = "assign"
     name: str = ""
-    through_data: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -325,30 +329,27 @@ class Environment(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Value(Event):
-    """A number that each rank computed, to compare across ranks: `what` is clip_grad_norm_, scale, item ...
-
-    `local`: the value that came out on this rank; `whole`: what it should be over all shards, where it was computed.
-    """
+    """A number of this rank, to compare across ranks: `what` is clip_grad_norm_ (the total norm that it returned),
+    scale (of a GradScaler after `update`) or loss (of our own training loop)."""
 
     kind: ClassVar[str] = "value"
     what: str = ""
     local: float | None = None
-    whole: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lines(Event):
     """How often lines ran since the start: `counts` maps a path to {line: times}, for the lines asked for.
 
-    `guards` maps a path to {line: [times true, times false]}; `names` to {line: {expression: repr}} of the names in
-    the guard when it was last tested. Written every second that changed something, before a death, and at the end;
+    `guards` maps a path to {line: [times true, times false]}; `values` to {line: {name: repr}} of the names in the
+    guard when it was last tested (a guard whose body stands on its own line has no outcome). Written every second that changed something, before a death, and at the end;
     the last one counts.
     """
 
     kind: ClassVar[str] = "lines"
     counts: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
     guards: Mapping[str, Mapping[int, tuple[int, int]]] = dataclasses.field(default_factory=dict)
-    names: Mapping[str, Mapping[int, Mapping[str, str]]] = dataclasses.field(default_factory=dict)
+    values: Mapping[str, Mapping[int, Mapping[str, str]]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -407,6 +408,7 @@ class End(Event):
     seconds: float = 0.0
 
 
+SCRIPT_PHASE = "script"
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 KINDS: Mapping[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__()}
 
@@ -422,6 +424,7 @@ class Writer:
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self._file: io.TextIOWrapper = path.open("a", encoding="utf-8")
+        self.pid = os.getpid()
         self._lock = threading.RLock()
         self.written = 0
 
@@ -483,7 +486,7 @@ _DECODERS: Mapping[str, Any] = {
     "outputs": _tensors,
     "counts": _by_line,
     "guards": _by_line,
-    "names": lambda value: _by_line(value) if isinstance(value, dict) else _plain(value),
+    "values": _by_line,
     "stacks": _stacks,
 }
 

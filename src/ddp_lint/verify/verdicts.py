@@ -41,10 +41,8 @@ class Ruling:
     evidence: tuple[Evidence, ...] = ()
     #: Another pass could decide: the line was not reached, or its condition took one value only.
     open: bool = False
-
-    @property
-    def linked(self) -> bool:
-        return any(evidence.linked for evidence in self.evidence)
+    #: Place or name ties what fired to the finding.
+    linked: bool = True
 
 
 def judge(situations: Sequence[Situation], runs: Sequence[Examined]) -> list[Judged]:
@@ -87,7 +85,8 @@ def _rule_on(case: Case) -> Ruling:
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (case.evidence("backend", reason), *_facts(case)))
     fired = tuple(e for opinion in opinions.values() for e in opinion.fired if not stimuli or _survives(e))
     if fired:
-        return Ruling(case, Verdict.CONFIRMED, _first(fired).message, (*fired, *_facts(case)))
+        linked = any(evidence.linked for evidence in fired)
+        return Ruling(case, Verdict.CONFIRMED, _first(fired).message, (*fired, *_facts(case)), linked=linked)
     if not case.ran:
         return _not_reached(case)
     return _unconfirmed(case, opinions)

@@ -1,0 +1,84 @@
+"""The one TorchDispatchMode: shows every operator that runs to the observers that want it.
+
+Modes propagate to autograd's threads. DTensor and AsyncCollectiveTensor run their own dispatch first, so that the
+operators on their local tensors (and the collectives that a DTensor issues by itself) come by as well.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.recorder import Recorder
+
+_OWN_DISPATCH = {"DTensor", "AsyncCollectiveTensor"}
+
+
+class Dispatch(TorchDispatchMode):
+    """Shows operators to observers. Compiled code runs below it as it would without it."""
+
+    def __init__(self, recorder: Recorder, observers: Sequence[Observer]) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._observers = [observer for observer in observers if type(observer).wants is not Observer.wants]
+        self._of = functools.cache(self._interested)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """torch.compile shall compile although a mode is active (asked by torch 2.9 and later)."""
+        return True
+
+    def _interested(self, op: Any) -> tuple[Observer, ...]:
+        return tuple(observer for observer in self._observers if observer.wants(op))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        self._recorder.ticks += 1
+        if self._recorder.quiet:
+            return func(*args, **kwargs)
+        for cls in types:
+            if cls.__name__ in _OWN_DISPATCH:
+                return NotImplemented
+            if cls.__name__ == "FakeTensor":
+                return func(*args, **kwargs)
+        observers = self._of(func)
+        if not observers:
+            return func(*args, **kwargs)
+        tokens = [(observer, observer.before(func, args, kwargs)) for observer in observers]
+        result = func(*args, **kwargs)
+        for observer, token in tokens:
+            if token is not None:
+                observer.after(token, result)
+        return result
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in an argument: itself, or those in its (nested) lists."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in tensors(item)]
+    return []
+
+
+def arguments(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an operator by the names of its schema."""
+    names = [argument.name for argument in op._schema.arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def written(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that the operator mutates, by its schema."""
+    given = arguments(op, args, kwargs)
+    found = []
+    for argument in op._schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += tensors(given.get(argument.name))
+    return found

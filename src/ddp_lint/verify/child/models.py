@@ -1,0 +1,154 @@
+"""The models of this process: their names, their wrappers, and which storage belongs to which parameter."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import weakref
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+#: What wrappers put into qualified names.
+_WRAPPER_PARTS = re.compile(r"(^|\.)(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?=\.|$)")
+
+
+def clean(name: str) -> str:
+    """A qualified name without the parts that wrappers add."""
+    return _WRAPPER_PARTS.sub("", name).lstrip(".")
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that has storage: of a DTensor its shard on this rank."""
+    shard = getattr(tensor, "_local_tensor", None)
+    return shard if isinstance(shard, torch.Tensor) else tensor
+
+
+def pointer(tensor: torch.Tensor) -> int:
+    """Address of the tensor's storage, 0 when it has none (meta, freed, wrapper subclasses)."""
+    try:
+        return local(tensor).untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Which tensor of which model lies in a storage."""
+
+    name: str
+    role: str
+    tensor: torch.Tensor
+    sharded: bool
+
+
+class Model:
+    """One model as the training uses it: `root` is what is called, `inner` the user's module below DDP."""
+
+    def __init__(self, root: nn.Module, number: int) -> None:
+        self.number = number
+        self._root = weakref.ref(root)
+        self.wrap = wrap_of(root)
+
+    @property
+    def root(self) -> nn.Module | None:
+        return self._root()
+
+    @property
+    def inner(self) -> nn.Module | None:
+        root = self.root
+        if isinstance(root, nn.parallel.DistributedDataParallel):
+            module = root.module
+            return module if isinstance(module, nn.Module) else None
+        return root
+
+    @property
+    def sharded(self) -> bool:
+        return self.wrap in ("fsdp1", "fsdp2")
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """By clean name; a tied parameter once, under its first name."""
+        return {clean(name): p for name, p in self.inner.named_parameters()} if self.inner is not None else {}
+
+    def all_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """With every name of a tied parameter."""
+        if self.inner is None:
+            return []
+        return [(clean(name), p) for name, p in self.inner.named_parameters(remove_duplicate=False)]
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        return {clean(name): b for name, b in self.inner.named_buffers()} if self.inner is not None else {}
+
+
+def wrap_of(module: nn.Module) -> str:
+    """ddp, fsdp1, fsdp2 or none."""
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return "ddp"
+    for inner in module.modules():
+        names = {cls.__name__ for cls in type(inner).__mro__}
+        if "FullyShardedDataParallel" in names:
+            return "fsdp1"
+        if "FSDPModule" in names:
+            return "fsdp2"
+    return "none"
+
+
+class Models:
+    """All models seen so far, and what is asked about their tensors and modules."""
+
+    def __init__(self) -> None:
+        self._models: list[Model] = []
+        self._module_names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter([model for model in self._models if model.root is not None])
+
+    def __bool__(self) -> bool:
+        return bool(self._models)
+
+    def find(self, root: nn.Module) -> Model | None:
+        return next((model for model in self._models if model.root is root), None)
+
+    def add(self, root: nn.Module) -> Model:
+        """Register a root; models that became a part of it (or are wrapped by it) are forgotten."""
+        inside = set(root.modules())
+        number = len(self._models)
+        self._models = [model for model in self._models if model.root not in inside]
+        model = Model(root, number)
+        self._models.append(model)
+        if model.inner is not None:
+            for name, module in model.inner.named_modules():
+                self._module_names[module] = clean(name)
+        self._module_names[root] = ""
+        return model
+
+    def name_of_module(self, module: nn.Module) -> str:
+        return self._module_names.get(module, type(module).__name__)
+
+    def knows(self, module: nn.Module) -> bool:
+        return module in self._module_names
+
+    def place(self, tensor: torch.Tensor) -> Place | None:
+        """The parameter or buffer whose storage the tensor lies in."""
+        address = pointer(tensor)
+        if not address:
+            return None
+        for model in self:
+            for role, tensors in (("parameter", model.parameters()), ("buffer", model.buffers())):
+                for name, known in tensors.items():
+                    if known is tensor or pointer(known) == address:
+                        return Place(name, role, known, model.sharded)
+        return None
+
+    def tensor_name(self, tensor: torch.Tensor) -> str:
+        """The name of a parameter or buffer, or "NAME.grad" of a gradient, "" for any other tensor."""
+        place = self.place(tensor)
+        if place is not None:
+            return place.name
+        address = pointer(tensor)
+        for model in self:
+            for name, parameter in model.parameters().items():
+                if parameter.grad is not None and address and pointer(parameter.grad) == address:
+                    return f"{name}.grad"
+        return ""

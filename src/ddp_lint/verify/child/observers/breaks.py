@@ -1,0 +1,69 @@
+"""Graph breaks: those that torch.compile makes in user code, from its own log."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.frames import is_user
+
+_PLACE = re.compile(r'(?:from user code at|in user code at|File) "?(?P<path>[^"\n]+?)(?:", line |:)(?P<line>\d+)')
+_REASON = re.compile(r"Reason:\s*(?P<reason>.+)|Graph break[^:]*:\s*(?P<other>.+)", re.IGNORECASE)
+
+
+class Breaks(Observer):
+    """A GraphBreak for each break that TorchDynamo logs; `explain` asks it about a model."""
+
+    def install(self) -> None:
+        import torch
+
+        patching.before(torch, "compile", lambda *args, **kwargs: self.listen())
+
+    def listen(self) -> None:
+        """Turn TorchDynamo's artifact log of graph breaks on and read it."""
+        import torch._logging
+
+        torch._logging.set_logs(graph_breaks=True)
+        handler = _Handler(self)
+        for name in ("torch._dynamo.symbolic_convert", "torch._dynamo.exc", "torch._dynamo.convert_frame"):
+            logger = torch._logging.getArtifactLogger(name, "graph_breaks")
+            if not any(isinstance(known, _Handler) for known in logger.handlers):
+                logger.addHandler(handler)
+            logger.propagate = False
+
+    def explain(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A GraphBreak for each break that compiling the model makes; a Note when it cannot be compiled at all."""
+        import torch._dynamo
+
+        try:
+            explained = torch._dynamo.explain(model)(*args, **kwargs)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {str(error)[:300]}"
+            self.recorder.emit(trace.Note, frames=(), text=f"torch._dynamo.explain failed: {reason}")
+            return
+        for found in explained.break_reasons:
+            stack = [trace.Frame(frame.filename, frame.lineno or 0, frame.name) for frame in found.user_stack]
+            frames = tuple(frame for frame in reversed(stack) if is_user(frame.path))
+            self.recorder.emit(trace.GraphBreak, frames=frames, reason=str(found.reason), explained=True)
+
+    def note(self, message: str) -> None:
+        places = [trace.Frame(match["path"].strip(), int(match["line"]), "") for match in _PLACE.finditer(message)]
+        frames = tuple(frame for frame in places if is_user(frame.path))
+        match = _REASON.search(message)
+        reason = (match["reason"] or match["other"]) if match else message.strip().partition("\n")[0]
+        self.recorder.emit(trace.GraphBreak, frames=frames[-1:], reason=reason.strip())
+
+
+class _Handler(logging.Handler):
+    def __init__(self, observer: Breaks) -> None:
+        super().__init__(logging.DEBUG)
+        self._observer = observer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if "raph break" in message:
+            self._observer.note(message)

@@ -1,0 +1,135 @@
+"""Calls that the oracles care for: torch.load, share_memory_, devices, workers, clipping, seeds, other processes.
+
+What each Call's arguments hold:
+torch.load: map_location (as text, "" for none), tags (the locations stored in the file), devices (where tensors landed)
+share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
+set_epoch: epoch · no_sync: {} · multiprocessing: method, name · subprocess: command · manual_seed: seed
+"""
+
+from __future__ import annotations
+
+import multiprocessing.process
+import subprocess
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch import nn
+from torch.utils.data.distributed import DistributedSampler
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
+from ddp_lint.verify.child.dispatch import tensors
+from ddp_lint.verify.child.models import Models, local
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.recorder import Recorder
+
+
+class Calls(Observer):
+    """Writes a Call, before the call where it may not return."""
+
+    def __init__(self, recorder: Recorder, models: Models) -> None:
+        super().__init__(recorder, models)
+        self._tags: list[str] = []
+
+    def install(self) -> None:
+        patching.after(torch.serialization, "default_restore_location", self._restored)
+        patching.replace(torch.serialization, "load", self._load)
+        patching.before(
+            torch.Tensor, "share_memory_", lambda tensor: self._call("share_memory_", device=_device(tensor))
+        )
+        patching.before(nn.Module, "share_memory", self._share_module)
+        patching.before(torch.cuda, "set_device", lambda device: self._call("set_device", device=str(device)))
+        patching.before(torch, "manual_seed", lambda seed: self._call("manual_seed", seed=int(seed)))
+        patching.before(nn.parallel.DistributedDataParallel, "no_sync", lambda _: self._call("no_sync"))
+        patching.before(DistributedSampler, "set_epoch", lambda _, epoch: self._call("set_epoch", epoch=int(epoch)))
+        patching.after(torch.utils.data.DataLoader, "__init__", self._loader)
+        patching.before(multiprocessing.process.BaseProcess, "start", self._process)
+        patching.before(subprocess.Popen, "__init__", self._command)
+        patching.after(nn.utils.clip_grad, "clip_grad_norm_", self._clipped)
+        patching.after(torch.amp.GradScaler, "update", lambda _, scaler, *args: self._scaled(scaler))
+        nn.utils.clip_grad_norm_ = nn.utils.clip_grad.clip_grad_norm_
+
+    def _call(self, name: str, **arguments: Any) -> None:
+        if self.recorder.active and not torch.compiler.is_compiling() and self.recorder.here():
+            self.recorder.emit(trace.Call, name=name, arguments=arguments)
+
+    # ---- torch.load
+
+    def _load(self, original: Any) -> Any:
+        def replacement(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+            self._tags = []
+            loaded = original(f, map_location, *args, **kwargs)
+            found = {_device(tensor) for tensor in _tensors_in(loaded)}
+            self._call(
+                "torch.load",
+                map_location="" if map_location is None else str(map_location),
+                tags=sorted(set(self._tags)),
+                devices=sorted(found),
+            )
+            return loaded
+
+        return replacement
+
+    def _restored(self, _result: Any, _storage: Any, location: Any) -> None:
+        self._tags.append(str(location))
+
+    # ---- the rest
+
+    def _share_module(self, module: nn.Module) -> None:
+        first = next(module.parameters(), None)
+        self._call("share_memory_", device=_device(first) if first is not None else "", module=type(module).__name__)
+
+    def _loader(self, _result: Any, loader: Any, *_args: Any, **_kwargs: Any) -> None:
+        dataset = loader.dataset
+        self._call(
+            "DataLoader",
+            workers=loader.num_workers,
+            context=str(getattr(loader.multiprocessing_context, "_name", "") or ""),
+            pin_memory=bool(loader.pin_memory),
+            sampler=type(loader.sampler).__name__,
+            dataset=type(dataset).__name__,
+            batches=_length(loader),
+        )
+
+    def _process(self, process: Any) -> None:
+        self._call(
+            "multiprocessing", name=type(process).__name__, method=str(getattr(process, "_start_method", "") or "")
+        )
+
+    def _command(self, _self: Any, args: Any, *_args: Any, **_kwargs: Any) -> None:
+        words = [args] if isinstance(args, str | bytes) else list(args)
+        self._call("subprocess", command=[str(word) for word in words][:8])
+
+    def _clipped(self, total: Any, *_args: Any, **_kwargs: Any) -> None:
+        if self.recorder.active and isinstance(total, torch.Tensor):
+            value = total.full_tensor() if hasattr(total, "full_tensor") else total
+            with self.recorder.quieted():
+                self.recorder.emit(trace.Value, what="clip_grad_norm_", local=float(value))
+
+    def _scaled(self, scaler: Any) -> None:
+        if self.recorder.active and scaler.is_enabled():
+            with self.recorder.quieted():
+                self.recorder.emit(trace.Value, what="scale", local=float(scaler.get_scale()))
+
+
+def _device(tensor: torch.Tensor) -> str:
+    return str(local(tensor).device)
+
+
+def _tensors_in(value: Any, depth: int = 6) -> list[torch.Tensor]:
+    """The tensors in a loaded checkpoint: nested dicts, lists, modules."""
+    if isinstance(value, nn.Module):
+        return list(value.state_dict().values())
+    if isinstance(value, dict) and depth:
+        return [tensor for item in value.values() for tensor in _tensors_in(item, depth - 1)]
+    if isinstance(value, list | tuple) and depth:
+        return [tensor for item in value for tensor in _tensors_in(item, depth - 1)]
+    return tensors(value)
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None

@@ -1,0 +1,298 @@
+"""Every collective that this rank issues: by the user, DDP's reducer, FSDP, DTensor, functional, on any thread."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import sys
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
+from ddp_lint.verify.child.dispatch import arguments, tensors
+from ddp_lint.verify.child.models import Models
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.recorder import Recorder
+from ddp_lint.verify.frames import is_user, outwards
+
+#: Operators of c10d and _c10d_functional whose name is not the one that users know.
+_NAMES = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather_into_tensor",
+    "allgather_coalesced_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather_into_tensor",
+    "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all_single",
+    "recv_any_source_": "recv",
+    "isend": "send",
+    "irecv": "recv",
+}
+_NO_COLLECTIVE = {"check_for_nan", "wait_tensor", "wait_tensors", "_wrap_tensor_autograd"}
+_ROOT_NAMES = ("root_rank", "src")
+_PEER_NAMES = {"send": "dst", "recv_": "src", "isend": "dst", "irecv": "src"}
+_OUTPUT_NAMES = ("output_tensors", "output_tensor", "output", "out", "outputs")
+#: Which part of torch issued a collective, by the files between the operator and the user's frame.
+_ISSUERS = (
+    ("torch/distributed/fsdp/", "fsdp"),
+    ("torch/distributed/_composable/", "fsdp"),
+    ("torch/nn/parallel/distributed.py", "ddp"),
+    ("torch/distributed/algorithms/", "ddp"),
+    ("torch/distributed/tensor/", "torch"),
+    ("torch/distributed/checkpoint/", "torch"),
+    ("torch/nn/", "torch"),
+    ("torch/optim/", "torch"),
+)
+_APIS = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py")
+
+
+class Groups:
+    """Names of process groups that are the same on all members."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._made: collections.Counter[tuple[int, ...]] = collections.Counter()
+        self._issued: collections.Counter[str] = collections.Counter()
+
+    def name(self, group: Any) -> tuple[str, tuple[int, ...]]:
+        """The group's name and its global ranks. Groups of the same ranks are told apart by the order of making."""
+        key = str(group.group_name)
+        if key not in self._names:
+            ranks = tuple(dist.get_process_group_ranks(group))
+            if group is dist.group.WORLD:
+                label = "world"
+            else:
+                number = self._made[ranks]
+                self._made[ranks] += 1
+                label = ",".join(map(str, ranks)) + (f"#{number}" if number else "")
+            self._names[key] = (label, ranks)
+        return self._names[key]
+
+    def forget(self) -> None:
+        """All groups were destroyed: the next ones may bear their names."""
+        self._names.clear()
+
+    def next(self, label: str) -> int:
+        number = self._issued[label]
+        self._issued[label] += 1
+        return number
+
+
+class Collectives(Observer):
+    """Writes a Collective before the operator runs and a Done when it returned to Python.
+
+    Process groups, also those that user code makes, get a short timeout, and are used once before they are handed
+    out: a first collective that hangs in the making of a communicator would escape every watchdog.
+    """
+
+    def __init__(self, recorder: Recorder, models: Models) -> None:
+        super().__init__(recorder, models)
+        self.groups = Groups()
+        self._timeout = datetime.timedelta(seconds=2 * recorder.spec.timeout + 15)
+        #: The latest works by event number, to be asked whether they are complete.
+        self.works: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        #: The collective issued last is an asynchronous one of the user's.
+        self.latest_is_users_asynchronous = False
+
+    def install(self) -> None:
+        patching.replace(dist.distributed_c10d, "init_process_group", self._init)
+        patching.replace(dist.distributed_c10d, "new_group", self._new_group)
+        patching.before(dist.distributed_c10d, "destroy_process_group", self._destroy)
+
+    # ---- operators
+
+    def wants(self, op: Any) -> bool:
+        return op.namespace in ("c10d", "_c10d_functional") and op._opname not in _NO_COLLECTIVE
+
+    def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = arguments(op, args, kwargs)
+        group, ranks = self._group(given)
+        api, issuer, in_call, module = self._issuer(sys._getframe(2))
+        name = _NAMES.get(op._opname, op._opname.rstrip("_"))
+        peer = given.get(_PEER_NAMES.get(op._opname, ""))
+        sent, received = self._moved(given)
+        asynchronous = bool(in_call.get("async_op", False) or api in ("isend", "irecv"))
+        self.latest_is_users_asynchronous = asynchronous and issuer == "user"
+        return self.recorder.emit(
+            trace.Collective,
+            group=group,
+            ranks=ranks,
+            seq=-1 if name in ("send", "recv") else self.groups.next(group),
+            op=name,
+            api=api,
+            tensors=tuple(map(self._describe, sent)),
+            outputs=tuple(map(self._describe, received)),
+            reduce_op=_reduce_op(given, in_call),
+            root=_global(ranks, next((given[key] for key in _ROOT_NAMES if key in given), None))
+            if peer is None
+            else None,
+            peer=_global(ranks, peer),
+            asynchronous=asynchronous,
+            functional=op.namespace == "_c10d_functional",
+            issued_by=issuer,
+            **({"module": module} if module else {}),
+        )
+
+    def after(self, token: Any, result: Any) -> None:
+        work = work_of(result)
+        if work is not None:
+            self.works[token] = work
+            while len(self.works) > 8:
+                self.works.popitem(last=False)
+        self.recorder.emit(trace.Done, frames=(), of=token)
+
+    def pending(self) -> tuple[int, ...]:
+        """The events of the latest collectives that are not complete as far as can be told."""
+        return tuple(number for number, work in self.works.items() if not _complete(work))
+
+    def _group(self, given: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
+        if "process_group" in given:
+            return self.groups.name(dist.ProcessGroup.unbox(given["process_group"]))
+        from torch.distributed.distributed_c10d import _resolve_process_group
+
+        name = given.get("group_name")
+        return self.groups.name(_resolve_process_group(name) if isinstance(name, str) else name)
+
+    def _moved(self, given: dict[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What goes in and what comes out, where the operator has separate outputs."""
+        sent, received = [], []
+        for name, value in given.items():
+            (received if name in _OUTPUT_NAMES else sent).extend(tensors(value))
+        return sent, received
+
+    def _describe(self, tensor: torch.Tensor) -> trace.Tensor:
+        return trace.Tensor(
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            device=str(tensor.device),
+            name=self.models.tensor_name(tensor) if self.recorder.phase != "backward" else "",
+        )
+
+    def _issuer(self, frame: FrameType | None) -> tuple[str, str, dict[str, Any], str]:
+        """The torch.distributed function called, who called it, that call's variables, FSDP's name of its module."""
+        api, issuer, in_call, module = "", "", {}, ""
+        for here in outwards(frame):
+            path = here.f_code.co_filename
+            if is_user(path):
+                return api, issuer or "user", in_call, module
+            if path.endswith(_APIS) and not issuer and not here.f_code.co_name.startswith("_"):
+                api = here.f_code.co_name
+                in_call = in_call or dict(here.f_locals)
+            elif not issuer:
+                issuer = next((who for part, who in _ISSUERS if part in path), "")
+            if issuer == "fsdp" and not module:
+                module = str(getattr(here.f_locals.get("self"), "_module_fqn", "") or "")
+        wraps = {model.wrap for model in self.models}
+        return (
+            api,
+            issuer or ("ddp" if "ddp" in wraps and self.recorder.phase == "backward" else "user"),
+            in_call,
+            module,
+        )
+
+    # ---- groups
+
+    def _init(self, original: Any) -> Any:
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            if self.recorder.quiet:
+                return original(*args, **kwargs)
+            self.recorder.emit(trace.Call, name="init_process_group", arguments=_plain(kwargs))
+            kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
+            result = original(*args, **kwargs)
+            self.groups.forget()
+            with self.recorder.quieted():
+                warm_up(None)
+            return result
+
+        return replacement
+
+    def _new_group(self, original: Any) -> Any:
+        def replacement(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if self.recorder.quiet or not dist.is_initialized():
+                return original(ranks, *args, **kwargs)
+            members = tuple(ranks) if ranks is not None else tuple(range(dist.get_world_size()))
+            if not args:
+                kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
+            number = None
+            if not kwargs.get("use_local_synchronization"):
+                number = self._emit_new_group(members)
+            with self.recorder.quieted():
+                group = original(ranks, *args, **kwargs)
+            if number is not None:
+                self.recorder.emit(trace.Done, frames=(), of=number)
+            if isinstance(group, dist.ProcessGroup):
+                self.groups.name(group)
+                if "nccl" in str(dist.get_backend(group)):
+                    with self.recorder.quieted():
+                        warm_up(group)
+            return group
+
+        return replacement
+
+    def _emit_new_group(self, members: tuple[int, ...]) -> int:
+        world, ranks = self.groups.name(dist.group.WORLD)
+        return self.recorder.emit(
+            trace.Collective,
+            group=world,
+            ranks=ranks,
+            seq=self.groups.next(world),
+            op="new_group",
+            api="new_group",
+            members=members,
+        )
+
+    def _destroy(self, *args: Any, **kwargs: Any) -> None:
+        if self.recorder.active:
+            self.recorder.emit(trace.Call, name="destroy_process_group")
+            if not any(args) and not kwargs.get("group"):
+                self.groups.forget()
+
+
+def work_of(result: Any) -> Any:
+    """The Work in what an operator of c10d returned, the very object that the user's code gets; None without one."""
+    last = result[-1] if isinstance(result, list | tuple) and result else result
+    if isinstance(last, torch.ScriptObject) and hasattr(dist.Work, "unbox"):
+        return dist.Work.unbox(last)
+    return None
+
+
+def warm_up(group: Any) -> None:
+    """One all_reduce, so that the group's communicator exists."""
+    device = "cuda" if "nccl" in str(dist.get_backend(group)) else "cpu"
+    dist.all_reduce(torch.zeros(1, device=device), group=group)
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _reduce_op(given: dict[str, Any], in_call: dict[str, Any]) -> str:
+    op = given.get("reduce_op")
+    if op is None:
+        return ""
+    if isinstance(op, str):
+        return op.upper()
+    asked = op.op() if hasattr(op, "op") else in_call.get("op", "")
+    return str(asked).rpartition(".")[2]
+
+
+def _global(ranks: tuple[int, ...], number: Any) -> int | None:
+    """The global rank of a rank of the group."""
+    return ranks[number] if isinstance(number, int) and 0 <= number < len(ranks) else None
+
+
+def _complete(work: Any) -> bool:
+    try:
+        return bool(work.is_completed())
+    except RuntimeError:
+        return True
+
+
+def _plain(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: value if isinstance(value, int | float | str) else str(value) for key, value in kwargs.items()}

@@ -1,0 +1,86 @@
+"""Environment variables that user code sets, what had happened by then, and what is in force."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.frames import is_user, outwards
+
+
+class EnvironmentWrites(Observer):
+    """An Environment event for each write, and one more (`final`) for each variable written, at the end."""
+
+    needs_torch = False
+
+    def install(self) -> None:
+        self._written: dict[str, str | None] = {}
+        patching.before(type(os.environ), "__setitem__", lambda _, name, value: self._set(name, value))
+        patching.before(type(os.environ), "__delitem__", lambda _, name: self._set(name, None))
+
+    def _set(self, name: Any, value: Any) -> None:
+        if self.recorder.quiet or not isinstance(name, str) or not _by_user():
+            return
+        self._written[name] = None if value is None else str(value)
+        self._emit(name, final=False)
+
+    def finish(self) -> None:
+        for name in self._written:
+            self._emit(name, final=True)
+
+    def _emit(self, name: str, *, final: bool) -> None:
+        self.recorder.emit(
+            trace.Environment,
+            **({"frames": ()} if final else {}),
+            name=name,
+            value=self._written[name],
+            previous=os.environ.get(name),
+            in_force=in_force(name),
+            final=final,
+            **_facts(self),
+        )
+
+
+def _facts(observer: Observer) -> dict[str, bool]:
+    """What has happened in this process that reads environment variables."""
+    torch = sys.modules.get("torch")
+    complete = torch is not None and hasattr(torch, "compile")
+    distributed = getattr(torch, "distributed", None) if complete else None
+    return {
+        "torch_imported": complete,
+        "cuda_initialized": bool(complete and torch is not None and torch.cuda.is_initialized()),
+        "group_up": bool(distributed is not None and distributed.is_available() and distributed.is_initialized()),
+        "ddp_built": observer._models is not None and any(model.wrap == "ddp" for model in observer.models),
+        "dynamo_imported": "torch._dynamo" in sys.modules,
+    }
+
+
+def in_force(name: str) -> str | None:
+    """The value that the variable's reader uses, for those that can be asked without a side effect."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "compile"):
+        return None
+    if name == "OMP_NUM_THREADS":
+        return str(torch.get_num_threads())
+    if name == "TORCH_DISTRIBUTED_DEBUG":
+        return str(torch.distributed.get_debug_level().name)
+    if name == "CUDA_VISIBLE_DEVICES" and torch.cuda.is_initialized():
+        return str(torch.cuda.device_count())
+    return None
+
+
+def _by_user() -> bool:
+    """The innermost frame outside Python's own `os` and this package is the user's."""
+    for here in outwards(sys._getframe(2)):
+        path = here.f_code.co_filename
+        if (
+            not path.startswith("<")
+            and not path.endswith(("/os.py", "/_collections_abc.py"))
+            and "ddp_lint" not in path
+        ):
+            return is_user(path)
+    return False

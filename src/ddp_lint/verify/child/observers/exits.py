@@ -1,0 +1,61 @@
+"""How user code ends the process, and exceptions: uncaught, in threads, and swallowed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.frames import traceback_frames
+
+
+class Exits(Observer):
+    """An Exit before `os._exit` and for SystemExit, a Raised for exceptions of the main code and of threads."""
+
+    needs_torch = False
+
+    def install(self) -> None:
+        patching.before(os, "_exit", self._exit)
+        hook = threading.excepthook
+
+        def excepthook(args: Any) -> None:
+            if args.exc_value is not None and self.recorder.active:
+                self.raised(args.exc_value, "thread")
+            hook(args)
+
+        threading.excepthook = excepthook
+
+    def _exit(self, status: int = 0) -> None:
+        if not self.recorder.quiet and self.recorder.here():
+            pending = sys.exc_info()[0]
+            self.recorder.emit(
+                trace.Exit, how="os._exit", status=int(status), pending=pending.__name__ if pending else ""
+            )
+            self.before_death()
+
+    def before_death(self) -> None:
+        """Set by the session: writes what other observers still hold."""
+
+    def left(self, error: SystemExit) -> int:
+        """The user's code raised SystemExit; the status of the process."""
+        status = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        pending = error.__context__
+        frames, _ = traceback_frames(error.__traceback__)
+        name = type(pending).__name__ if pending is not None else ""
+        self.recorder.emit(trace.Exit, frames=tuple(frames), how="sys.exit", status=status, pending=name)
+        return status
+
+    def raised(self, error: BaseException, where: str) -> None:
+        frames, inner = traceback_frames(error.__traceback__)
+        self.recorder.emit(
+            trace.Raised,
+            frames=tuple(frames),
+            type=type(error).__name__,
+            message=str(error)[:4000],
+            where="worker" if "DataLoader worker" in str(error) else where,
+            inner=inner,
+        )

@@ -1,0 +1,226 @@
+"""How often the lines of findings run, and which way their guards go.
+
+On Python 3.12 and later by `sys.monitoring`, which costs nothing on other lines; before that by `sys.settrace`, which
+traces only functions of the files that are watched.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import dataclasses
+import pathlib
+import sys
+import threading
+from types import CodeType, FrameType
+from typing import Any
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.recorder import Recorder
+from ddp_lint.verify.frames import absolute, traceback_frames
+
+_TOOL_IDS = (4, 3, 5)
+_REPR_LIMIT = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class _Guard:
+    """An `if` or `while` test: its lines, the lines of its body, and the names in the test."""
+
+    line: int
+    end: int
+    body_first: int
+    body_last: int
+    names: tuple[str, ...]
+    #: The body returns or raises: any other line that runs next says that the test was false.
+    leaves: bool
+
+
+class Lines(Observer):
+    """Counts lines and the outcomes of guards; a guard's outcome is known from the line that runs next."""
+
+    needs_torch = False
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        spec = recorder.spec
+        self._wanted = {path: frozenset(lines) for path, lines in spec.lines.items()}
+        self._guards = {path: _guards(path, frozenset(lines)) for path, lines in spec.guards.items()}
+        self._counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+        self._taken: dict[str, dict[int, list[int]]] = collections.defaultdict(dict)
+        self._values: dict[str, dict[int, dict[str, str]]] = collections.defaultdict(dict)
+        #: The guard that a frame has just tested.
+        self._tested: dict[FrameType, _Guard] = {}
+        #: The exception that a frame may be handling, and the lines that it has run since.
+        self._handling: dict[FrameType, tuple[BaseException, int]] = {}
+        self._changed = False
+
+    def install(self) -> None:
+        files = set(self._wanted) | set(self._guards)
+        if not files:
+            return
+        if sys.version_info >= (3, 12):
+            self._monitor(files)
+        else:
+            self._trace(files)
+
+    # ---- Python 3.12 and later
+
+    def _monitor(self, files: set[str]) -> None:
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+        tool = next((number for number in _TOOL_IDS if monitoring.get_tool(number) is None), None)
+        if tool is None:
+            self.recorder.emit(trace.Note, text="lines are not counted: all monitoring tools of Python are in use")
+            return
+        monitoring.use_tool_id(tool, "ddp-lint")
+        events = monitoring.events
+
+        def on_line(code: CodeType, line: int) -> Any:
+            path = absolute(code.co_filename)
+            if path not in files:
+                return monitoring.DISABLE
+            self._line(sys._getframe(1), path, line)
+            return None
+
+        def on_return(code: CodeType, _offset: int, _value: Any) -> Any:
+            if absolute(code.co_filename) not in files:
+                return monitoring.DISABLE
+            self._leave(sys._getframe(1))
+            return None
+
+        def on_unwind(code: CodeType, _offset: int, error: BaseException) -> None:
+            if absolute(code.co_filename) in files:
+                self._handling.pop(sys._getframe(1), None)
+
+        def on_handled(code: CodeType, _offset: int, error: BaseException) -> None:
+            if absolute(code.co_filename) in files:
+                self._caught_soon(sys._getframe(1), error)
+
+        monitoring.register_callback(tool, events.LINE, on_line)
+        monitoring.register_callback(tool, events.PY_RETURN, on_return)
+        monitoring.register_callback(tool, events.PY_UNWIND, on_unwind)
+        monitoring.register_callback(tool, events.EXCEPTION_HANDLED, on_handled)
+        monitoring.set_events(tool, events.LINE | events.PY_RETURN | events.PY_UNWIND | events.EXCEPTION_HANDLED)
+
+    # ---- before Python 3.12
+
+    def _trace(self, files: set[str]) -> None:
+        def on_call(frame: FrameType, event: str, _arg: Any) -> Any:
+            return on_event if absolute(frame.f_code.co_filename) in files else None
+
+        def on_event(frame: FrameType, event: str, arg: Any) -> Any:
+            if event == "line":
+                self._line(frame, absolute(frame.f_code.co_filename), frame.f_lineno)
+            elif event == "return":
+                self._leave(frame)
+            elif event == "exception":
+                if frame.f_back is not None:
+                    self._handling.pop(frame.f_back, None)
+                self._caught_soon(frame, arg[1])
+            return on_event
+
+        threading.settrace(on_call)
+        sys.settrace(on_call)
+
+    # ---- both
+
+    def _line(self, frame: FrameType, path: str, line: int) -> None:
+        if self.recorder.quiet:
+            return
+        self.recorder.ticks += 1
+        if line in self._wanted.get(path, ()):
+            self._counts[path][line] += 1
+            self._changed = True
+        self._decide(frame, line)
+        guard = self._guards.get(path, {}).get(line)
+        if guard is not None:
+            self._tested[frame] = guard
+            self._values[path][line] = {name: text for name in guard.names if (text := _show(name, frame)) is not None}
+        if self._handling:
+            self._handled_line(frame)
+
+    def _decide(self, frame: FrameType, line: int) -> None:
+        """The guard that the frame tested last went the way of the line that runs now."""
+        guard = self._tested.get(frame)
+        if guard is None or guard.line <= line <= guard.end:
+            return
+        del self._tested[frame]
+        if guard.body_first > guard.end or guard.leaves:
+            self._count(frame, guard, guard.body_first <= line <= guard.body_last)
+
+    def _leave(self, frame: FrameType) -> None:
+        guard = self._tested.pop(frame, None)
+        if guard is not None:
+            self._count(frame, guard, guard.body_first <= guard.end and guard.line <= frame.f_lineno <= guard.body_last)
+        self._handling.pop(frame, None)
+
+    def _count(self, frame: FrameType, guard: _Guard, outcome: bool) -> None:
+        counts = self._taken[absolute(frame.f_code.co_filename)].setdefault(guard.line, [0, 0])
+        counts[0 if outcome else 1] += 1
+        self._changed = True
+
+    def _caught_soon(self, frame: FrameType, error: BaseException) -> None:
+        if not isinstance(error, StopIteration | GeneratorExit | StopAsyncIteration) and not self.recorder.quiet:
+            self._handling[frame] = (error, 0)
+
+    def _handled_line(self, frame: FrameType) -> None:
+        """The second line after an exception runs in its frame: the first is the `except` itself."""
+        held = self._handling.get(frame)
+        if held is None:
+            return
+        error, lines = held
+        if lines == 0:
+            self._handling[frame] = (error, 1)
+            return
+        del self._handling[frame]
+        frames, inner = traceback_frames(error.__traceback__)
+        self.recorder.emit(
+            trace.Raised,
+            frames=tuple(frames),
+            type=type(error).__name__,
+            message=str(error)[:1000],
+            where="caught",
+            inner=inner,
+        )
+
+    def flush(self) -> None:
+        """Write the counts when they have changed since the last time."""
+        if not self._changed:
+            return
+        self._changed = False
+        self.recorder.emit(
+            trace.Lines,
+            frames=(),
+            counts={path: dict(counts) for path, counts in list(self._counts.items())},
+            guards={path: dict(guards) for path, guards in list(self._taken.items())},
+            values={path: dict(values) for path, values in list(self._values.items())},
+        )
+
+    def finish(self) -> None:
+        self.flush()
+
+
+def _guards(path: str, lines: frozenset[int]) -> dict[int, _Guard]:
+    """The guards at the lines asked for. A file that cannot be read or parsed has none."""
+    try:
+        tree = ast.parse(pathlib.Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.While) and node.test.lineno in lines:
+            names = tuple(dict.fromkeys(inner.id for inner in ast.walk(node.test) if isinstance(inner, ast.Name)))
+            body_last = node.body[-1].end_lineno or node.body[-1].lineno
+            leaves = isinstance(node.body[-1], ast.Return | ast.Raise)
+            end = node.test.end_lineno or node.test.lineno
+            found[node.test.lineno] = _Guard(node.test.lineno, end, node.body[0].lineno, body_last, names, leaves)
+    return found
+
+
+def _show(name: str, frame: FrameType) -> str | None:
+    """The value of a name where it is a plain number, string or None."""
+    value = frame.f_locals.get(name, frame.f_globals.get(name))
+    if isinstance(value, bool | int | float | str) or (value is None and name in frame.f_locals):
+        return repr(value)[:_REPR_LIMIT]
+    return None

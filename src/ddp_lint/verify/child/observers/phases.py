@@ -1,0 +1,172 @@
+"""Where the training is: forward, backward, step; which modules run; when a model is wrapped."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
+from ddp_lint.verify.child.models import Models
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.recorder import Recorder
+
+
+class EnoughSteps(BaseException):
+    """`--steps` steps have been made: the script shall end here."""
+
+
+class Phases(Observer):
+    """Keeps the recorder's position up to date and tells the other observers of wraps and steps.
+
+    Calls that it records: DistributedDataParallel, FullyShardedDataParallel, fully_shard (with the class of the
+    module), autograd.grad, compile.
+    """
+
+    def __init__(self, recorder: Recorder, models: Models, others: list[Observer]) -> None:
+        super().__init__(recorder, models)
+        self._others = others
+        self._wrapping = 0
+        #: Every module in order of creation: a root is created before its parts.
+        self._created: list[weakref.ref[nn.Module]] = []
+        self._announced: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def install(self) -> None:
+        patching.before(nn.Module, "__init__", lambda module, *_, **__: self._created.append(weakref.ref(module)))
+        register_module_forward_pre_hook(self._enter_module)
+        register_module_forward_hook(self._leave_module, always_call=True)
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+        patching.replace(torch.autograd, "backward", self._backward)
+        patching.before(torch.autograd, "grad", lambda *args, **kwargs: self._call("autograd.grad"))
+        patching.before(torch, "compile", lambda *args, **kwargs: self._call("compile"))
+        patching.replace(nn.parallel.DistributedDataParallel, "__init__", self._wrapper("DistributedDataParallel"))
+        from torch.distributed import fsdp
+
+        patching.replace(fsdp.FullyShardedDataParallel, "__init__", self._wrapper("FullyShardedDataParallel"))
+        for owner in (fsdp, sys.modules.get("torch.distributed._composable.fsdp")):
+            if owner is not None and hasattr(owner, "fully_shard"):
+                patching.replace(owner, "fully_shard", self._fully_shard)
+
+    def _call(self, name: str, **arguments: Any) -> None:
+        if self.recorder.active and not torch.compiler.is_compiling():
+            self.recorder.emit(trace.Call, name=name, arguments=arguments)
+
+    # ---- modules
+
+    def _enter_module(self, module: nn.Module, _args: Any) -> None:
+        if torch.compiler.is_compiling() or self.recorder.quiet:
+            return
+        stack = self.recorder.modules
+        if not stack and not self.models.knows(module) and any(True for _ in module.parameters()):
+            self.tell_wrapped(module)
+        stack.append(self.models.name_of_module(module))
+        if len(stack) == 1 and self.recorder.phase not in ("backward", "step"):
+            self.recorder.enter("forward")
+
+    def _leave_module(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+        if torch.compiler.is_compiling() or self.recorder.quiet:
+            return
+        stack = self.recorder.modules
+        if stack:
+            stack.pop()
+        if not stack and self.recorder.phase == "forward":
+            self.recorder.enter("between")
+
+    # ---- wraps
+
+    def _wrapper(self, name: str) -> Any:
+        def make(original: Any) -> Any:
+            def replacement(wrapper: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+                self._wrap(name, wrapper, module, lambda: original(wrapper, module, *args, **kwargs))
+
+            return replacement
+
+        return make
+
+    def _fully_shard(self, original: Any) -> Any:
+        def replacement(module: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._wrap("fully_shard", module, module, lambda: original(module, *args, **kwargs))
+
+        return replacement
+
+    def _wrap(self, name: str, wrapper: nn.Module, module: Any, build: Any) -> Any:
+        """Run a wrapper's constructor in the phase wrap; nested ones (auto-wrapped units) belong to the outermost."""
+        if self.recorder.quiet or self._wrapping or not isinstance(module, nn.Module):
+            return build()
+        phase = self.recorder.phase
+        self._wrapping += 1
+        self._call(name, module=type(module).__name__)
+        root = self._root_of(module)
+        if root not in self._announced:
+            self.adopt(root)
+        self.recorder.enter("wrap")
+        try:
+            result = build()
+        finally:
+            self._wrapping -= 1
+            self.recorder.enter(phase)
+        if name != "fully_shard" or root is module:
+            self.tell_wrapped(wrapper)
+        return result
+
+    def _root_of(self, module: nn.Module) -> nn.Module:
+        """The outermost module that holds this one (FSDP2 is applied to the parts first)."""
+        for reference in self._created:
+            outer = reference()
+            if outer is not None and (outer is module or any(part is module for part in outer.modules())):
+                return outer
+        return module
+
+    def adopt(self, module: nn.Module) -> None:
+        """A whole model is about to be wrapped, in one piece or in several."""
+        self._announced.add(module)
+        self._tell("before_wrap", module)
+
+    def tell_wrapped(self, root: nn.Module) -> None:
+        """The model is wrapped (or will be used as it is)."""
+        model = self.models.add(root)
+        self._tell("wrapped", model)
+
+    def _tell(self, what: str, about: Any) -> None:
+        """Call a method of all other observers, who do not observe each other."""
+        with self.recorder.quieted():
+            for other in self._others:
+                getattr(other, what)(about)
+
+    # ---- backward and step
+
+    def _backward(self, original: Any) -> Any:
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            recorder = self.recorder
+            if recorder.quiet or torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            outer = recorder.phase
+            recorder.backward_frames = recorder.frames(sys._getframe(1))[0]
+            recorder.enter("backward")
+            result = original(*args, **kwargs)
+            recorder.enter(outer if outer in ("forward", "backward") else "after_backward")
+            return result
+
+        return replacement
+
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self.recorder.active:
+            self._tell("before_step", optimizer)
+            self.recorder.enter("step")
+
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        recorder = self.recorder
+        if not recorder.active:
+            return
+        recorder.step += 1
+        recorder.enter("after_step")
+        self._tell("after_step", optimizer)
+        if recorder.spec.kind == "script" and recorder.spec.steps and recorder.step >= recorder.spec.steps:
+            raise EnoughSteps

@@ -1,0 +1,90 @@
+"""Where the host reads from the device: `.item()` and its kin, copies to the CPU, and what CUDA itself reports."""
+
+from __future__ import annotations
+
+import collections
+import re
+import warnings
+from typing import Any
+
+import torch
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child.dispatch import arguments, tensors
+from ddp_lint.verify.child.models import Models, Place
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.recorder import Recorder
+
+_READS = {
+    "_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
+    "equal", "is_nonzero", "repeat_interleave",
+}  # fmt: skip
+_COPIES = {"_to_copy", "copy_"}
+#: Times a line is reported; its count is among the line counts.
+_LIMIT = 100
+_SYNC_WARNING = "called a synchronizing CUDA operation"
+
+
+class Syncs(Observer):
+    """A Sync for each read in the user's code outside an optimizer's step."""
+
+    def __init__(self, recorder: Recorder, models: Models) -> None:
+        super().__init__(recorder, models)
+        self._seen: collections.Counter[tuple[trace.Frame, ...]] = collections.Counter()
+
+    def install(self) -> None:
+        if self.recorder.spec.device != "cuda" or not torch.cuda.is_available():
+            return
+        show = warnings.showwarning
+
+        def showwarning(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+            if _SYNC_WARNING not in str(message):
+                show(message, *args, **kwargs)
+            elif self.recorder.active:
+                self._emit("synchronizing CUDA operation", "cuda", None, None)
+
+        warnings.showwarning = showwarning
+        warnings.filterwarnings("always", message=f".*{re.escape(_SYNC_WARNING)}.*")
+        torch.cuda.set_sync_debug_mode("warn")
+
+    def wants(self, op: Any) -> bool:
+        return op.namespace == "aten" and (op._opname in _READS or op._opname in _COPIES)
+
+    def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.recorder.phase in ("step", "wrap"):
+            return None
+        given = arguments(op, args, kwargs)
+        source = next(iter(tensors(list(given.values()))), None)
+        if source is None or (op._opname in _COPIES and not _leaves_device(op, given)):
+            return None
+        return op._opname, source
+
+    def after(self, token: Any, result: Any) -> None:
+        cause, source = token
+        value = float(result) if isinstance(result, bool | int | float) else None
+        self._emit(cause, source.device.type, value, self.models.place(source))
+
+    def _emit(self, cause: str, device: str, value: float | None, place: Place | None) -> None:
+        frames = self.recorder.here()
+        if not frames or self._seen[frames] >= _LIMIT:
+            return
+        self._seen[frames] += 1
+        self.recorder.emit(
+            trace.Sync,
+            frames=frames,
+            cause=cause,
+            device=device,
+            value=value,
+            sharded=place is not None and place.sharded,
+            name=place.name if place else "",
+        )
+
+
+def _leaves_device(op: Any, given: dict[str, Any]) -> bool:
+    """The copy goes from a device to the CPU."""
+    if op._opname == "copy_":
+        target, source = given.get("self"), given.get("src")
+        both = isinstance(target, torch.Tensor) and isinstance(source, torch.Tensor)
+        return both and target.device.type == "cpu" != source.device.type
+    source, device = given.get("self"), given.get("device")
+    return isinstance(source, torch.Tensor) and source.device.type != "cpu" and str(device) == "cpu"

@@ -1,0 +1,205 @@
+"""The thread that notices a stall, dumps all stacks and ends the rank; and the dump when another rank dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child.recorder import Recorder
+from ddp_lint.verify.frames import as_frame, outwards, user_frames
+from ddp_lint.verify.spec import STALLED
+
+_POLL = 0.1
+#: Seconds that ranks wait for each other's dumps before they end (torchrun ends the others with the first that fails).
+_PEER_WAIT = 3.0
+#: A rank that is busy in Python or whose peers still move counts as stuck only after this many timeouts.
+_BUSY_FACTOR = 6
+#: Seconds that a peer may take to import torch.
+_START_LIMIT = 90.0
+_BUSY_SHARE = 0.5
+_COMPILERS = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/")
+_RECORDER_ENTRIES = 5
+
+
+class Watchdog:
+    """Polls the recorder's ticks. A rank counts as stuck when no rank of this machine has moved for the timeout:
+    one that waits in a collective for a peer that still computes is not stuck."""
+
+    def __init__(self, recorder: Recorder, pending: Callable[[], tuple[int, ...]], flush: Callable[[], None]) -> None:
+        self._recorder = recorder
+        self._pending = pending
+        self._flush = flush
+        self._timeout = recorder.spec.timeout
+        self._main = threading.main_thread()
+        self._dumped = False
+        self._dump_lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._flushed = time.monotonic()
+
+    def start(self) -> None:
+        self._beat()
+        threading.Thread(target=self._watch, name="ddp-lint-watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    # ---- the thread
+
+    def _watch(self) -> None:
+        ticks, moved, busy_since, cpu = -1, time.monotonic(), time.monotonic(), self._main_seconds()
+        while not self._stopped.wait(_POLL):
+            now = time.monotonic()
+            if self._recorder.ticks != ticks:
+                ticks, moved = self._recorder.ticks, now
+                busy_since = now
+                self._beat()
+            self._flush_often(now)
+            if self._a_peer_is_dying():
+                self.dump("peer", now - moved)
+            if now - moved < self._timeout:
+                cpu = self._main_seconds()
+                continue
+            limit = self._timeout * _BUSY_FACTOR
+            busy = self._busy(cpu, now - moved)
+            if self._stuck_everywhere() and not busy and self._peers_began(now - busy_since):
+                self._end(now - moved)
+            elif now - busy_since > max(limit, _START_LIMIT if not self._peers_began(0) else 0):
+                self._end(now - busy_since)
+
+    def _flush_often(self, now: float) -> None:
+        if now - self._flushed > 1.0:
+            self._flushed = now
+            self._flush()
+
+    def _beat(self) -> None:
+        self._recorder.marks.path(self._recorder.rank, "beat").touch()
+
+    def _peers(self) -> list[int]:
+        return [rank for rank in self._recorder.local_ranks if rank != self._recorder.rank]
+
+    def _peers_began(self, waited: float) -> bool:
+        """All peers have imported torch (or have ended), or have had their time to."""
+        marks = self._recorder.marks
+        began = all(marks.has(rank, "ready") or marks.has(rank, "exit") for rank in self._peers())
+        return began or waited > _START_LIMIT
+
+    def _stuck_everywhere(self) -> bool:
+        """No living peer has moved within the timeout."""
+        marks = self._recorder.marks
+        for rank in self._peers():
+            if marks.has(rank, "over") or marks.has(rank, "exit"):
+                continue
+            with contextlib.suppress(OSError):
+                if time.time() - marks.path(rank, "beat").stat().st_mtime < self._timeout:
+                    return False
+        return True
+
+    def _a_peer_is_dying(self) -> bool:
+        return not self._dumped and any(self._recorder.marks.has(rank, "dying") for rank in self._peers())
+
+    def _busy(self, cpu: float, seconds: float) -> bool:
+        """The main thread computes in Python or compiles. (On CUDA waiting for the device costs CPU time as well.)"""
+        frame = sys._current_frames().get(self._main.ident or 0)
+        if frame is not None and any(
+            part in here.f_code.co_filename for here in outwards(frame) for part in _COMPILERS
+        ):
+            return True
+        return self._recorder.spec.device == "cpu" and self._main_seconds() - cpu > _BUSY_SHARE * seconds
+
+    def _main_seconds(self) -> float:
+        """CPU time of the main thread, where the platform tells."""
+        try:
+            return time.clock_gettime(time.pthread_getcpuclockid(self._main.ident or 0))
+        except (AttributeError, OSError):
+            return 0.0
+
+    def _end(self, seconds: float) -> None:
+        self.dump("timeout", seconds)
+        self.wait_for_peers()
+        os._exit(STALLED)
+
+    # ---- dumps
+
+    def dump(self, reason: str, seconds: float) -> None:
+        """Write the stacks of all threads, once; the mark tells the peers that the dump is there."""
+        with self._dump_lock:
+            if self._dumped:
+                return
+            self._dumped = True
+            self._flush()
+            names = {thread.ident: thread.name for thread in threading.enumerate()}
+            current = sys._current_frames()
+            me = threading.get_ident()
+            self._recorder.emit(
+                trace.Stall,
+                frames=user_frames(current.get(self._main.ident or 0)),
+                reason=reason,
+                seconds=seconds,
+                pending=self._pending(),
+                stacks={
+                    "main" if ident == self._main.ident else names.get(ident, str(ident)): [
+                        as_frame(here) for here in outwards(frame)
+                    ]
+                    for ident, frame in current.items()
+                    if ident != me
+                },
+                recorder=flight_recorder(),
+            )
+            self._recorder.marks.set(self._recorder.rank, "dumped")
+
+    def die(self) -> None:
+        """This rank is about to end abnormally: let the peers dump first."""
+        self._recorder.marks.set(self._recorder.rank, "dying")
+        self.wait_for_peers()
+
+    def wait_for_peers(self) -> None:
+        """Until every living peer has dumped, for a few seconds at most."""
+        marks = self._recorder.marks
+        until = time.monotonic() + _PEER_WAIT
+        self._recorder.marks.set(self._recorder.rank, "dying")
+        while time.monotonic() < until:
+            waiting = [
+                rank
+                for rank in self._peers()
+                if marks.has(rank, "ready")
+                and not any(marks.has(rank, mark) for mark in ("dumped", "dying", "over", "exit"))
+            ]
+            if not waiting:
+                return
+            time.sleep(0.05)
+
+
+def flight_recorder() -> tuple[Mapping[str, Any], ...]:
+    """The last entries of torch's Flight Recorder: on NCCL the states of collectives, which no Python object tells.
+
+    Builds differ in which of the two dumps is filled: both are asked.
+    """
+    if "torch" not in sys.modules:
+        return ()
+    try:
+        from torch._C import _distributed_c10d as c10d
+    except ImportError:
+        return ()
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
+        if not hasattr(c10d, name):
+            continue
+        try:
+            entries = pickle.loads(getattr(c10d, name)(True, False, False)).get("entries", [])
+        except (RuntimeError, TypeError, pickle.UnpicklingError):
+            continue
+        if entries:
+            return tuple(json.loads(json.dumps(_entry(entry), default=str)) for entry in entries[-_RECORDER_ENTRIES:])
+    return ()
+
+
+def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("profiling_name", "state", "collective_seq_id", "input_sizes", "output_sizes", "process_group", "retired")
+    return {key: entry[key] for key in keys if key in entry}

@@ -1,0 +1,88 @@
+"""Writes to the storages of parameters and buffers, also through `.data`, which the version counter does not see."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child.dispatch import arguments, tensors, written
+from ddp_lint.verify.child.models import Model, Models, Place, pointer
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.recorder import Recorder
+from ddp_lint.verify.frames import is_user, outwards
+
+#: Parts of torch that write parameters by design.
+_OWNERS = ("torch/distributed/fsdp/", "torch/distributed/_composable/", "torch/nn/parallel/", "torch/optim/")
+#: Parts of torch that write buffers by design (running statistics).
+_BUFFER_OWNERS = ("torch/nn/modules/", "torch/nn/functional.py")
+
+
+class Writes(Observer):
+    """A Write for each parameter or buffer that an operator mutates, an Assign when its storage was exchanged."""
+
+    def __init__(self, recorder: Recorder, models: Models) -> None:
+        super().__init__(recorder, models)
+        self._storages: dict[tuple[int, str], int] = {}
+
+    def wants(self, op: Any) -> bool:
+        return bool(op._schema.is_mutable) or op.namespace == "c10d"
+
+    def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.recorder.phase in ("step", "wrap") or not self.models:
+            return None
+        targets = (
+            tensors(list(arguments(op, args, kwargs).values())) if op.namespace == "c10d" else written(op, args, kwargs)
+        )
+        places = [place for place in map(self.models.place, targets) if place is not None]
+        if not places or self._by_design(places):
+            return None
+        return op, places, [place.tensor._version for place in places]
+
+    def after(self, token: Any, result: Any) -> None:
+        op, places, versions = token
+        for place, version in zip(places, versions, strict=True):
+            self.recorder.emit(
+                trace.Write,
+                op=f"{op.namespace}.{op._opname}",
+                name=place.name,
+                role=place.role,
+                through_data=place.tensor._version == version,
+                grad_mode=torch.is_grad_enabled(),
+                sharded=place.sharded,
+            )
+
+    def _by_design(self, places: list[Place]) -> bool:
+        """torch itself writes there: between the operator and the user's frame lies one of its owners."""
+        owners = _OWNERS + (_BUFFER_OWNERS if all(place.role == "buffer" for place in places) else ())
+        for here in outwards(sys._getframe(3)):
+            path = here.f_code.co_filename
+            if is_user(path):
+                return False
+            if any(owner in path for owner in owners):
+                return True
+        return True
+
+    # ---- p.data = tensor
+
+    def wrapped(self, model: Model) -> None:
+        self._storages = {}
+
+    def before_step(self, optimizer: Any) -> None:
+        self._look()
+
+    def after_step(self, optimizer: Any) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        """Compare each parameter's storage with the last look (FSDP1 exchanges storages by design)."""
+        for model in self.models:
+            if model.wrap == "fsdp1":
+                continue
+            for name, parameter in model.parameters().items():
+                address = pointer(parameter)
+                if self._storages.setdefault((model.number, name), address) != address:
+                    self._storages[model.number, name] = address
+                    self.recorder.emit(trace.Assign, frames=(), name=name)

@@ -1,0 +1,77 @@
+"""Replacing functions of other packages, wherever they have been imported to."""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+
+def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace the attribute `name` of a class or module by `make(original)`.
+
+    Modules of torch that imported the function by name get the replacement too; nothing happens where it is absent.
+    """
+    original = owner.__dict__.get(name, getattr(owner, name, None))
+    if original is None:
+        return
+    plain = original.__func__ if isinstance(original, staticmethod | classmethod) else original
+    replacement = functools.wraps(plain)(make(plain))
+    setattr(
+        owner, name, type(original)(replacement) if isinstance(original, staticmethod | classmethod) else replacement
+    )
+    if isinstance(owner, ModuleType):
+        for module in [module for key, module in sys.modules.items() if key.split(".")[0] == "torch" and module]:
+            names = [key for key, value in vars(module).items() if value is original]
+            for key in names:
+                setattr(module, key, replacement)
+
+
+def before(owner: Any, name: str, notice: Callable[..., None]) -> None:
+    """Call `notice` with the arguments of every call of `owner.name` before the call."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            notice(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return replacement
+
+    replace(owner, name, make)
+
+
+def after(owner: Any, name: str, notice: Callable[..., None]) -> None:
+    """Call `notice(result, *args, **kwargs)` after every call of `owner.name` that returned."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            notice(result, *args, **kwargs)
+            return result
+
+        return replacement
+
+    replace(owner, name, make)
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Calls `notice` once, right after the module `name` has been imported by anyone."""
+
+    def __init__(self, name: str, notice: Callable[[], None]) -> None:
+        self.name = name
+        self.notice = notice
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            after(spec.loader, "exec_module", lambda *_: self.notice())
+        return spec

@@ -1,0 +1,77 @@
+"""One process that says which devices there are and how each model can be built: `... REQUEST.json ANSWER.json`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+def main(request_path: str, answer_path: str) -> int:
+    request = json.loads(pathlib.Path(request_path).read_text(encoding="utf-8"))
+    answer = _answer(request)
+    pathlib.Path(answer_path).write_text(json.dumps(answer), encoding="utf-8")
+    return 0
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        import torch
+    except ImportError as error:
+        return {
+            "error": f"verify needs torch in this Python ({sys.executable}): {error}; pip install 'ddp-lint[verify]'"
+        }
+    if not torch.distributed.is_available():
+        return {"error": f"torch {torch.__version__} of {sys.executable} is built without torch.distributed"}
+    answer = {"torch": torch.__version__, "cuda_devices": torch.cuda.device_count(), "recipes": {}, "skipped": {}}
+    if request["kind"] == "script":
+        answer["recipes"] = {"": {}}
+        return answer
+    return answer | _recipes(request)
+
+
+def _recipes(request: dict[str, Any]) -> dict[str, Any]:
+    from ddp_lint.verify.child.alone import alone
+    from ddp_lint.verify.child.inputs import CannotBuild, find_recipe, load
+
+    recipes, skipped = {}, {}
+    with alone():
+        try:
+            module = load(request["path"], request["root"])
+        except BaseException as error:
+            return {"error": f"{request['path']}: importing it fails: {type(error).__name__}: {error}"}
+        for name in request["models"]:
+            try:
+                with _limit(request["timeout"], name):
+                    recipes[name] = find_recipe(module, name, request["entry"])
+            except CannotBuild as error:
+                skipped[name] = str(error)
+            except (Exception, SystemExit) as error:
+                skipped[name] = f"{request['path']}: {name or request['entry']}: {type(error).__name__}: {error}"
+    return {"recipes": recipes, "skipped": skipped}
+
+
+@contextlib.contextmanager
+def _limit(seconds: float, name: str) -> Iterator[None]:
+    """A model that runs too long on one process cannot be verified."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"{name}: the trial on one process took more than {seconds:.0f} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,86 @@
+"""One rank: `python -m ddp_lint.verify.child.rank SPEC`, started by its supervisor."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import runpy
+import signal
+import sys
+import traceback
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child.session import Session
+from ddp_lint.verify.frames import add_target
+from ddp_lint.verify.spec import Spec
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(spec_path: str) -> int:
+    spec = Spec.load(pathlib.Path(spec_path))
+    _die_with_parent()
+    add_target(spec.path)
+    sys.path.insert(0, spec.root)
+    session = Session(spec)
+    session.start()
+    try:
+        if spec.kind == "script":
+            _run_script(spec, session)
+        else:
+            from ddp_lint.verify.child.loop import train
+
+            train(spec, session)
+        session.finish()
+    except SystemExit as error:
+        return _left(error, session)
+    except BaseException as error:
+        if type(error).__name__ == "EnoughSteps":
+            session.recorder.emit(trace.Note, frames=(), text=f"ended after --steps {spec.steps}")
+            session.finish()
+            return 0
+        _raised(error, session)
+        return 1
+    return 0
+
+
+def _run_script(spec: Spec, session: Session) -> None:
+    """The user's script as `python SCRIPT ARGUMENTS` would run it."""
+    sys.argv = [spec.path, *spec.arguments]
+    session.watch_lines()
+    runpy.run_path(spec.path, run_name="__main__")
+
+
+def _left(error: SystemExit, session: Session) -> int:
+    """The user's code called sys.exit: the end when it says success and nothing had failed."""
+    status = session.exits.left(error)
+    if status == 0 and error.__context__ is None:
+        session.finish()
+        return 0
+    session.lines.flush()
+    if status:
+        print(error.code if isinstance(error.code, str) else "", file=sys.stderr)
+        session.watchdog.die()
+    session.close()
+    return status
+
+
+def _raised(error: BaseException, session: Session) -> None:
+    session.exits.raised(error, "main")
+    traceback.print_exception(type(error), error, error.__traceback__)
+    session.lines.flush()
+    session.watchdog.die()
+    session.close()
+
+
+def _die_with_parent() -> None:
+    """Linux: end with the supervisor, also when that is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == 1:
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

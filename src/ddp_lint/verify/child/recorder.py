@@ -1,0 +1,108 @@
+"""What every observer writes through: it knows where the rank is (phase, step, module) and stamps events with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.frames import user_frames
+from ddp_lint.verify.spec import Marks, Spec
+
+
+class Recorder:
+    """The trace of this rank and its position in the training.
+
+    `ticks` grows with everything that moves; `quiet` is above 0 while the observers or the reference run, so that
+    they do not observe themselves. In a forked child (a DataLoader's worker) the recorder is dead.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.marks = Marks(pathlib.Path(spec.directory))
+        self.writer = trace.Writer(pathlib.Path(spec.directory) / f"rank{self.rank}.jsonl")
+        self.phase = trace.SCRIPT_PHASE if spec.kind == "script" else "build"
+        self.step = 0
+        self.ticks = 0
+        self.quiet = 0
+        self.backward_frames: tuple[trace.Frame, ...] = ()
+        #: Parameters that have no gradient in the single-process reference either.
+        self.reference_without_gradient: tuple[str, ...] = ()
+        self._local = threading.local()
+        os.register_at_fork(after_in_child=self._die)
+
+    @property
+    def local_ranks(self) -> range:
+        """The ranks of this machine."""
+        size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return range(self.rank - self.local_rank, self.rank - self.local_rank + size)
+
+    @property
+    def modules(self) -> list[str]:
+        """The names of the modules whose forward runs on this thread, the innermost last."""
+        if not hasattr(self._local, "modules"):
+            self._local.modules = []
+        stack: list[str] = self._local.modules
+        return stack
+
+    @property
+    def active(self) -> bool:
+        return not self.quiet
+
+    @contextlib.contextmanager
+    def quieted(self) -> Iterator[None]:
+        """Nothing inside is observed."""
+        self.quiet += 1
+        try:
+            yield
+        finally:
+            self.quiet -= 1
+
+    def enter(self, phase: str) -> None:
+        """The phase changes."""
+        if phase != self.phase:
+            self.phase = phase
+            self.emit(trace.Phase, frames=())
+
+    def emit(self, cls: type[trace.Event], *, frames: tuple[trace.Frame, ...] | None = None, **fields: Any) -> int:
+        """Write an event; its number. `frames` are looked up on the stack unless given."""
+        self.ticks += 1
+        attributed = False
+        if frames is None:
+            frames, attributed = self.frames(sys._getframe(1))
+        thread = threading.current_thread()
+        fields.setdefault("module", self.modules[-1] if self.modules else "")
+        return self.writer.write(
+            cls(
+                thread="main" if thread is threading.main_thread() else thread.name,
+                phase=self.phase,
+                step=self.step,
+                frames=frames,
+                attributed=attributed,
+                **fields,
+            )
+        )
+
+    def frames(self, frame: FrameType | None) -> tuple[tuple[trace.Frame, ...], bool]:
+        """The user's frames; those of the latest backward (True) on an autograd thread, which has none."""
+        found = user_frames(frame)
+        if not found and self.phase == "backward":
+            return self.backward_frames, True
+        return found, False
+
+    def here(self) -> tuple[trace.Frame, ...]:
+        """The user's frames of the caller."""
+        return self.frames(sys._getframe(1))[0]
+
+    def _die(self) -> None:
+        self.quiet = 1 << 30
+        self.writer = trace.Writer(pathlib.Path(os.devnull))

@@ -1,0 +1,148 @@
+"""All observers of one rank, from the first line of the process to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import IO, Any
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.observers.environment import EnvironmentWrites
+from ddp_lint.verify.child.observers.exits import Exits
+from ddp_lint.verify.child.observers.lines import Lines
+from ddp_lint.verify.child.observers.watchdog import Watchdog
+from ddp_lint.verify.child.recorder import Recorder
+from ddp_lint.verify.spec import Spec
+
+
+class Session:
+    """Observers that need torch are made right after the first import of torch, whoever imports it: a script that sets
+    environment variables before it imports torch shall have the effect that it has without us."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.recorder = Recorder(spec)
+        self.began = time.monotonic()
+        self._faults: IO[str] = self.recorder.marks.path(self.recorder.rank, "fault").open("w", encoding="utf-8")
+        self.exits = Exits(self.recorder)
+        self.lines = Lines(self.recorder)
+        self.environment = EnvironmentWrites(self.recorder)
+        self.observers: list[Observer] = []
+        self.collectives: Any = None
+        self.breaks: Any = None
+        self.phases: Any = None
+        self.models: Any = None
+        self._mode: Any = None
+        self.watchdog = Watchdog(self.recorder, self._pending, self.lines.flush)
+
+    def start(self) -> None:
+        """Everything that does not need torch."""
+        faulthandler.enable(self._faults, all_threads=True)
+        faulthandler.register(signal.SIGTERM, self._faults, all_threads=True, chain=True)
+        self.exits.before_death = self._before_death  # type: ignore[method-assign]
+        self.exits.install()
+        self.environment.install()
+        self.watchdog.start()
+        if "torch" in sys.modules:
+            self._torch_is_here()
+        else:
+            sys.meta_path.insert(0, patching.AfterImport("torch", self._torch_is_here))
+
+    def watch_lines(self) -> None:
+        """From here on lines count."""
+        self.lines.install()
+
+    def _torch_is_here(self) -> None:
+        import torch
+
+        from ddp_lint.verify.child.dispatch import Dispatch
+        from ddp_lint.verify.child.models import Models
+        from ddp_lint.verify.child.observers.breaks import Breaks
+        from ddp_lint.verify.child.observers.calls import Calls
+        from ddp_lint.verify.child.observers.collectives import Collectives
+        from ddp_lint.verify.child.observers.hashes import Hashes
+        from ddp_lint.verify.child.observers.phases import Phases
+        from ddp_lint.verify.child.observers.races import Races
+        from ddp_lint.verify.child.observers.samples import Samples
+        from ddp_lint.verify.child.observers.skew import Skew
+        from ddp_lint.verify.child.observers.storage import Storages
+        from ddp_lint.verify.child.observers.syncs import Syncs
+        from ddp_lint.verify.child.observers.writes import Writes
+
+        recorder = self.recorder
+        models = Models()
+        self.environment._models = models
+        self.collectives = Collectives(recorder, models)
+        self.breaks = Breaks(recorder, models)
+        skew = Skew(recorder, models)
+        kinds = (Writes, Storages, Hashes, Syncs, Calls, Samples)
+        self.observers = [
+            self.collectives,
+            Races(recorder, models, self.collectives),
+            *(kind(recorder, models) for kind in kinds),
+            self.breaks,
+            skew,
+        ]
+        self.phases = Phases(recorder, models, list(self.observers))
+        self.observers.insert(0, self.phases)
+        for observer in self.observers:
+            observer.install()
+        self.models = models
+        self._mode = Dispatch(recorder, self.observers)
+        self._mode.__enter__()
+        recorder.emit(
+            trace.Start,
+            frames=(),
+            rank=recorder.rank,
+            world=recorder.world,
+            pid=recorder.writer.pid,
+            wrap=self.spec.wrap,
+            model=self.spec.name,
+            python=sys.version.split()[0],
+            torch=torch.__version__,
+            device=self.spec.device,
+            backend="nccl" if self.spec.device == "cuda" else "gloo",
+            stimuli=skew.words(),
+        )
+        recorder.marks.set(recorder.rank, "ready")
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Operators run as if nobody watched."""
+        with self.recorder.quieted():
+            self._mode.__exit__(None, None, None)
+            try:
+                yield
+            finally:
+                self._mode.__enter__()
+
+    def _pending(self) -> tuple[int, ...]:
+        return self.collectives.pending() if self.collectives is not None else ()
+
+    def _before_death(self) -> None:
+        self.lines.flush()
+        self.recorder.marks.set(self.recorder.rank, "over")
+
+    def finish(self) -> None:
+        """The rank came to its end: the last events and the completion marker."""
+        recorder = self.recorder
+        with recorder.quieted():
+            for observer in (*self.observers, self.environment, self.lines):
+                observer.finish()
+        recorder.emit(trace.End, frames=(), seconds=time.monotonic() - self.began)
+        recorder.marks.set(recorder.rank, "over")
+        self.close()
+
+    def close(self) -> None:
+        """Nothing is observed from here on."""
+        self.recorder.quiet += 1
+        self.watchdog.stop()
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+            self._mode = None

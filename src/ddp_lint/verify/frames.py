@@ -1,0 +1,88 @@
+"""Which frames of a stack are the user's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import site
+import sysconfig
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+
+from ddp_lint.verify.trace import Frame
+
+_LIMIT = 12
+_SCHEMES = ("stdlib", "platstdlib", "purelib", "platlib")
+_LIBRARIES = tuple(
+    sorted(
+        {
+            os.path.realpath(path) + os.sep
+            for path in (
+                *(sysconfig.get_paths()[name] for name in _SCHEMES),
+                *site.getsitepackages(),
+                site.getusersitepackages(),
+                str(pathlib.Path(__file__).parents[1]),
+            )
+        }
+    )
+)
+#: Files that are the user's wherever they lie: the target itself.
+_targets: set[str] = set()
+
+
+def add_target(path: str) -> None:
+    """`path` is the user's even when it lies in a library folder."""
+    _targets.add(path)
+    is_user.cache_clear()
+
+
+@functools.cache
+def is_user(path: str) -> bool:
+    """The file is no library, no part of Python or of ddp-lint, and no code without a file."""
+    if path.startswith("<"):
+        return False
+    real = os.path.realpath(path)
+    return path in _targets or real in _targets or not real.startswith(_LIBRARIES)
+
+
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame and its callers, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def as_frame(frame: FrameType) -> Frame:
+    code = frame.f_code
+    return Frame(absolute(code.co_filename), frame.f_lineno, code.co_name)
+
+
+@functools.cache
+def absolute(path: str) -> str:
+    return path if path.startswith("<") else os.path.abspath(path)  # noqa: PTH100 (resolving would follow links)
+
+
+def user_frames(frame: FrameType | None) -> tuple[Frame, ...]:
+    """The user's frames among `frame` and its callers, innermost first."""
+    found = []
+    for here in outwards(frame):
+        if is_user(here.f_code.co_filename):
+            found.append(as_frame(here))
+            if len(found) == _LIMIT:
+                break
+    return tuple(found)
+
+
+def traceback_frames(trace: TracebackType | None) -> tuple[list[Frame], str]:
+    """The user's frames of a traceback, innermost first, and its innermost frame of all as "path:line function"."""
+    found: list[Frame] = []
+    inner = ""
+    while trace is not None:
+        here = trace.tb_frame.f_code
+        frame = Frame(absolute(here.co_filename), trace.tb_lineno, here.co_name)
+        inner = f"{frame.path}:{frame.line} {frame.function}"
+        if is_user(here.co_filename):
+            found.insert(0, frame)
+        trace = trace.tb_next
+    return found[:_LIMIT], inner
