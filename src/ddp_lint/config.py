@@ -218,18 +218,6 @@ class Table:
 EMPTY = Table(None, {})
 
 
-@functools.cache
-def table_for(folder: pathlib.Path) -> Table:
-    """The table of the nearest configuration file at or above `folder` (absolute)."""
-    for name in FILES:
-        file = folder / name
-        if file.is_file():
-            table = read_table(file)
-            if table is not None:
-                return table
-    return EMPTY if folder.parent == folder else table_for(folder.parent)
-
-
 def read_table(file: pathlib.Path) -> Table | None:
     """The checked table of one file; None for a pyproject.toml without one. Raises ConfigError."""
     try:
@@ -397,8 +385,9 @@ class Configuration:
         for selector in (*(overrides.select or ()), *overrides.extend_select, *overrides.ignore):
             codes_of(selector)
         if overrides.config is not None:
-            self._table(overrides.config)
+            self._table(overrides.config.parent)
         self._settings: dict[tuple[pathlib.Path | None, pathlib.Path], Settings] = {}
+        self._tables: dict[pathlib.Path, Table] = {}
 
     def of(self, folder: pathlib.Path) -> Settings:
         """The settings for files in `folder` (absolute). Raises ConfigError."""
@@ -411,14 +400,23 @@ class Configuration:
         return self._settings[key]
 
     def _table(self, folder: pathlib.Path) -> Table:
+        """The table that holds for files in `folder`."""
         if self._overrides.isolated:
             return EMPTY
         if self._overrides.config is None:
-            return table_for(folder)
+            return self._nearest(folder)
         table = read_table(self._overrides.config.resolve())
         if table is None:
             raise ConfigError("there is no [tool.ddp-lint] table in it", str(self._overrides.config))
         return table
+
+    def _nearest(self, folder: pathlib.Path) -> Table:
+        if folder not in self._tables:
+            here = (read_table(folder / name) for name in FILES if (folder / name).is_file())
+            above = EMPTY if folder.parent == folder else None
+            table = next((found for found in here if found), above)
+            self._tables[folder] = table or self._nearest(folder.parent)
+        return self._tables[folder]
 
 
 def _settings(table: Table, root: pathlib.Path, over: Overrides) -> Settings:

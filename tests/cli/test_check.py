@@ -53,9 +53,9 @@ def test_a_file_that_is_no_python_text_is_2(check: Check, project: pathlib.Path,
 
 
 def test_a_file_that_does_not_parse_is_a_finding(check: Check, project: pathlib.Path) -> None:
-    (project / "a.py").write_text("def f(:\n")
+    (project / "a.py").write_text(HAZARD + "def f(:\n")
     (project / "b.py").write_text(UNUSED)
-    result = check("--output-format", "json", "--select", "DDP002")
+    result = check("--output-format", "json", "--select", "DDP601,DDP002")
     assert result.exit_code == 1
     assert [code for _, code, _ in found(result)] == ["DDP000", "DDP002"]
     assert [code for _, code, _ in found(check("--output-format", "json", "--ignore", "DDP000"))] == ["DDP002"]

@@ -41,7 +41,7 @@ def test_the_same_findings_as_check(check: Check, project: pathlib.Path) -> None
     assert silenced != HAZARD
     (project / "a.py").write_text(HAZARD + UNUSED)
     (project / "b.py").write_text("# -*- coding: utf-8 -*-\n\f\n" + silenced)
-    (project / "c.py").write_text(HAZARD.replace("model.module(x)", "model.module(x)  # ddp-lint: ignore[DDP601]\\\n "))
+    (project / "c.py").write_text(HAZARD.replace("mean()", "mean()  # ddp-lint: ignore[DDP601]"))
     expected = of_check(check)
     assert [(path, code) for path, _, _, code, _ in expected] == [("a.py", "DDP601"), ("a.py", "DDP002")]
     assert rows(flake8("a.py", "b.py", "c.py")) == expected
