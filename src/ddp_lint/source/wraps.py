@@ -88,6 +88,10 @@ class Wraps:
         same = self._module.function_of(wrap.call) is self._module.function_of(at)
         return same and self._order[at] < self._order[wrap.call] and not self.exclusive(at, wrap.call)
 
+    def follows(self, later: cst.CSTNode, earlier: cst.CSTNode) -> bool:
+        """Whether `later` stands behind `earlier` in the source."""
+        return self._order[later] > self._order[earlier]
+
     def exclusive(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
         """Whether the two stand in different arms of one `if`, so that no run reaches both."""
         arms = {a: self._arm(a, first) for a in self._module.ancestors(first) if isinstance(a, cst.If)}

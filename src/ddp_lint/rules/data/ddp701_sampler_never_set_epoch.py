@@ -90,8 +90,11 @@ class SamplerNeverSetEpoch(Rule):
     def start(self) -> None:
         self._samplers: list[cst.Call] = []
         self._loops: list[cst.For] = []
+        self._restarts: list[cst.Call] = []  # `iter(loader)`, where a pass begins
 
     def visit_Call(self, node: cst.Call) -> None:
+        if dotted(node.func) == "iter" and node.args and "loader" in dotted(node.args[0].value):
+            self._restarts.append(node)
         if is_sampler(self.module, node) and not is_off(argument(node, 3, "shuffle")):
             target = assigned_name(self.module, self._whole(node))
             dataset = self.module.code(node.args[0].value) if node.args else ""
@@ -114,10 +117,17 @@ class SamplerNeverSetEpoch(Rule):
                 sampler,
                 "shuffles by its epoch, which nobody ever sets: rank 0 and rank 1 see their samples in the same order "
                 "in every epoch",
-                labels=[(loop.iter, "each of these epochs repeats the first")] if loop is not None else [],
+                labels=self._passes(loop),
                 help="call sampler.set_epoch(epoch) at the top of the epoch loop",
                 fix=self._fix(sampler, loop),
             )
+
+    def _passes(self, loop: cst.For | None) -> list[tuple[cst.CSTNode, str]]:
+        """Where the passes are made that all look alike."""
+        labels: list[tuple[cst.CSTNode, str]] = [(call, "a pass begins here") for call in self._restarts[:2]]
+        if loop is not None:
+            labels.append((loop.iter, "each of these epochs repeats the first"))
+        return labels
 
     def _whole(self, node: cst.CSTNode) -> cst.CSTNode:
         """The expression that is assigned, through `... if distributed else None`."""

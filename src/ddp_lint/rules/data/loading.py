@@ -17,8 +17,17 @@ LOADER = "torch.utils.data.DataLoader"
 
 
 def is_sampler(module: Module, call: cst.Call) -> bool:
-    """Whether a call builds a DistributedSampler itself (subclasses may have an order of their own)."""
-    return module.qualified(call.func) == SAMPLER
+    """Whether a call builds a DistributedSampler itself (subclasses may have an order of their own).
+
+    Also through a name: ``make = RandomSampler if local_rank == -1 else DistributedSampler``.
+    """
+    if module.qualified(call.func) == SAMPLER:
+        return True
+    if not isinstance(call.func, cst.Name):
+        return False
+    values = module.assignments(call.func)
+    options = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
+    return any(module.qualified(option) == SAMPLER for option in options)
 
 
 def is_off(value: cst.BaseExpression | None) -> bool:

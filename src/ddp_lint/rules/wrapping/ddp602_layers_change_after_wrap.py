@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap
 
 _DTYPES = ("float16", "half", "bfloat16", "float64", "double")
@@ -82,7 +83,7 @@ class LayersChangeAfterWrap(Rule):
     ## When it is silent
 
     Changes before the wrap; `.to(device)` and `.float()`, which usually change nothing; casts under FSDP (measured
-    harmless); models whose wrap is not seen in the function or the constructor of the class.
+    harmless); changes after the last `backward()`, as for evaluation; models whose wrap is not seen in the function or the constructor of the class.
 
     ## How to confirm
 
@@ -138,7 +139,16 @@ class LayersChangeAfterWrap(Rule):
         names = [self.module.qualified(arg.value) for arg in node.args]
         return method == "to" and any(name.rpartition(".")[2] in _DTYPES for name in names)
 
+    def _trains_afterwards(self, node: cst.CSTNode) -> bool:
+        """Whether a backward can follow: in this function one does, or none stands in it at all."""
+        scope = self.module.function_of(node) or self.module.tree
+        calls = [n for n in descendants(scope) if isinstance(n, cst.Call)]
+        backwards = [c for c in calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]
+        return not backwards or any(self.module.wraps.follows(c, node) for c in backwards)
+
     def _report(self, node: cst.CSTNode, wrap: Wrap, what: str) -> None:
+        if not self._trains_afterwards(node):
+            return
         self.report(
             node,
             f"{what} after `{wrap.outer}` was wrapped: the wrapper has no hook for it, rank 0 and rank 1 train it on "
