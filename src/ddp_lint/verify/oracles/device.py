@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ddp_lint.verify.explain import undecided
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.results import Evidence
 from ddp_lint.verify.trace import Call
 
-_WATCHED = ("torch.load", "share_memory_", "set_device", "DataLoader", "foreign_memory")
+_WATCHED = ("torch.load", "share_memory_", "set_device")
 
 
 def testify(case: Case) -> Opinion:
@@ -31,14 +30,11 @@ def testify(case: Case) -> Opinion:
 
 
 def _wrong(rank: int, event: Call) -> Iterator[str]:
-    facts: Mapping[str, Any] = event.arguments
-    own = f"cuda:{facts.get('own', rank)}"
+    own = f"cuda:{rank}"
     if event.name == "torch.load":
-        foreign = sorted({at for at in facts.get("landed", ()) if at.startswith("cuda") and at != own})
+        foreign = sorted({at for at in event.arguments.get("devices", ()) if at.startswith("cuda") and at != own})
         if foreign:
             yield f"torch.load put tensors on {', '.join(foreign)}; this rank's device is {own}"
-    if event.name == "foreign_memory":
-        yield f"this rank holds memory on {facts.get('device')}; its own device is {own}"
 
 
 def _collisions(case: Case) -> Iterator[Evidence]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.results import Evidence
-from ddp_lint.verify.trace import Exit, Raised
+from ddp_lint.verify.trace import Call, Exit, Raised
 
 
 def testify(case: Case) -> Opinion:
-    fired = [*_exits(case), *_swallowed(case), *_in_threads(case)]
+    fired = [*_exits(case), *_swallowed(case), *_in_threads(case), *_children(case)]
     if fired:
         return Opinion(tuple(fired))
     said = [f"{event.how}({event.status})" for _, event, _ in case.hits(Exit)]
@@ -32,7 +32,8 @@ def _swallowed(case: Case) -> Iterator[Evidence]:
         if not case.counts.get(outcome.rank) or outcome.exit != 0:
             continue
         for event in outcome.trace.of(Raised):
-            same_place = event.site is not None and any(f.function == case.situation.function for f in event.frames)
+            function = case.situation.function or "<module>"
+            same_place = any(frame.function == function for frame in event.frames)
             if event.where == "caught" and same_place:
                 text = f"{event.type}: {event.message} is swallowed here, and the rank exits with status 0"
                 yield case.evidence("exit", text, rank=outcome.rank)
@@ -46,3 +47,16 @@ def _in_threads(case: Case) -> Iterator[Evidence]:
             if event.where == "thread" and frame and outcome.exit == 0:
                 text = f"{event.type} ended a thread, and the rank exits with status 0"
                 yield case.evidence("exit", text, rank=outcome.rank, frame=frame)
+
+
+def _children(case: Case) -> Iterator[Evidence]:
+    """A process that this rank started failed, and the rank exits with status 0 all the same."""
+    for outcome in case.run.ranks:
+        if outcome.exit != 0 or not case.counts.get(outcome.rank):
+            continue
+        for event in outcome.trace.of(Call):
+            status = event.arguments.get("status") if event.name == "process_exit" else 0
+            if status:
+                text = f"a child process ended with status {status}, and the rank exits with status 0"
+                yield case.evidence("exit", text, rank=outcome.rank, frame=case.hit(event) or event.site)
+                return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_lint.verify.oracles import Case, Opinion
-from ddp_lint.verify.trace import Call, GraphBreak
+from ddp_lint.verify.trace import Call, GraphBreak, Note
 
 
 def testify(case: Case) -> Opinion:
@@ -12,15 +12,11 @@ def testify(case: Case) -> Opinion:
         rank, event, frame = hits[0]
         text = f"TorchDynamo breaks the graph here: {' '.join(event.reason.split())[:300]}"
         return Opinion((case.evidence("graph_break", text, rank=rank, frame=frame),))
-    for trace in case.traces:
-        for call in trace.of(Call):
-            if call.name == "explain":
-                error = call.arguments.get("error")
-                if error:
-                    return Opinion(blind=f"TorchDynamo could not explain the model: {error}")
-                graphs = call.arguments.get("graphs", 1)
-                return Opinion(silent=f"TorchDynamo compiled the model in {graphs} graphs, none parted here")
-    compiled = any(call.name == "compile" for trace in case.traces for call in trace.of(Call))
-    if compiled:
+    if case.run.wrap != "script":
+        failed = next((n.text for trace in case.traces for n in trace.of(Note) if "explain failed" in n.text), "")
+        return (
+            Opinion(blind=failed) if failed else Opinion(silent="TorchDynamo compiles the model without a break here")
+        )
+    if any(call.name == "compile" for trace in case.traces for call in trace.of(Call)):
         return Opinion(silent="TorchDynamo compiled without a break here")
     return Opinion(blind="nothing was compiled in this run")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.results import Evidence
-from ddp_lint.verify.trace import Frame, Race, Sync, Value
+from ddp_lint.verify.trace import Collective, Frame, Race, Sync, Value
 
 _RELATIVE = 1e-4
 
@@ -25,7 +25,7 @@ def testify(case: Case) -> Opinion:
 
 def _races(case: Case) -> Iterator[Evidence]:
     """The order of events proves the race; that this time the value was complete already would not disprove it."""
-    hits = list(case.hits(Race))
+    hits = list(_hits(case))
     waits = {(rank, event.of): event for rank, event, _ in hits if event.waited}
     for rank, event, frame in hits:
         if event.waited:
@@ -38,6 +38,16 @@ def _races(case: Case) -> Iterator[Evidence]:
         else:
             text = f"{event.op} read a tensor before the wait() of the collective that fills it"
         yield case.evidence("value", text, rank=rank, frame=frame)
+
+
+def _hits(case: Case) -> Iterator[tuple[int, Race, Frame]]:
+    """Races at the finding's lines, or of a collective that was started there."""
+    for trace in case.traces:
+        started = {event.n for event in trace.of(Collective) if case.hit(event)}
+        for race in trace.of(Race):
+            frame = case.hit(race) or (race.site if race.of in started else None)
+            if frame is not None:
+                yield trace.rank, race, frame
 
 
 def _disagreements(case: Case) -> Iterator[Evidence]:

@@ -1,0 +1,287 @@
+"""From a finding and hand-written traces to a verdict: one test for each way to come to one."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+
+import pytest
+
+from ddp_lint.findings import Confidence, Finding, Label, Span
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.registry import all_rules
+from ddp_lint.verify.discovery import discover
+from ddp_lint.verify.results import Examined, Judged, Verdict
+from ddp_lint.verify.situation import Situation, situation
+from ddp_lint.verify.trace import (
+    Event,
+    Exit,
+    Frame,
+    GraphBreak,
+    Hashes,
+    Lines,
+    NoGrad,
+    Race,
+    Raised,
+    Reference,
+    Storage,
+    Sync,
+    Write,
+)  # fmt: skip
+from ddp_lint.verify.verdicts import judge, wanted_stimuli
+
+from .traces import call, run
+
+SOURCE = """\
+import torch.distributed as dist
+
+
+def train(model, batch, rank):
+    loss = model(batch)
+    if loss > 3:
+        dist.all_reduce(loss)
+    model.head = build()
+    dist.barrier()
+"""
+ALL_REDUCE, HEAD, BARRIER, TEST = 7, 8, 9, 6
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SOURCE)
+    return str((tmp_path / "train.py").resolve())
+
+
+def rule_with(*oracles: str, needs_cuda: bool = False) -> str:
+    """The code of some shipped rule that has exactly these oracles' first one, so that tests follow the real registry."""
+    for code, rule in all_rules().items():
+        if rule.needs_cuda == needs_cuda and set(oracles) <= set(rule.oracles):
+            return code
+    pytest.skip(f"no rule with the oracles {oracles}")
+
+
+def at(code: str, line: int, *labels: int) -> Situation:
+    text = SOURCE.splitlines()[line - 1]
+    span = Span("train.py", line, len(text) - len(text.lstrip()) + 1, line, len(text) + 1)
+    marks = tuple(Label(Span("train.py", label, 1, label, 2), "here") for label in labels)
+    return situation(Finding(code, "slug", "message", span, Confidence.HIGH, labels=marks), SOURCE.splitlines())
+
+
+def lines(path: str, counts: Mapping[int, int], guard: tuple[int, int] | None = None) -> Lines:
+    guards = {path: {TEST: guard}} if guard else {}
+    return Lines(counts={path: {5: 3, TEST: 3, **counts}}, guards=guards, values={path: {TEST: {"loss": "0.5"}}})
+
+
+def verdict(situation: Situation, *runs: Examined) -> Judged:
+    (judged,) = judge([situation], runs)
+    return judged
+
+
+def frames(path: str, line: int) -> tuple[Frame, ...]:
+    return (Frame(path, line, "train"),)
+
+
+# ---- confirmed
+
+
+def test_a_collective_that_one_rank_does_not_call_confirms(path: str) -> None:
+    code = rule_with("sequence")
+    zero = [lines(path, {ALL_REDUCE: 1}, (1, 2)), call(ALL_REDUCE, path=path), call(BARRIER, "barrier", path=path)]
+    one = [lines(path, {}, (0, 3)), call(BARRIER, "barrier", path=path)]
+    examined = run(zero, one, outcome="hang", how=["stalled", "stalled"])
+    judged = verdict(at(code, ALL_REDUCE, TEST), examined)
+    assert judged.verdict is Verdict.CONFIRMED
+    assert "rank 0 calls all_reduce [4]" in judged.reason and "rank 1 calls barrier" in judged.reason
+    assert (judged.evidence[0].path, judged.evidence[0].line, judged.evidence[0].rank) == ("train.py", ALL_REDUCE, 0)
+    assert discover([examined], [judged]) == []
+
+
+def test_gradients_that_differ_confirm_what_names_them(path: str) -> None:
+    code = rule_with("gradient")
+
+    def rank(digest: str) -> list[Event]:
+        return [
+            Hashes(what="gradients", when="before_step", wrap="ddp", digests={"fc.weight": "0", "head.weight": digest}),
+            lines(path, {HEAD: 1}),
+        ]  # fmt: skip
+
+    judged = verdict(at(code, HEAD), run(rank("a"), rank("b")))
+    assert judged.verdict is Verdict.CONFIRMED
+    assert "gradients differ between rank 0 and rank 1 before optimizer step 1: head.weight" in judged.reason
+
+
+@pytest.mark.parametrize(
+    ("oracle", "event"),
+    [
+        ("exception", Raised(type="RuntimeError", message="boom", where="main")),
+        ("exit", Exit(how="os._exit", status=0, pending="ValueError")),
+        ("graph_break", GraphBreak(reason="Unsupported Tensor.item()")),
+        ("sync", Sync(cause="item", value=1.0)),
+        ("value", Race(access="read", op="aten.add", before=1.0)),
+    ],
+)
+def test_an_event_at_the_findings_line_confirms(path: str, oracle: str, event: Event) -> None:
+    code = rule_with(oracle)
+    here = dataclasses.replace(event, frames=frames(path, HEAD))
+    elsewhere = dataclasses.replace(event, frames=frames(path, BARRIER))
+    count = lines(path, {HEAD: 1, BARRIER: 1})
+    assert verdict(at(code, HEAD), run([count, here], [count])).verdict is Verdict.CONFIRMED
+    other = verdict(at(code, HEAD), run([count, elsewhere], [count]))
+    assert other.verdict is not Verdict.CONFIRMED
+
+
+def test_a_write_confirms_by_what_became_of_it(path: str) -> None:
+    code = rule_with("write")
+    write = Write(op="aten.mul_", name="head.weight", phase="forward", through_data=True, frames=frames(path, HEAD))
+    count = lines(path, {HEAD: 3})
+    assert verdict(at(code, HEAD), run([write, count], [write, count])).verdict is Verdict.REFUTED
+    lost = verdict(at(code, HEAD), run([write, count], [write, count], wrap="fsdp2"))
+    assert lost.verdict is Verdict.CONFIRMED and "frees after it" in lost.reason
+    used = dataclasses.replace(write, after_use=True)
+    assert verdict(at(code, HEAD), run([used, count], [used, count])).verdict is Verdict.CONFIRMED
+    far = Reference(parameters={"head.weight": 0.1}, scale={"head.weight": 0.5})
+    assert verdict(at(code, HEAD), run([write, count, far], [write, count, far])).verdict is Verdict.CONFIRMED
+
+
+def test_confirmed_in_one_wrap_is_confirmed_and_the_evidence_says_which(path: str) -> None:
+    code = rule_with("write")
+    write = Write(op="aten.mul_", name="head.weight", phase="forward", through_data=True, frames=frames(path, HEAD))
+    rank = [write, lines(path, {HEAD: 3})]
+    judged = verdict(at(code, HEAD), run(rank, rank, wrap="ddp"), run(rank, rank, wrap="fsdp2"))
+    assert judged.verdict is Verdict.CONFIRMED
+    assert judged.reason.startswith("under fsdp2: ")
+    assert {evidence.wrap for evidence in judged.evidence} == {"fsdp2"}
+
+
+# ---- refuted, not reached, inconclusive
+
+
+def test_refuted_says_how_often_the_line_ran_and_which_oracle_stayed_silent(path: str) -> None:
+    code = rule_with("sequence")
+    zero = [lines(path, {ALL_REDUCE: 2}, (2, 1)), call(ALL_REDUCE, path=path)]
+    judged = verdict(at(code, ALL_REDUCE, TEST), run(zero, zero))
+    assert judged.verdict is Verdict.REFUTED
+    assert "ran twice on each of 2 ranks" in judged.reason and "line up" in judged.reason
+    assert any(e.kind == "guard" and "true 2 times and false 1 times" in e.message for e in judged.evidence)
+
+
+def test_a_line_that_no_rank_ran_is_not_reached_and_its_condition_is_named(path: str) -> None:
+    rank = [lines(path, {}, (0, 3))]
+    situation = at(rule_with("sequence"), ALL_REDUCE, TEST)
+    judged = verdict(situation, run(rank, rank))
+    assert judged.verdict is Verdict.NOT_REACHED
+    assert "`loss > 3` (line 6) was false all 6 times (loss = 0.5)" in judged.reason
+    assert wanted_stimuli([situation], [run(rank, rank)])
+
+
+def test_a_function_that_nobody_calls_is_not_reached(path: str) -> None:
+    nothing = [Lines(counts={path: {4: 1}})]
+    judged = verdict(at(rule_with("sequence"), BARRIER), run(nothing, nothing))
+    assert (judged.verdict, "no rank called `train`" in judged.reason) == (Verdict.NOT_REACHED, True)
+
+
+def test_a_condition_with_one_value_refutes_nothing_until_a_stimulus_shows_the_other(path: str) -> None:
+    situation = at(rule_with("sequence"), ALL_REDUCE, TEST)
+    always = [lines(path, {ALL_REDUCE: 3}, (3, 0)), call(ALL_REDUCE, path=path)]
+    plain = run(always, always)
+    judged = verdict(situation, plain)
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "`loss > 3` was true all 6 times, on every rank" in judged.reason
+    both = [lines(path, {ALL_REDUCE: 2}, (2, 1)), call(ALL_REDUCE, path=path)]
+    assert verdict(situation, plain, run(both, both, stimuli=("seeds",))).verdict is Verdict.REFUTED
+    parted = run(always, [lines(path, {}, (0, 3))], stimuli=("seeds",), outcome="hang", how=["stalled", "completed"])
+    judged = verdict(situation, plain, parted)
+    assert judged.verdict is Verdict.CONFIRMED
+    assert "another random seed" in judged.reason
+    assert wanted_stimuli([situation], [plain]) == [("seeds", "nan"), ("short",)]
+
+
+def test_a_run_that_ends_early_refutes_nothing(path: str) -> None:
+    rank = [lines(path, {HEAD: 1})]
+    broken = run(rank, rank, outcome="exception", how=["exception", "stopped"], message="rank 0 ValueError")
+    judged = verdict(at(rule_with("write"), HEAD), broken)
+    assert judged.verdict is Verdict.INCONCLUSIVE and "rank 0 ValueError" in judged.reason
+
+
+def test_what_needs_cuda_is_inconclusive_on_cpu(path: str) -> None:
+    rank = [lines(path, {HEAD: 1})]
+    judged = verdict(at(rule_with(needs_cuda=True), HEAD), run(rank, rank))
+    assert judged.verdict is Verdict.INCONCLUSIVE and "--device cuda" in judged.reason
+
+
+def test_parameters_that_share_memory_are_undecided_on_cpu_and_confirmed_on_cuda(path: str) -> None:
+    code = rule_with("identity")
+    rule = all_rules()[code]
+    rank = [lines(path, {HEAD: 1}), Storage(when="before_wrap", overlaps=(("head", "body"),))]
+    if set(rule.oracles) == {"identity"}:
+        assert verdict(at(code, HEAD), run(rank, rank)).verdict is Verdict.INCONCLUSIVE
+    assert verdict(at(code, HEAD), run(rank, rank, device="cuda")).verdict is Verdict.CONFIRMED
+
+
+def test_a_stimulus_that_hangs_the_run_by_itself_confirms_nothing(path: str) -> None:
+    situation = at(rule_with("sequence"), ALL_REDUCE, TEST)
+    plain = [lines(path, {ALL_REDUCE: 2}, (2, 1)), call(ALL_REDUCE, path=path)]
+    short = run(
+        [*plain, call(BARRIER, "barrier", path=path)],
+        plain,
+        stimuli=("short",),
+        outcome="hang",
+        how=["stalled", "completed"],
+    )
+    assert verdict(situation, run(plain, plain), short).verdict is Verdict.REFUTED
+    assert discover([short], []) == []
+
+
+def test_damage_that_another_finding_explains_is_not_counted_twice(path: str) -> None:
+    code = rule_with("gradient", "parameter")
+
+    def rank(digest: str) -> list[Event]:
+        return [
+            Hashes(what="gradients", when="before_step", wrap="ddp", digests={"head.weight": digest}),
+            lines(path, {HEAD: 1, BARRIER: 1}),
+        ]  # fmt: skip
+
+    tied, other = judge([at(code, HEAD), at(code, BARRIER)], [run(rank("a"), rank("b"))])
+    assert (tied.verdict, other.verdict) == (Verdict.CONFIRMED, Verdict.INCONCLUSIVE)
+    assert "explains already" in other.reason
+
+
+# ---- discovered
+
+
+def test_damage_without_a_finding_is_discovered_and_explained(path: str) -> None:
+    text = "Expected to have finished reduction in the prior iteration before starting a new one."
+    raised = Raised(type="RuntimeError", message=text, where="main", frames=frames(path, 5))
+    (found,) = discover([run([raised], [], outcome="exception", how=["exception", "stopped"])], [])
+    assert "no gradient in the step before" in found.cause
+    assert (found.evidence[0].path, found.evidence[0].line) == ("train.py", 5)
+
+
+def test_the_peer_of_a_rank_that_died_is_not_to_blame(path: str) -> None:
+    first = Raised(type="ValueError", message="bad batch", where="main", frames=frames(path, 5))
+    second = Raised(type="RuntimeError", message="Connection closed by peer [127.0.0.1]:1", where="main")
+    examined = run([second, call(7)], [first], outcome="exception", how=["exception", "exception"])
+    (found,) = discover([examined], [])
+    assert "rank 1 raised ValueError: bad batch" in found.message
+
+
+def test_silent_damage_is_discovered_once_for_all_wraps(path: str) -> None:
+    far = [Reference(parameters={"a": 0.5}, scale={"a": 1.0}), NoGrad(names=("b",), reference=("b",))]
+    (found,) = discover([run(far, far, wrap="fsdp1"), run(far, far, wrap="fsdp2")], [])
+    assert found.kind == "reference"
+    assert [evidence.wrap for evidence in found.evidence] == ["fsdp1", "fsdp2"]
+
+
+def test_rounding_is_no_damage(path: str) -> None:
+    near = [Reference(parameters={"a": 2e-6, "b": 8e-5}, scale={"a": 0.01, "b": 1.0})]
+    assert discover([run(near, near)], []) == []
+
+
+def test_every_rule_names_oracles_that_exist() -> None:
+    folder = pathlib.Path(__file__).parents[2] / "src/ddp_lint/verify/oracles"
+    known = {file.stem for file in folder.glob("*.py")} - {"__init__", "_across"}
+    unknown = {code: set(rule.oracles) - known for code, rule in all_rules().items() if not set(rule.oracles) <= known}
+    assert not unknown
+    assert all(issubclass(rule, Rule) and rule.oracles for rule in all_rules().values())
