@@ -83,7 +83,8 @@ class LayersChangeAfterWrap(Rule):
     ## When it is silent
 
     Changes before the wrap; `.to(device)` and `.float()`, which usually change nothing; casts under FSDP (measured
-    harmless); changes after the last `backward()`, as for evaluation; models whose wrap is not seen in the function or the constructor of the class.
+    harmless); changes after the last `backward()`, as for evaluation; models whose wrap is not seen in the function
+    or the constructor of the class.
 
     ## How to confirm
 
