@@ -333,7 +333,8 @@ class Evaluator:
 
     def _function_call(self, node: cst.Call, qualified: str, operands: list[Value], state: State) -> Value:
         if operations.is_factory(qualified):
-            return Value(Kind.TENSOR, frozenset({next(self._storages)}), on_host=self._on_host(node))
+            on_host = self._on_host(node)
+            return Value(Kind.TENSOR, frozenset({next(self._storages)}), inputs=not on_host, on_host=on_host)
         if qualified in PARAMETER_MAKERS:
             frozen = any(a.keyword is not None and a.keyword.value == "requires_grad" for a in node.args)
             kind = Kind.BUFFER if frozen else Kind.PARAMETER

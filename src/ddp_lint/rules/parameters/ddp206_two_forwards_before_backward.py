@@ -114,11 +114,10 @@ class TwoForwardsBeforeBackward(Rule):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         open_calls: dict[str, cst.Call] = {}  # DDP models called with a graph that waits for its backward
-        reported: set[str] = set()
         for call in (n for n in descendants(node.body, into_definitions=False) if isinstance(n, cst.Call)):
             name = dotted(call.func)
             if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("backward", "manual_backward"):
-                self._report_pending(open_calls, reported)
+                self._report_pending(open_calls)
                 open_calls.clear()
                 continue
             first = open_calls.get(name)
@@ -131,10 +130,9 @@ class TwoForwardsBeforeBackward(Rule):
     def start(self) -> None:
         self._pending: dict[str, tuple[cst.Call, cst.Call]] = {}
 
-    def _report_pending(self, open_calls: dict[str, cst.Call], reported: set[str]) -> None:
+    def _report_pending(self, open_calls: dict[str, cst.Call]) -> None:
         for name, (first, second) in self._pending.items():
-            if name in open_calls and name not in reported:
-                reported.add(name)
+            if name in open_calls:
                 self.report(
                     second,
                     f"`{name}` runs forward a second time before backward: DDP overwrites its buffers with rank 0's, "

@@ -14,7 +14,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
-from ddp_lint.tensors.contexts import evaluation_only, words_of
+from ddp_lint.tensors.contexts import conditions, evaluation_only, words_of
 from ddp_lint.tensors.operations import writes
 
 _SIGNS = {cst.AddAssign: "+", cst.SubtractAssign: "-", cst.MultiplyAssign: "*", cst.DivideAssign: "/"}
@@ -65,8 +65,13 @@ class InPlaceRule(Rule):
             return
         reached = tensors.reached(node)
         for write in writes_here:
-            if not evaluation_only(self.module, write.node):
+            if not evaluation_only(self.module, write.node) and not self._asked_for(write):
                 self.check(write, node, reached)
+
+    def _asked_for(self, write: Write) -> bool:
+        """Whether the write stands behind a switch of that name: ``if self.inplace:``. Whoever sets it knows."""
+        tests = (test for test, taken in conditions(self.module, write.node) if taken)
+        return any("inplace" in self.module.code(test).replace("_", "").lower() for test in tests)
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         """Look at one write: `reached` says how the module's forward comes to `function`, None when it does not."""

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.compile.host import HostRule, Place
+from ddp_lint.source import dotted
+from ddp_lint.tensors import Value
+
+_READS = {"item", "tolist"}
+_CONVERSIONS = {"float", "int", "bool"}
+_COMPARISONS = {"torch.allclose", "torch.is_nonzero"}
+
+
+def holds_read(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function converts anything: ``x.item()``, ``float(x)``."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute) and node.attr in _READS | {"allclose", "is_nonzero"}:
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CONVERSIONS:
+            return True
+    return False
+
+
+class TensorReadOnHost(HostRule):
+    """A tensor is read into a Python value in forward or in compiled code.
+
+    ## What it does
+
+    Finds `.item()`, `.tolist()`, `float(t)`, `int(t)`, `bool(t)`, `torch.allclose` and `torch.is_nonzero` on tensors
+    that are computed from arguments, parameters or layers: in any function that `torch.compile` reaches, also from
+    another file of the project, and in the training forward of any `nn.Module`.
+
+    ## Why it breaks
+
+    The host has to wait until the GPU has computed the value: every rank stalls in every step, and the slowest rank sets
+    the pace of all. `torch.compile` ends its graph there and starts another: 4 graphs for 3 reads, and DDP's
+    buckets and FSDP's units are cut as well (1 to 4 compiled calls plain and FSDP2, 4 to 6 under DDP). With
+    `fullgraph=True` scalars are captured, so `.item()`, `float` and `int` pass, `bool` and `.tolist()` of floats
+    raise. A rank that takes another branch for the value it read runs other collectives than its peers. Measured on
+    torch 2.11 and 2.13 with the same counts, the waits on CUDA.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            h = self.fc(x)
+            scale = h.abs().max().item()  # <- DDP301
+            return h / scale
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            h = self.fc(x)
+            scale = h.abs().max().detach()
+            return h / scale
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## When it is silent
+
+    Shapes, `len`, `numel()`, tensors made on the host (`torch.arange(n).tolist()`, `torch.rand(1).item()`); behind
+    `torch.compiler.is_compiling()`, under `torch.compiler.disable`, in branches and functions for logging,
+    debugging, evaluation or generation, under `torch.no_grad()`; buffers and attributes that are read as they are,
+    since they may live on the host; loops of training scripts outside of forward. With `capture_scalar_outputs` or
+    `fullgraph=True` the reads that are captured.
+
+    ## How to confirm
+
+    `ddp-lint verify model.py`: `torch._dynamo.explain` names this line as the reason of a break; on CUDA
+    `torch.cuda.set_sync_debug_mode` reports the wait.
+
+    ## Fix safety
+
+    No automatic fix: keep the value as a tensor (`torch.where`, mask arithmetic, `.detach()`), pass sizes in as integers,
+    or read once a step, after backward.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/torch.compiler_faq.html#graph-breaks
+    """
+
+    confidence = Confidence.MEDIUM
+    wants = staticmethod(holds_read)
+    oracles = ("graph_break", "sync")
+
+    def visit_Call(self, node: cst.Call) -> None:
+        read = self._read(node)
+        if read is None:
+            return
+        place = self.place(node)
+        if place is None:
+            return
+        value = self.value(read, place.function)
+        if self._costs(node, value, place):
+            self._report(node, place)
+
+    def _read(self, node: cst.Call) -> cst.BaseExpression | None:
+        """The expression that a call reads on the host; None when the call reads nothing."""
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in _READS and not node.args:
+            return node.func.value
+        if isinstance(node.func, cst.Name) and node.func.value in _CONVERSIONS and len(node.args) == 1:
+            return node.args[0].value
+        if node.args and self.module.qualified(node.func) in _COMPARISONS:
+            return node.args[0].value
+        return None
+
+    def _costs(self, node: cst.Call, value: Value, place: Place) -> bool:
+        surely_read = isinstance(node.func, cst.Attribute) and node.func.attr.value in _READS
+        if not (value.tensor or (surely_read and value.tensorish)):
+            return False
+        if place.compiled is not None and place.compiled.captures_scalars and self._is_captured(node):
+            return False
+        return value.computed or place.compiled is not None
+
+    def _is_captured(self, node: cst.Call) -> bool:
+        name = dotted(node.func) if isinstance(node.func, cst.Name) else ""
+        is_item = isinstance(node.func, cst.Attribute) and node.func.attr.value == "item"
+        return is_item or name in ("float", "int")
+
+    def _report(self, node: cst.Call, place: Place) -> None:
+        self.report(
+            node,
+            f"`{self.module.code(node)}` reads a tensor on the host: {place.outcome}",
+            labels=place.labels,
+            help="keep the value as a tensor (torch.where, mask arithmetic, .detach()), or pass sizes in as integers",
+            confidence=Confidence.HIGH if place.compiled is not None else None,
+        )

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.compile.host import HostRule, Place, truth_values
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.tensors.operations import names
+
+
+def holds_branch_on_value(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a condition of the function computes: ``if x.isnan().any():``; in `forward` also ``if err > tol:``."""
+    for node in ast.walk(function):
+        if isinstance(node, (ast.If, ast.While, ast.IfExp)):
+            for part in ast.walk(node.test):
+                called = part.func if isinstance(part, ast.Call) else None
+                if isinstance(called, ast.Attribute) and called.attr in names("evidence", "reductions"):
+                    return True
+                if isinstance(part, ast.Compare) and function.name == "forward":
+                    return True
+    return False
+
+
+class BranchOnTensor(HostRule):
+    """A branch in forward or in compiled code depends on the value of a tensor.
+
+    ## What it does
+
+    Finds `if torch.isnan(x).any():`, `while err.max() > tol:` and `a if mask.all() else b` where the condition is a
+    tensor computed from arguments, parameters or layers: in any function that `torch.compile` reaches, also from
+    another file of the project, and in the training forward of any `nn.Module`.
+
+    ## Why it breaks
+
+    Python needs the value to go on: the host waits for the GPU in every forward, and `torch.compile` breaks the graph at
+    every such branch, with scalar capture on too (4 graphs for 3 branches; an error with `fullgraph=True`; measured
+    on torch 2.11 and 2.13). The value comes from the rank's own batch, so rank 0 and rank 1 can take different arms:
+    when the arms use different layers DDP raises at the second step, FSDP2 is silently wrong (0.04 off a
+    single-process run) or hangs.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            h = self.fc(x)
+            if torch.isnan(h).any():  # <- DDP302
+                h = torch.nan_to_num(h)
+            return h
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return torch.nan_to_num(self.fc(x))
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## When it is silent
+
+    Conditions on shapes, dtypes, devices, `is None`, `len`, flags; `assert` of a tensor (it breaks no graph); branches
+    behind `torch.compiler.is_compiling()`, `torch.compiler.disable`, `if not self.training`, logging and debugging
+    switches, `torch.no_grad()`; conditions that nothing proves to be tensors.
+
+    ## How to confirm
+
+    `ddp-lint verify model.py`: `torch._dynamo.explain` names this line as the reason of a break.
+
+    ## Fix safety
+
+    No automatic fix: `torch.where`, `torch.nan_to_num`, mask arithmetic, `torch.cond`.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/torch.compiler_faq.html#graph-breaks
+    """
+
+    confidence = Confidence.MEDIUM
+    wants = staticmethod(holds_branch_on_value)
+    oracles = ("graph_break", "sync")
+
+    def visit_If(self, node: cst.If) -> None:
+        self._look(node.test)
+
+    def visit_While(self, node: cst.While) -> None:
+        self._look(node.test)
+
+    def visit_IfExp(self, node: cst.IfExp) -> None:
+        self._look(node.test)
+
+    def _look(self, test: cst.BaseExpression) -> None:
+        candidates = [c for c in truth_values(test) if isinstance(c, (cst.Call, cst.Comparison, cst.Name, cst.Subscript))]
+        if not candidates or self.module.function_of(test) is None:
+            return
+        checked = _type_checked(test)
+        for condition in candidates:
+            place = None if checked & _names(condition) else self._place_of_tensor(condition, test)
+            if place is not None:
+                self.report(
+                    test,
+                    f"`{self.module.code(condition)}` is a tensor, and the branch needs its value: {place.outcome}",
+                    labels=place.labels,
+                    notes=["each rank decides by its own batch: rank 0 and rank 1 may take different arms"],
+                    help="torch.where, torch.nan_to_num or mask arithmetic instead of the branch",
+                    confidence=Confidence.HIGH if place.compiled is not None else None,
+                )
+                return
+
+    def _place_of_tensor(self, condition: cst.BaseExpression, test: cst.BaseExpression) -> Place | None:
+        function = self.module.function_of(test)
+        if function is None:
+            return None
+        value = self.value(condition, function)
+        bare_argument = isinstance(condition, cst.Name) and bool(value.argument)
+        if not value.tensor or bare_argument:
+            return None
+        place = self.place(test)
+        return place if place is not None and (value.computed or place.compiled is not None) else None
+
+
+def _type_checked(test: cst.BaseExpression) -> set[str]:
+    """Names whose type the same condition asks for: ``isinstance(x, float) and x > 0``."""
+    calls = [n for n in (test, *descendants(test)) if isinstance(n, cst.Call) and n.args]
+    asking = [c for c in calls if dotted(c.func).rpartition(".")[2] in ("isinstance", "is_tensor")]
+    return {dotted(c.args[0].value) for c in asking}
+
+
+def _names(node: cst.BaseExpression) -> set[str]:
+    return {dotted(n) for n in (node, *descendants(node)) if isinstance(n, (cst.Name, cst.Attribute))}

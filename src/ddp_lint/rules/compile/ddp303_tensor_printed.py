@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.compile.host import HostRule, Place, truth_values
+from ddp_lint.source import dotted
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.tensors.contexts import conditions
+
+_LEVELS = {"debug", "info", "warning", "warn", "error", "critical", "exception", "log"}
+_LOGGERS = {"logging", "logger", "log", "LOGGER", "LOG", "_logger", "logging_logger"}
+
+
+def holds_print(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function prints or logs."""
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+    return any(name == "print" or _is_log(name) for name in (dotted_ast(call.func) for call in calls))
+
+
+class TensorPrinted(HostRule):
+    """A tensor is printed or logged in forward or in compiled code.
+
+    ## What it does
+
+    Finds `print(h.mean())`, f-strings over tensors that are printed or logged, in the training forward of any
+    `nn.Module`, and any `print` or logging call in a function that `torch.compile` reaches, also from another file.
+
+    ## Why it breaks
+
+    Formatting a tensor copies it to the host: every rank waits for its GPU in every forward, and every rank prints. Under
+    `torch.compile` each call breaks the graph, also one that prints plain text (3 graphs for 2 calls; an error with
+    `fullgraph=True`; measured on torch 2.11 and 2.13).
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            h = self.fc(x)
+            print("mean", h.mean())  # <- DDP303
+            return h
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+            self.last = None
+
+        def forward(self, x):
+            return self.fc(x)
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## When it is silent
+
+    Shapes and Python values outside of compiled code; `logger.info("%s", t)` outside of compiled code (it formats only
+    at its level); branches for debugging, logging or evaluation, `torch.compiler.disable`, `is_compiling()`.
+
+    ## How to confirm
+
+    `ddp-lint verify model.py`: `torch._dynamo.explain` names this line as the reason of a break; on CUDA
+    `torch.cuda.set_sync_debug_mode` reports the wait.
+
+    ## Fix safety
+
+    No automatic fix: return the value and print it in the training loop, on one rank, every so many steps.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/torch.compiler_faq.html#graph-breaks
+    """
+
+    confidence = Confidence.MEDIUM
+    wants = staticmethod(holds_print)
+    oracles = ("graph_break", "sync")
+
+    def visit_Call(self, node: cst.Call) -> None:
+        name = dotted(node.func)
+        prints = name == "print"
+        if not prints and not _is_log(name):
+            return
+        place = self.place(node)
+        if place is None or self._on_failure_path(node, place):
+            return
+        tensor = self._tensor_in(node, place, formatted_only=not prints)
+        if tensor is None and place.compiled is None:
+            return
+        what = f"`{self.module.code(tensor)}` is printed" if tensor is not None else f"`{name}` is called"
+        self.report(
+            node,
+            f"{what} in {'compiled code' if place.compiled is not None else 'forward'}: {place.outcome}",
+            labels=place.labels,
+            help="return the value and print it in the training loop, on one rank, every so many steps",
+            confidence=Confidence.HIGH if place.compiled is not None else None,
+        )
+
+    def _on_failure_path(self, node: cst.Call, place: Place) -> bool:
+        """Whether a branch on a tensor decides over the call, as in ``if h.isnan().any(): print(..)``: that branch is
+        what costs (DDP302), the call runs when something is wrong already."""
+        parts = (part for test, _ in conditions(self.module, node) for part in truth_values(test))
+        handled = any(isinstance(up, cst.ExceptHandler) for up in self.module.ancestors(node))
+        return handled or any(self.value(part, place.function).tensor for part in parts)
+
+    def _tensor_in(self, node: cst.Call, place: Place, *, formatted_only: bool) -> cst.BaseExpression | None:
+        for arg in node.args:
+            parts = _formatted(arg.value)
+            for part in parts if formatted_only else (arg.value, *parts):
+                if self.value(part, place.function).tensor and self.value(part, place.function).computed:
+                    return part
+        return None
+
+
+def _is_log(name: str) -> bool:
+    owner, _, method = name.rpartition(".")
+    return method in _LEVELS and owner.rpartition(".")[2] in _LOGGERS
+
+
+def _formatted(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """The expressions inside an f-string."""
+    if isinstance(node, cst.FormattedString):
+        for part in node.parts:
+            if isinstance(part, cst.FormattedStringExpression):
+                yield part.expression
+    elif isinstance(node, cst.ConcatenatedString):
+        yield from _formatted(node.left)
+        yield from _formatted(node.right)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.tree import descendants
+from ddp_lint.tensors import Kind, TensorFile
+from ddp_lint.tensors.contexts import evaluation_only, logging_only
+
+_READS = {"item", "tolist"}
+_CONVERSIONS = {"float", "int", "bool"}
+
+
+class ReadPerParameter(Rule):
+    """An optimizer step or a loop over gradients reads tensors on the host.
+
+    ## What it does
+
+    Finds `.item()`, `float(t)` and the like in `step` of an optimizer class, and on gradients or parameters inside a
+    loop over them, also when the loop calls a helper of the same class or file (`if self.has_inf(p.grad)`).
+
+    ## Why it breaks
+
+    Each read waits until the GPU has finished everything before it. In a loop over parameters that is one wait for each
+    of them, in every step, on every rank, and the GPU idles in between; the step cannot be captured in a CUDA graph.
+    Nothing is wrong with the numbers.
+
+    ## Example
+
+    ```python
+    import torch
+
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+    def gradient_norm():
+        total = 0.0
+        for p in net.parameters():
+            total += p.grad.norm().item() ** 2  # <- DDP304
+        return total**0.5
+
+
+    net(torch.randn(4, 8)).square().mean().backward()
+    gradient_norm()
+    optimizer.step()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+    def gradient_norm():
+        return torch.nn.utils.get_total_norm([p.grad for p in net.parameters()])
+
+
+    net(torch.randn(4, 8)).square().mean().backward()
+    gradient_norm()
+    optimizer.step()
+    ```
+
+    ## When it is silent
+
+    One read after the loop; step counters and hyperparameters of an optimizer (`state["step"].item()`), which live on
+    the host; functions and branches for logging, debugging and evaluation.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py` on CUDA: `torch.cuda.set_sync_debug_mode` reports one wait for each parameter.
+
+    ## Fix safety
+
+    No automatic fix: gather the values in a tensor (`torch.stack`, `torch._foreach_norm`, `get_total_norm`) and read it
+    once, or not at all (`torch.where`).
+
+    ## References
+
+    - https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("item", "tolist", "float", "bool")
+    requires = ("grad", "Optimizer")
+    oracles = ("sync",)
+    needs_cuda = True
+
+    def visit_Call(self, node: cst.Call) -> None:
+        read = _read(node)
+        function = self.module.function_of(node)
+        if read is None or function is None or self._is_host_value(read):
+            return
+        if evaluation_only(self.module, node) or logging_only(self.module, node):
+            return
+        why = self._why(node, read, function)
+        if why:
+            self.report(
+                node,
+                f"`{self.module.code(node)}` reads a tensor on the host {why}: each rank waits for its GPU once for each "
+                "of them, in every step",
+                help="stack the values and read them once after the loop, or keep them as tensors (torch.where)",
+            )
+
+    def _why(self, node: cst.Call, read: cst.BaseExpression, function: cst.FunctionDef) -> str:
+        value = TensorFile.of(self.module).flow(function).value(read)
+        loops = [a for a in self.module.ancestors(node) if isinstance(a, (cst.For, cst.CompFor, cst.ListComp))]
+        mentions_gradient = any(
+            isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in (read, *descendants(read))
+        )
+        converted = isinstance(node.func, cst.Name)
+        if loops and (mentions_gradient or (value.kind is Kind.TENSOR and value.learned and self._over_parameters(loops))):
+            return "for every parameter" if not converted or value.tensorish or mentions_gradient else ""
+        if self._steps(function) and not converted and self._is_computed(read):
+            return "in the optimizer's step"
+        if value.argument or value.inputs:
+            return self._per_gradient(value.tensorish or not converted or _is_reduction(read), function)
+        return ""
+
+    def _over_parameters(self, loops: list[cst.CSTNode]) -> bool:
+        return any(isinstance(x, cst.For) and "parameters(" in self.module.code(x.iter) for x in loops)
+
+    def _steps(self, function: cst.FunctionDef) -> bool:
+        owner = self.module.class_of(function)
+        is_step = function.name.value == "step" and owner is not None
+        return is_step and owner is not None and self.module.is_subclass(owner, "torch.optim.Optimizer")
+
+    def _is_computed(self, read: cst.BaseExpression) -> bool:
+        """Whether the value comes out of a call: a norm, a reduction; not an entry of the state."""
+        inner = read
+        while isinstance(inner, (cst.Subscript, cst.Attribute)):
+            inner = inner.value
+        return isinstance(inner, cst.Call)
+
+    def _is_host_value(self, read: cst.BaseExpression) -> bool:
+        text = self.module.code(read)
+        return any(word in text for word in ("step", "numel(", "shape", "size(", "len("))
+
+    def _per_gradient(self, is_tensor: bool, function: cst.FunctionDef) -> str:
+        """For a helper that reads its argument: whether a loop in this file calls it with one gradient after another."""
+        name = function.name.value
+        facts = self.module.facts
+        if not is_tensor or facts is None:
+            return ""
+        for call in _calls_in_loops(facts.tree):
+            if dotted_ast(call.func).rpartition(".")[2] == name and any(_is_gradient(a) for a in call.args):
+                return f"for every gradient that `{name}` is called with"
+        return ""
+
+
+def _read(node: cst.Call) -> cst.BaseExpression | None:
+    if isinstance(node.func, cst.Attribute) and node.func.attr.value in _READS and not node.args:
+        return node.func.value
+    if isinstance(node.func, cst.Name) and node.func.value in _CONVERSIONS and len(node.args) == 1:
+        value = node.args[0].value
+        return value if isinstance(value, cst.Call) and dotted(value.func) not in _CONVERSIONS else None
+    return None
+
+
+def _is_reduction(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in (
+        "sum", "norm", "max", "min", "mean", "any", "all"
+    )  # fmt: skip
+
+
+def _calls_in_loops(tree: ast.AST) -> Iterator[ast.Call]:
+    for loop in ast.walk(tree):
+        if isinstance(loop, (ast.For, ast.ListComp, ast.GeneratorExp)):
+            yield from (n for n in ast.walk(loop) if isinstance(n, ast.Call))
+
+
+def _is_gradient(node: ast.expr) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in ast.walk(node))

@@ -1,0 +1,99 @@
+"""What the rules on graph breaks and synchronisations share: in which code a read of a tensor costs anything."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Span
+from ddp_lint.rules.base import Rule
+from ddp_lint.tensors import Reached, TensorFile, Value
+from ddp_lint.tensors.compiled import Compiled, compiled_functions
+from ddp_lint.tensors.contexts import (
+    evaluation_only,
+    logging_only,
+    outside_of_graphs,
+    without_gradient,
+)
+from ddp_lint.tensors.operations import names
+
+
+def truth_values(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """The parts of a condition that are taken for truth values by themselves: `a` and `b` of ``not a or b``."""
+    if isinstance(test, cst.BooleanOperation):
+        yield from truth_values(test.left)
+        yield from truth_values(test.right)
+    elif isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        yield from truth_values(test.expression)
+    else:
+        yield test
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where an expression runs. `compiled`: in compiled code, and how; `reached`: in a module's training forward."""
+
+    function: cst.FunctionDef
+    compiled: Compiled | None
+    reached: Reached | None
+
+    @property
+    def labels(self) -> list[tuple[Span, str]]:
+        """Where `torch.compile` was called, with the way from there."""
+        if self.compiled is None:
+            return []
+        way = f", which calls `{'` -> `'.join(self.compiled.chain)}`" if self.compiled.chain else ""
+        return [(self.compiled.root, f"{self.compiled.what} is compiled here{way}")]
+
+    @property
+    def outcome(self) -> str:
+        """What a read on the host costs here."""
+        if self.compiled is None:
+            way = f" (from `{self.reached.chain[0]}`)" if self.reached is not None and self.reached.chain else ""
+            return (
+                f"on CUDA each rank waits for its GPU in every forward{way}, and under torch.compile the graph breaks here"
+            )
+        if self.compiled.fullgraph:
+            return "torch.compile(fullgraph=True) raises here on every rank"
+        return "the compiled graph breaks here, and on CUDA each rank waits for its GPU in every call"
+
+
+class HostRule(Rule):
+    """A rule on what a function reads from the device: asks for the place and for values of expressions."""
+
+    requires = ("torch",)
+
+    def value(self, node: cst.BaseExpression, function: cst.FunctionDef) -> Value:
+        """What an expression of a function is."""
+        return TensorFile.of(self.module).flow(function).value(node)
+
+    def place(self, node: cst.CSTNode) -> Place | None:
+        """The compiled code or training forward that `node` runs in; None where nobody minds what it costs."""
+        function = self.module.function_of(node)
+        if function is None or outside_of_graphs(self.module, node) or self._is_disabled(function):
+            return None
+        if evaluation_only(self.module, node) or logging_only(self.module, node):
+            return None
+        reached = TensorFile.of(self.module).reached(function)
+        compiled = self._compiled(node, function)
+        if compiled is not None:
+            return Place(function, compiled, reached)
+        if reached is None or not reached.gradient or without_gradient(self.module, node):
+            return None
+        return Place(function, None, reached)
+
+    def _compiled(self, node: cst.CSTNode, function: cst.FunctionDef) -> Compiled | None:
+        if self.module.project is None:
+            return None
+        return compiled_functions(self.module.project).get(self.module.name_of(function))
+
+    def _is_disabled(self, function: cst.FunctionDef) -> bool:
+        around = [function, *(a for a in self.module.ancestors(function) if isinstance(a, cst.FunctionDef))]
+        return any(
+            self.module.qualified(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator)
+            in names("compile", "disabled")
+            for f in around
+            for d in f.decorators
+        )

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+
+_RETIES = ("tie_weights", "tie_weight", "retie", "tied")
+
+
+class ToEmptyUntiesWeights(Rule):
+    """Modules are materialised one by one with `to_empty`, which unties shared weights.
+
+    ## What it does
+
+    Finds `to_empty(..)` in a `param_init_fn` for FSDP (a function of that name, a lambda or function given as
+    `param_init_fn=`, or assigned to it) in a file that never ties weights again.
+
+    ## Why it breaks
+
+    `to_empty` makes new storage for each module that it is called on. A weight that two modules share (embedding and
+    head) becomes two: each rank trains them apart, the loss spikes, and no rank raises. FSDP calls `param_init_fn` for
+    each module in turn, so a model that was built on the meta device loses all of its ties this way.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(8, 8, bias=False)
+            self.head = nn.Linear(8, 8, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.embed(x))
+
+
+    def param_init_fn(module):
+        module.to_empty(device="cuda", recurse=False)  # <- DDP215
+
+
+    def build():
+        with torch.device("meta"):
+            net = Net()
+        return FullyShardedDataParallel(net, param_init_fn=param_init_fn)
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(8, 8, bias=False)
+            self.head = nn.Linear(8, 8, bias=False)
+            self.tie_weights()
+
+        def tie_weights(self):
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.embed(x))
+
+
+    def build():
+        with torch.device("meta"):
+            net = Net()
+        net.to_empty(device="cuda")
+        net.tie_weights()
+        return FullyShardedDataParallel(net, sync_module_states=True)
+    ```
+
+    ## When it is silent
+
+    `to_empty` on the whole model followed by `tie_weights()`, and any file that speaks of tied weights. Models without
+    ties are not harmed: the finding is about what the function does to those that have some.
+
+    ## How to confirm
+
+    Compare `data_ptr()` of the tied weights before and after the wrap.
+
+    ## Fix safety
+
+    No automatic fix: tie again after materialising, before the wrap.
+
+    ## References
+
+    - https://pytorch.org/docs/stable/fsdp.html
+    """
+
+    confidence = Confidence.MEDIUM
+    default = False
+    triggers = ("to_empty",)
+    requires = ("param_init_fn",)
+    oracles = ("identity",)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "to_empty":
+            return
+        if any(word in self.module.file.text for word in _RETIES) or not self._initialises_for_fsdp(node):
+            return
+        self.report(
+            node,
+            "`to_empty` is called module by module: weights that two modules share become two, each rank trains them apart, "
+            "and no rank raises",
+            help="tie the weights again after materialising and before the wrap (`model.tie_weights()`)",
+        )
+
+    def _initialises_for_fsdp(self, node: cst.Call) -> bool:
+        """Whether the call stands in the function or lambda that FSDP gets as `param_init_fn`."""
+        for up in self.module.ancestors(node):
+            if isinstance(up, cst.FunctionDef):
+                return "param_init_fn" in up.name.value or self._is_handed_over(up.name.value)
+            if isinstance(up, cst.Arg) and up.keyword is not None and up.keyword.value == "param_init_fn":
+                return True
+            if isinstance(up, cst.Assign) and dotted(up.targets[0].target).endswith("param_init_fn"):
+                return True
+        return False
+
+    def _is_handed_over(self, name: str) -> bool:
+        return any(
+            isinstance(n, cst.Arg)
+            and n.keyword is not None
+            and n.keyword.value == "param_init_fn"
+            and dotted(n.value) == name
+            for n in descendants(self.module.tree)
+        )

@@ -1,0 +1,257 @@
+"""Which functions of a project `torch.compile` reaches: from the compiled function or module through the calls that
+it makes, across files."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from ddp_lint.findings import Span
+from ddp_lint.knowledge import canonical
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.tensors.operations import names
+
+_MENTIONS = re.compile(r"torch\.compile|(?<!\bre)\.compile\(|torch\._dynamo|import compile|is_compiling|is_dynamo_compiling")
+_DEPTH = 4  # of class evidence for one expression
+_LIMIT = 20_000  # functions; a project where more are reached is cut off there
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """How a function comes to be compiled. `root`: where `torch.compile` is called; `what`: what it is called on;
+    `chain`: functions on the way from there; `fullgraph`: a graph break is an error;
+    `captures_scalars`: `.item()` does not break the graph."""
+
+    root: Span
+    what: str
+    chain: tuple[str, ...]
+    fullgraph: bool
+    captures_scalars: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Code:
+    """A function of the project, with the class whose instances it runs for (perhaps one that inherits it)."""
+
+    name: str
+    facts: ModuleFacts
+    node: FunctionNode
+    owner: ClassFacts | None
+
+
+def compiled_functions(project: Project) -> dict[str, Compiled]:
+    """Canonical name of a function or method (``pkg.mod.Net.forward``) to how it is compiled."""
+    return project.remember(("compiled",), lambda: _Reach(project).run())
+
+
+class _Reach:
+    """One search through a project."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._found: dict[str, Compiled] = {}
+        self._seen: set[tuple[str, str]] = set()
+
+    def run(self) -> dict[str, Compiled]:
+        queue = list(self._roots())
+        for code, compiled in queue:  # grows while it is read: breadth first
+            key = (code.name, code.owner.name if code.owner else "")
+            if key in self._seen or len(self._seen) > _LIMIT or self._is_disabled(code):
+                continue
+            self._seen.add(key)
+            self._found.setdefault(code.name, compiled)
+            further = dataclasses.replace(compiled, chain=(*compiled.chain, code.name.rpartition(".")[2]))
+            queue.extend((called, further) for called in self._called(code))
+        return self._found
+
+    # ---- where compilation starts
+
+    def _roots(self) -> Iterator[tuple[_Code, Compiled]]:
+        for path in self._project.holding("compil"):
+            facts = self._project.facts_of(path)
+            if facts is not None and _MENTIONS.search(facts.file.text):
+                yield from _Roots(self._project, facts).found()
+
+    def _is_disabled(self, code: _Code) -> bool:
+        for decorator in code.node.decorator_list:
+            callee = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if self._project.meaning(code.facts, callee) in names("compile", "disabled"):
+                return True
+        return False
+
+    # ---- where it goes
+
+    def _called(self, code: _Code) -> Iterator[_Code]:
+        """The functions that a function calls, outside of the arm that `is_compiling()` keeps from compiled code."""
+        for node in _compiled_nodes(code.node, code.facts, self._project):
+            if not isinstance(node, ast.Call):
+                continue
+            yield from self._targets(node.func, code)
+            for arg in node.args[:1]:  # checkpoint(self.block, x), map(f, xs): handed on to be called
+                if isinstance(arg, (ast.Name, ast.Attribute)):
+                    yield from self._targets(arg, code, only_functions=True)
+        if code.owner is not None and code.node.name == "forward":
+            yield from self._submodules(code.owner)
+
+    def _targets(self, callee: ast.expr, code: _Code, *, only_functions: bool = False) -> Iterator[_Code]:
+        named = self._project.meaning(code.facts, callee)
+        if named:
+            yield from function_named(self._project, named)
+            return
+        if not isinstance(callee, ast.Attribute):
+            return
+        receiver = self._project.types.of(callee.value, code.facts, code.node, code.owner, _DEPTH)
+        if receiver:
+            method = self._project.method(receiver, callee.attr)
+            if method is not None:
+                yield from methods_of(self._project, receiver, callee.attr)
+            elif not only_functions:
+                of_attribute = self._project.types.of_attribute(receiver, callee.attr)
+                yield from methods_of(self._project, of_attribute, "forward")
+
+    def _submodules(self, owner: ClassFacts) -> Iterator[_Code]:
+        """`forward` of the modules that a class builds in its constructor, whatever container it keeps them in."""
+        for name in self._project.lineage(owner.name):
+            facts = self._project.class_facts(name)
+            constructor = facts.methods.get("__init__") if facts is not None else None
+            if facts is None or constructor is None:
+                continue
+            for node in ast.walk(constructor):
+                if isinstance(node, ast.Call):
+                    built = self._project.meaning(facts.module, node.func)
+                    if built and self._project.subclass_of(built, "torch.nn.Module"):
+                        yield from methods_of(self._project, built, "forward")
+
+
+class _Roots:
+    """The calls of `torch.compile` and the compiled functions of one file."""
+
+    def __init__(self, project: Project, facts: ModuleFacts) -> None:
+        self._project = project
+        self._facts = facts
+        self._asks = "_compiling" in facts.file.text
+
+    def found(self) -> Iterator[tuple[_Code, Compiled]]:
+        stack: list[tuple[ast.AST, FunctionNode | None, ClassFacts | None, str]] = [
+            (node, None, None, self._facts.name) for node in self._facts.tree.body
+        ]
+        while stack:
+            node, function, owner, prefix = stack.pop()
+            name = f"{prefix}.{node.name}" if isinstance(node, _DEFINITIONS) and prefix else prefix
+            if isinstance(node, ast.ClassDef):
+                owner, function = self._project.class_of(self._facts, node), None
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield from self._decorated(_Code(name or node.name, self._facts, node, owner))
+                function = node
+            elif isinstance(node, ast.Call):
+                yield from self._compiling_call(node, function, owner, prefix)
+            stack.extend((child, function, owner, name) for child in ast.iter_child_nodes(node))
+
+    def _decorated(self, code: _Code) -> Iterator[tuple[_Code, Compiled]]:
+        for decorator in code.node.decorator_list:
+            callee = decorator.func if isinstance(decorator, ast.Call) else decorator
+            partial = isinstance(decorator, ast.Call) and decorator.args and dotted_ast(callee).endswith("partial")
+            if partial and isinstance(decorator, ast.Call):
+                callee = decorator.args[0]
+            if self._project.meaning(self._facts, callee) in names("compile", "entries"):
+                yield code, self._compiled(decorator, f"`{code.node.name}`")
+        for node in ast.walk(code.node) if self._asks else ():
+            asked = self._project.meaning(self._facts, node.func) if isinstance(node, ast.Call) else ""
+            if asked in names("branches", "tracing") and asked.endswith("compiling"):
+                yield code, self._compiled(node, f"`{code.node.name}`, which asks whether it is compiled")
+                return
+
+    def _compiling_call(
+        self, node: ast.Call, function: FunctionNode | None, owner: ClassFacts | None, prefix: str
+    ) -> Iterator[tuple[_Code, Compiled]]:
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_ast(node.func)
+        if called not in ("compile", "optimize") and f"as {called}" not in self._facts.file.text:
+            return
+        if self._project.meaning(self._facts, node.func) in names("compile", "entries"):
+            target = node.args[0] if node.args else None
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "compile":
+            target = node.func.value
+            receiver = self._project.types.of(target, self._facts, function, owner, _DEPTH)
+            if not receiver or not self._project.subclass_of(receiver, "torch.nn.Module"):
+                return
+        else:
+            return
+        if target is None:
+            return
+        compiled = self._compiled(node, f"`{dotted_ast(target) or 'it'}`")
+        for code in self._code_of(target, function, owner, prefix):
+            yield code, compiled
+
+    def _code_of(
+        self, target: ast.expr, function: FunctionNode | None, owner: ClassFacts | None, prefix: str
+    ) -> Iterator[_Code]:
+        """The functions that run when the compiled object is called."""
+        if isinstance(target, ast.Name) and function is not None:
+            for node in ast.walk(function):  # a function defined beside the call
+                if isinstance(node, ast.FunctionDef) and node is not function and node.name == target.id:
+                    yield _Code(f"{prefix}.{node.name}", self._facts, node, owner)
+                    return
+        named = self._project.meaning(self._facts, target)
+        if named:
+            yield from function_named(self._project, named)
+        kind = self._project.types.of(target, self._facts, function, owner, _DEPTH)
+        if kind:
+            yield from methods_of(self._project, kind, "forward")
+        elif isinstance(target, ast.Attribute):
+            receiver = self._project.types.of(target.value, self._facts, function, owner, _DEPTH)
+            if receiver:
+                yield from methods_of(self._project, receiver, target.attr)
+
+    def _compiled(self, node: ast.expr, what: str) -> Compiled:
+        flags = {k.arg: k.value for k in node.keywords} if isinstance(node, ast.Call) else {}
+        fullgraph = flags.get("fullgraph")
+        text = self._facts.file.text
+        captures = "capture_scalar_outputs = True" in text or "capture_scalar_outputs=True" in text
+        is_full = isinstance(fullgraph, ast.Constant) and fullgraph.value is True
+        end = node.end_col_offset or node.col_offset
+        span = Span(self._facts.file.path, node.lineno, node.col_offset + 1, node.end_lineno or node.lineno, end + 1)
+        return Compiled(span, what, (), is_full, captures or is_full)
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def function_named(project: Project, name: str) -> Iterator[_Code]:
+    """The function of the project with a canonical name, also a method ``pkg.mod.Net.encode``."""
+    found = project.split(name)
+    if found is None:
+        return
+    facts, rest = found
+    node = facts.definitions.get(rest)
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        yield _Code(f"{facts.name}.{rest}", facts, node, None)
+    elif "." in rest:
+        owner, _, method = name.rpartition(".")
+        yield from methods_of(project, owner, method)
+
+
+def methods_of(project: Project, owner: str, method: str) -> Iterator[_Code]:
+    """The method that instances of a class run, named after the class that defines it."""
+    found = project.method(owner, method) if owner else None
+    instance = project.class_facts(owner) if owner else None
+    if found is not None:
+        yield _Code(f"{found[0].name}.{method}", found[0].module, found[1], instance)
+
+
+def _compiled_nodes(function: FunctionNode, facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:
+    """The nodes of a function without those that `if not is_compiling():` keeps from compiled code."""
+    stack: list[ast.AST] = list(function.body)
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, ast.If):
+            bare = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
+            asked = canonical(project.meaning(facts, bare.func)) if isinstance(bare, ast.Call) else ""
+            if asked in names("branches", "tracing"):
+                stack.extend(node.orelse if isinstance(node.test, ast.UnaryOp) else node.body)
+                continue
+        stack.extend(ast.iter_child_nodes(node))
