@@ -65,7 +65,7 @@ def test_what_a_rank_would_have_called_that_the_launcher_stopped_is_unknown() ->
     calls = [call(1), call(2)]
     assert match(calls, calls[:1], endings={0: Ending.FAILED, 1: Ending.UNKNOWN}) == []
     assert match(calls, calls[:1], endings={0: Ending.UNKNOWN, 1: Ending.FAILED})[0].kind is Kind.MISSING
-    assert match(calls, calls[:1], endings={})== []
+    assert match(calls, calls[:1], endings={}) == []
 
 
 def test_groups_are_matched_by_themselves() -> None:
@@ -96,7 +96,9 @@ def test_point_to_point_calls_do_not_shift_the_order() -> None:
 
 def test_the_earliest_mismatch_comes_first() -> None:
     late = [call(1), call(1), call(2, reduce_op="SUM")], [call(1), call(1), call(2, reduce_op="MAX")]
-    found = match([call(9, "broadcast", group="0,1", root=0), *late[0]], [call(9, "broadcast", group="0,1", root=1), *late[1]])
+    found = match(
+        [call(9, "broadcast", group="0,1", root=0), *late[0]], [call(9, "broadcast", group="0,1", root=1), *late[1]]
+    )
     assert [m.kind for m in found] == [Kind.ROOT, Kind.REDUCE_OP]
 
 

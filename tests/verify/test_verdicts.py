@@ -55,7 +55,7 @@ def path(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def rule_with(*oracles: str, needs_cuda: bool = False) -> str:
-    """The code of some shipped rule that has exactly these oracles' first one, so that tests follow the real registry."""
+    """The code of some shipped rule that names these oracles, so that tests follow the real registry."""
     for code, rule in all_rules().items():
         if rule.needs_cuda == needs_cuda and set(oracles) <= set(rule.oracles):
             return code

@@ -11,7 +11,7 @@ from ddp_lint.verify.results import Examined
 from ddp_lint.verify.trace import Collective, Event, Frame, Tensor, Trace
 
 
-def call(
+def call(  # noqa: PLR0913 - a collective has many sides
     line: int,
     op: str = "all_reduce",
     shape: tuple[int, ...] = (4,),

@@ -35,6 +35,13 @@ def verify(text: str, options: Options, settings: Settings, sources: Sources, pr
     findings = lint(target, settings)
     progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
     situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
+    return prove(text, target, situations, options, progress)
+
+
+def prove(
+    text: str, target: Target, situations: Sequence[Situation], options: Options, progress: Progress
+) -> Verification:
+    """Run the target and judge the findings, wherever they come from. `text` is the target as the user named it."""
     runs = _runs(target, options, situations, progress)
     judged = judge(situations, runs)
     return Verification(text, _environment(options, runs), tuple(judged), tuple(discover(runs, judged)), tuple(runs))

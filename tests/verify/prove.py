@@ -1,0 +1,68 @@
+"""Prove one rule by running its page: `python -m tests.verify.prove CODE SECTION DEVICE` prints the verdict as JSON.
+
+The Example must be confirmed where the rule flags it. The Use instead has no finding: the rule's oracles are asked
+about every line of it at once, and must refute; no run may fail, and nothing may be discovered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import tempfile
+
+from ddp_lint.config import Configuration, Overrides
+from ddp_lint.findings import Confidence, Finding, Span
+from ddp_lint.output import Sources
+from ddp_lint.rules.page import Page
+from ddp_lint.rules.registry import all_rules
+from ddp_lint.verify.options import Options
+from ddp_lint.verify.results import Verification
+from ddp_lint.verify.session import prove, verify
+from ddp_lint.verify.situation import Situation, situation
+from ddp_lint.verify.target import resolve
+
+EXAMPLE, USE_INSTEAD = "example", "use_instead"
+#: FSDP1 too, for the rules whose hazard is its own.
+WRAPS = ("ddp", "fsdp2")
+
+
+def main(code: str, section: str, device: str) -> dict[str, object]:
+    options = Options(wraps=WRAPS, device=device, timeout=float(os.environ.get("DDP_LINT_PROOF_TIMEOUT", "15")))
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        path = pathlib.Path("train.py")
+        path.write_text(getattr(Page.of(all_rules()[code]), section))
+        found = example(code, options) if section == EXAMPLE else use_instead(code, options, path)
+    return {
+        "verdicts": [judged.verdict.value for judged in found.findings],
+        "reasons": [judged.reason for judged in found.findings],
+        "evidence": [[dataclasses.astuple(one) for one in judged.evidence] for judged in found.findings],
+        "discovered": [discovery.message for discovery in found.discovered],
+        "runs": [(e.run.wrap, e.run.stimuli, e.run.outcome, e.run.message, e.run.seconds) for e in found.runs],
+        "logs": [outcome.log[-1500:] for e in found.runs if not e.completed for outcome in e.run.ranks],
+    }
+
+
+def example(code: str, options: Options) -> Verification:
+    settings = Configuration(Overrides(select=(code,), isolated=True)).of(pathlib.Path.cwd())
+    return verify("train.py", options, settings, Sources(), lambda _: None)
+
+
+def use_instead(code: str, options: Options, path: pathlib.Path) -> Verification:
+    return prove("train.py", resolve("train.py", options), [everywhere(code, path)], options, lambda _: None)
+
+
+def everywhere(code: str, path: pathlib.Path) -> Situation:
+    """A finding that points at the whole file."""
+    lines = path.read_text().splitlines()
+    span = Span(path.name, 1, 1, len(lines), len(lines[-1]) + 1)
+    finding = Finding(code, "", "", span, Confidence.HIGH)
+    numbers = frozenset(range(1, len(lines) + 1))
+    return dataclasses.replace(situation(finding, lines), lines=numbers, ran=numbers, guards=(), tests=frozenset())
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*sys.argv[1:])))

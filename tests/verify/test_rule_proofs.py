@@ -1,0 +1,108 @@
+"""Every rule is proven by running: its Example is confirmed, its Use instead is refuted.
+
+All programs run first, as many at once as there are processors for two ranks each; then each test looks at its own.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ddp_lint.rules.registry import all_rules
+
+from .prove import EXAMPLE, USE_INSTEAD
+
+RULES = all_rules()
+ROOT = pathlib.Path(__file__).parents[2]
+#: A proof that takes longer than this hangs.
+LIMIT = 240
+ON_CPU = [code for code, rule in RULES.items() if not rule.needs_cuda]
+ON_CUDA = list(RULES)
+
+pytestmark = pytest.mark.launch
+
+
+def proof(code: str, section: str, device: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.verify.prove", code, section, device]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    try:
+        return dict(json.loads(done.stdout))
+    except ValueError:
+        return {"error": done.stderr[-3000:] or done.stdout[-3000:]}
+
+
+class Proofs:
+    """All of a device's proofs, started in order and waited for one by one."""
+
+    def __init__(self, codes: list[str], device: str, at_once: int) -> None:
+        self._pool = concurrent.futures.ThreadPoolExecutor(at_once)
+        self._futures = {
+            (code, section): self._pool.submit(proof, code, section, device)
+            for code in codes
+            for section in (EXAMPLE, USE_INSTEAD)
+        }
+
+    def of(self, code: str, section: str) -> dict[str, Any]:
+        return self._futures[code, section].result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="session")
+def cpu_proofs(request: pytest.FixtureRequest) -> Iterator[Proofs]:
+    proofs = Proofs(_chosen(request, ON_CPU), "cpu", max(1, (os.cpu_count() or 2) // 2))
+    yield proofs
+    proofs.close()
+
+
+@pytest.fixture(scope="session")
+def cuda_proofs(request: pytest.FixtureRequest) -> Iterator[Proofs]:
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices: run `make gpu-test` on a machine that has them")
+    proofs = Proofs(_chosen(request, ON_CUDA), "cuda", min(8, max(1, (os.cpu_count() or 2) // 3)))
+    yield proofs
+    proofs.close()
+
+
+def _chosen(request: pytest.FixtureRequest, codes: list[str]) -> list[str]:
+    """The rules of the tests that will run: -k must not start all the others."""
+    items = [item for item in request.session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
+    wanted = {item.callspec.params.get("code") for item in items}
+    return [code for code in codes if code in wanted]
+
+
+@pytest.mark.parametrize("code", ON_CPU)
+def test_rule_is_proven_on_two_gloo_ranks(code: str, cpu_proofs: Proofs) -> None:
+    check(cpu_proofs, code)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("code", ON_CUDA)
+def test_rule_is_proven_on_two_gpus(code: str, cuda_proofs: Proofs) -> None:
+    check(cuda_proofs, code)
+
+
+def check(proofs: Proofs, code: str) -> None:
+    hazard = proofs.of(code, EXAMPLE)
+    assert hazard.get("verdicts") and set(hazard["verdicts"]) == {"confirmed"}, told(hazard)
+    remedy = proofs.of(code, USE_INSTEAD)
+    assert remedy.get("verdicts") == ["refuted"], told(remedy)
+    assert not remedy["discovered"], told(remedy)
+
+
+def told(result: dict[str, Any]) -> str:
+    return json.dumps(result, indent=1)
