@@ -253,8 +253,6 @@ def _processes(folder: pathlib.Path) -> Iterator[dict[str, str]]:
     temporary.mkdir(exist_ok=True)
     environment = dict(os.environ)
     environment.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}")
-    environment.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
-    environment.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
     environment.update({TOKEN: token, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"})
     try:
         yield environment

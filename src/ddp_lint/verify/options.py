@@ -72,6 +72,8 @@ class RankOutcome:
     last: Last
     trace: Trace
     log: str = ""
+    #: Wall time of what ended it; the first rank to fail is the cause.
+    ended_at: float = float("inf")
 
 
 @dataclasses.dataclass(frozen=True)

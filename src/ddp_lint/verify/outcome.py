@@ -11,11 +11,13 @@ from typing import Any
 
 from ddp_lint.verify.options import Last, RankOutcome
 from ddp_lint.verify.spec import STALLED, Marks
-from ddp_lint.verify.trace import Collective, Exit, Frame, Raised, Stall, Start, Trace
+from ddp_lint.verify.trace import Collective, Event, Exit, Frame, Raised, Stall, Start, Trace
 
 _FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
-#: What a run is called when this happened to a rank; the first that occurs wins.
+#: What a rank raises when its peer has gone: a consequence.
+_PEER_LOST = re.compile(r"Connection (closed|reset) by peer|Broken pipe|NCCL.*remote|closed the connection", re.IGNORECASE)
+#: What a run is called by what happened to the rank that failed first.
 _OUTCOMES = {
     "stalled": "hang",
     "oom": "oom",
@@ -23,7 +25,6 @@ _OUTCOMES = {
     "exception": "exception",
     "exit": "exit",
     "not_started": "not_started",
-    "stopped": "launch_failed",
 }
 
 
@@ -44,17 +45,28 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
         last=_last(trace, marks.path(rank, "fault")),
         trace=trace,
         log=_text(marks.path(rank, "log")),
+        ended_at=_time(trace, end),
     )
+
+
+def _time(trace: Trace, end: Mapping[str, Any]) -> float:
+    """When the rank's fate was sealed: a rank that raised or left waits for its peers before its process ends."""
+    fatal = [event.t for event in trace.events if isinstance(event, Exit | Stall) or _uncaught(event)]
+    return min([*fatal, float(end.get("time", float("inf")))])
+
+
+def _uncaught(event: Event) -> bool:
+    return isinstance(event, Raised) and event.where == "main"
 
 
 def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> tuple[str, str]:
     """The rank's end in one word and in one line."""
-    raised = next((event for event in trace.of(Raised) if event.where == "main"), None)
+    raised = next((event for event in trace.of(Raised) if _uncaught(event)), None)
     stall = next((event for event in trace.of(Stall) if event.reason == "timeout"), None)
     left = trace.last(Exit)
     if trace.ended:
         return "completed", f"completed, then {name}" if name else "completed"
-    if stall is not None and code == STALLED:
+    if stall is not None and raised is None and code in (STALLED, None, -signal.SIGTERM):
         return "stalled", f"no progress for {stall.seconds:.0f} s"
     if raised is not None:
         return "exception", f"{raised.type}: {_first_line(raised.message)}"
@@ -81,18 +93,17 @@ def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) ->
         return "completed", "completed"
     if all(rank.how == "not_started" and not rank.trace.events for rank in ranks) and code != 0:
         return "launch_failed", f"torchrun could not start the ranks: {_error_line(text)}"
-    order = list(_OUTCOMES)
-    causes = [rank for rank in ranks if rank.how in order]
-    worst = min(causes, key=lambda rank: (order.index(rank.how), rank.rank))
-    words = "; ".join(f"rank {rank.rank} {rank.message}" for rank in ranks)
-    return _OUTCOMES[worst.how], words
+    causes = [rank for rank in ranks if rank.how not in ("completed", "stopped")] or list(ranks)
+    first = min(causes, key=lambda rank: (bool(_PEER_LOST.search(rank.message)), rank.ended_at, rank.rank))
+    words = "; ".join(f"rank {rank.rank} {rank.message}" for rank in sorted(ranks, key=lambda rank: rank is not first))
+    return _OUTCOMES.get(first.how, "launch_failed"), words
 
 
 def _last(trace: Trace, fault: pathlib.Path) -> Last:
     """Where the rank was last seen. What a crash handler wrote is the latest of all."""
     collective = trace.last(Collective)
     stall = trace.last(Stall)
-    raised = next((event for event in trace.of(Raised) if event.where == "main"), None)
+    raised = next((event for event in trace.of(Raised) if _uncaught(event)), None)
     with_module = next((event for event in reversed(trace.events) if event.module), None)
     frames = [event for event in trace.events if event.frames and not event.attributed]
     crash = _crash_frames(fault, {frame.path for event in frames for frame in event.frames})

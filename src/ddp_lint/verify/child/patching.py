@@ -58,10 +58,18 @@ def after(owner: Any, name: str, notice: Callable[..., None]) -> None:
     replace(owner, name, make)
 
 
-class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `notice` once, right after the module `name` has been imported by anyone."""
+def when_imported(name: str, notice: Callable[[ModuleType], None]) -> None:
+    """Call `notice` with the module `name`: now when it is imported already, else right after anyone imports it."""
+    if name in sys.modules:
+        notice(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _AfterImport(name, notice))
 
-    def __init__(self, name: str, notice: Callable[[], None]) -> None:
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls `notice` once, right after its module has been executed."""
+
+    def __init__(self, name: str, notice: Callable[[ModuleType], None]) -> None:
         self.name = name
         self.notice = notice
 
@@ -73,5 +81,5 @@ class AfterImport(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            after(spec.loader, "exec_module", lambda *_: self.notice())
+            after(spec.loader, "exec_module", lambda _, module: self.notice(module))
         return spec

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import pathlib
 import runpy
 import signal
 import sys
+import threading
 import traceback
 
 from ddp_lint.verify import trace
@@ -82,5 +84,14 @@ def _die_with_parent() -> None:
             os._exit(1)
 
 
+def _leave(code: int) -> None:
+    """End as the interpreter would, without its teardown: freeing torch takes a second, and gloo may abort in it."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    _leave(main(sys.argv[1]))

@@ -49,10 +49,7 @@ class Session:
         self.exits.install()
         self.environment.install()
         self.watchdog.start()
-        if "torch" in sys.modules:
-            self._torch_is_here()
-        else:
-            sys.meta_path.insert(0, patching.AfterImport("torch", self._torch_is_here))
+        patching.when_imported("torch", lambda _: self._torch_is_here())
 
     def watch_lines(self) -> None:
         """From here on lines count."""

@@ -127,7 +127,7 @@ class Collectives(Observer):
             ranks=ranks,
             seq=-1 if name in ("send", "recv") else self.groups.next(group),
             op=name,
-            api=api,
+            api=api if issuer == "user" else "",
             tensors=tuple(map(self._describe, sent)),
             outputs=tuple(map(self._describe, received)),
             reduce_op=_reduce_op(given, in_call),
@@ -279,7 +279,8 @@ def _reduce_op(given: dict[str, Any], in_call: dict[str, Any]) -> str:
     if isinstance(op, str):
         return op.upper()
     asked = op.op() if hasattr(op, "op") else in_call.get("op", "")
-    return str(asked).rpartition(".")[2]
+    names = {int(value): name for name, value in dist.ReduceOp.RedOpType.__members__.items()}
+    return names.get(asked, str(asked)) if isinstance(asked, int) else str(asked).rpartition(".")[2]
 
 
 def _global(ranks: tuple[int, ...], number: Any) -> int | None:

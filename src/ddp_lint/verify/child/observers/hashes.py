@@ -49,7 +49,8 @@ class Hashes(Observer):
             self._after(self._stepped(optimizer))
 
     def finish(self) -> None:
-        self._after(list(self.models))
+        if self.recorder.step > _STEPS:
+            self._after(list(self.models))
 
     def _after(self, models: list[Model]) -> None:
         for model in models:

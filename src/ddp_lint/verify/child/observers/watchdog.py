@@ -24,7 +24,10 @@ _PEER_WAIT = 3.0
 _BUSY_FACTOR = 6
 #: Seconds that a peer may take to import torch.
 _START_LIMIT = 90.0
-_BUSY_SHARE = 0.5
+#: Share of the time that the main thread must compute to count as busy (it may have to share the machine).
+_BUSY_SHARE = 0.05
+#: A rank that another one's death interrupts after this share of the timeout was stuck itself.
+_STUCK_SHARE = 0.7
 _COMPILERS = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/")
 _RECORDER_ENTRIES = 5
 
@@ -54,25 +57,24 @@ class Watchdog:
     # ---- the thread
 
     def _watch(self) -> None:
-        ticks, moved, busy_since, cpu = -1, time.monotonic(), time.monotonic(), self._main_seconds()
+        began = moved = time.monotonic()
+        ticks, cpu = -1, self._main_seconds()
         while not self._stopped.wait(_POLL):
             now = time.monotonic()
             if self._recorder.ticks != ticks:
                 ticks, moved = self._recorder.ticks, now
-                busy_since = now
                 self._beat()
             self._flush_often(now)
             if self._a_peer_is_dying():
-                self.dump("peer", now - moved)
-            if now - moved < self._timeout:
+                self.dump("peer" if now - moved < _STUCK_SHARE * self._timeout else "timeout", now - moved)
+            if now - moved < self._timeout or not self._ready(self._recorder.rank, now - began):
                 cpu = self._main_seconds()
                 continue
-            limit = self._timeout * _BUSY_FACTOR
-            busy = self._busy(cpu, now - moved)
-            if self._stuck_everywhere() and not busy and self._peers_began(now - busy_since):
+            everywhere = self._stuck_everywhere() and all(self._ready(rank, now - began) for rank in self._peers())
+            if everywhere and not self._busy(cpu, now - moved):
                 self._end(now - moved)
-            elif now - busy_since > max(limit, _START_LIMIT if not self._peers_began(0) else 0):
-                self._end(now - busy_since)
+            if now - moved > max(_BUSY_FACTOR * self._timeout, _START_LIMIT):
+                self._end(now - moved)
 
     def _flush_often(self, now: float) -> None:
         if now - self._flushed > 1.0:
@@ -85,11 +87,10 @@ class Watchdog:
     def _peers(self) -> list[int]:
         return [rank for rank in self._recorder.local_ranks if rank != self._recorder.rank]
 
-    def _peers_began(self, waited: float) -> bool:
-        """All peers have imported torch (or have ended), or have had their time to."""
+    def _ready(self, rank: int, waited: float) -> bool:
+        """The rank has imported torch (or has ended), or has had its time to."""
         marks = self._recorder.marks
-        began = all(marks.has(rank, "ready") or marks.has(rank, "exit") for rank in self._peers())
-        return began or waited > _START_LIMIT
+        return marks.has(rank, "ready") or marks.has(rank, "exit") or waited > _START_LIMIT
 
     def _stuck_everywhere(self) -> bool:
         """No living peer has moved within the timeout."""
