@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
+import time
 
 import libcst as cst
 
@@ -11,14 +12,44 @@ from ddp_lint.config import Settings
 from ddp_lint.engine.fingerprints import with_fingerprints
 from ddp_lint.engine.focus import Focus, Selection, Source
 from ddp_lint.engine.parsing import check_depth, tree_of, tree_of_new_syntax
+from ddp_lint.engine.report import FileResult
 from ddp_lint.engine.walk import walk
 from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import all_rules
-from ddp_lint.source import ImportTable, Module, SourceFile, suppressions
+from ddp_lint.source import ImportTable, Module, SourceFile, Unreadable, suppressions
 from ddp_lint.source.tree import descendants
+
+
+class Checker:
+    """Checks files of one project, one after the other; what it learns of other files it keeps."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.project = Project(settings.root)
+
+    def check(self, path: pathlib.Path) -> FileResult:
+        """The result for one file. Raises nothing: what goes wrong is in the result."""
+        shown = self.project.shown(path)
+        try:
+            file = SourceFile.read(path, shown)
+        except Unreadable as e:
+            return FileResult(shown, error=str(e))
+        return self.check_file(file, path)
+
+    def check_file(self, file: SourceFile, path: pathlib.Path) -> FileResult:
+        """The result for what is taken as the content of `path`."""
+        started = time.perf_counter()
+        try:
+            with self.project.recording() as asked:
+                findings, parsed = _check(file, path, self.project, self._settings)
+            dependencies = tuple(self.project.dependencies(asked).items())
+        except Exception as e:  # a defect of ours must not cost the other files
+            return FileResult(file.path, error=f"ddp-lint failed on it, please report: {type(e).__name__}: {e}")
+        seconds = time.perf_counter() - started
+        return FileResult(file.path, tuple(findings), dependencies=dependencies, seconds=seconds, parsed=parsed)
 
 
 def check_file(
@@ -29,12 +60,20 @@ def check_file(
     `path` is absolute; `file` is what to take for its content. `focus=False` parses the whole file, for comparison:
     the findings are the same.
     """
+    return _check(file, path, project, settings, focus)[0]
+
+
+def _check(
+    file: SourceFile, path: pathlib.Path, project: Project, settings: Settings, focused: bool = True
+) -> tuple[list[Finding], bool]:
+    """The findings, and whether LibCST had to parse anything."""
     ignored = settings.ignored_in(path)
     active = settings.enabled - ignored
     project.hold(path, file)
-    found = [f for f in _findings(file, path, project, active, focus) if f.code not in ignored]
+    found, parsed = _findings(file, path, project, active, focused)
+    found = [finding for finding in found if finding.code not in ignored]
     found = suppressions.apply(file, found, active, noqa=settings.noqa)
-    return with_fingerprints(found, file, project.inside(path))
+    return with_fingerprints(found, file, project.inside(path)), parsed
 
 
 @functools.lru_cache(maxsize=64)
@@ -44,20 +83,21 @@ def _selection(active: frozenset[str]) -> Selection:
 
 def _findings(
     file: SourceFile, path: pathlib.Path, project: Project, active: frozenset[str], focused: bool
-) -> list[Finding]:
+) -> tuple[list[Finding], bool]:
     focus = _selection(active).concerned(file.text)
     if not focus.rules:
-        return []
+        return [], False
     try:
         module = _module(file, path, project, focus, focused)
     except CannotParse as e:
-        return [_cannot_parse(file, e)]
+        return [_cannot_parse(file, e)], False
     crashes: list[Finding] = []
 
     def crashed(rule: type[Rule], error: Exception) -> None:
         crashes.append(_rule_crashed(file, rule, error))
 
-    return walk(module, focus.rules, crashed) + crashes
+    found = walk(module, focus.rules, crashed)
+    return found + crashes, bool(module.tree.body)
 
 
 def _module(file: SourceFile, path: pathlib.Path, project: Project, focus: Focus, focused: bool) -> Module:

@@ -12,14 +12,13 @@ from ddp_lint.findings import Finding
 class FileResult:
     """The outcome for one file. `error` says, in one line, why the file could not be checked ('' when it was).
 
-    `dependencies` are the questions about other files that the findings rest on, each with the digest of its answer
-    (see `project.Project.recording`).
+    `dependencies` are the questions about the project's files that the findings rest on, each with its answer (see
+    `project.Project.recording`); `parsed` says whether LibCST had to parse any of it.
     """
 
     path: str
     findings: tuple[Finding, ...] = ()
     error: str = ""
-    digest: str = ""
     dependencies: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
     parsed: bool = False

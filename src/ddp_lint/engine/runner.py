@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import pathlib
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ddp_lint.config import Settings
-from ddp_lint.engine.checking import check_file
+from ddp_lint.engine import pool
+from ddp_lint.engine.cache import Cache
+from ddp_lint.engine.checking import Checker, check_file
 from ddp_lint.engine.report import FileResult, Report
 from ddp_lint.project import Project
-from ddp_lint.source import SourceFile, Unreadable
+from ddp_lint.source import SourceFile
 
 __all__ = ["Report", "check_file", "check_paths", "check_text"]
 
@@ -24,25 +27,46 @@ def check_paths(
 ) -> Report:
     """Check files. `jobs`: processes, None for as many as pay off; `cache_dir`: where results are kept, None for
     nowhere. The report is the same whatever `jobs` and the cache say."""
+    files = list(dict.fromkeys(path.absolute() for path in paths))
     project = Project(settings.root)
-    results = [_check_path(path, project, settings) for path in dict.fromkeys(paths)]
-    return Report.of(results)
+    cache = Cache(cache_dir, settings, project) if cache_dir else None
+    kept = {path: result for path in files if cache and (result := cache.get(path))}
+    results = dict(kept)
+    shown = {project.shown(path): path for path in files}
+    for result in _check([path for path in files if path not in kept], settings, jobs):
+        path = shown[result.path]
+        results[path] = result
+        if cache:
+            cache.put(path, result)
+    if cache:
+        cache.save()
+    return Report.of([results[path] for path in files])
+
+
+def _check(files: list[pathlib.Path], settings: Settings, jobs: int | None) -> Iterator[FileResult]:
+    processes = pool.processes(jobs, sum(map(pool.size_of, files)), len(files)) if files else 1
+    if processes > 1:
+        yield from pool.run(files, settings, processes)
+    elif files:
+        checker = Checker(settings)
+        with _rare_collections():
+            yield from map(checker.check, files)
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Syntax trees are many objects without cycles: the default makes the collector go over them again and again."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*threshold)
 
 
 def check_text(text: str, path: pathlib.Path, settings: Settings) -> Report:
     """Check text that is not (yet) on disk as if it were the content of `path`: standard input, flake8."""
-    project = Project(settings.root)
-    shown = project.shown(path)
-    file = SourceFile.of_text(shown, text)
-    return Report.of([FileResult(shown, tuple(check_file(file, path, project, settings)))])
-
-
-def _check_path(path: pathlib.Path, project: Project, settings: Settings) -> FileResult:
-    shown = project.shown(path)
-    started = time.perf_counter()
-    try:
-        file = SourceFile.read(path, shown)
-    except Unreadable as e:
-        return FileResult(shown, error=str(e))
-    findings = tuple(check_file(file, path, project, settings))
-    return FileResult(shown, findings, seconds=time.perf_counter() - started)
+    path = path.absolute()
+    checker = Checker(settings)
+    shown = checker.project.shown(path)
+    return Report.of([checker.check_file(SourceFile.of_text(shown, text), path)])

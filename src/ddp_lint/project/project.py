@@ -91,7 +91,7 @@ class Project:
 
     def shown(self, path: pathlib.Path) -> str:
         """The path as findings show it: relative to the working directory when below it."""
-        return _below(self._cwd, os.path.normpath(path))
+        return shown_from(self._cwd, path)
 
     def inside(self, path: pathlib.Path) -> str:
         """The path relative to the project's root: what settings and fingerprints go by, wherever one runs from."""
@@ -168,7 +168,7 @@ class Project:
         """Take `file` as the content of `path`: it was read already, or is not on disk (an editor's buffer)."""
         key = os.path.normpath(path)
         self._held = {key: file}
-        self._answers[f"file:{self._relative(key)}"] = file.digest
+        self._ask(f"file:{self._relative(key)}", file.digest)
         if key in self._facts and ((known := self._facts[key]) is None or known.file.text != file.text):
             del self._facts[key]
 
@@ -353,6 +353,11 @@ def _bytes_of(path: str) -> bytes:
         return pathlib.Path(path).read_bytes()
     except OSError:
         return b""
+
+
+def shown_from(folder: str | pathlib.Path, path: pathlib.Path) -> str:
+    """A path as one who works in `folder` is shown it."""
+    return _below(str(folder), os.path.normpath(path))
 
 
 def _below(folder: str, path: str) -> str:

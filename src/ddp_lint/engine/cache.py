@@ -1,0 +1,220 @@
+"""Results of earlier runs: used again as long as every file that they rest on is unchanged.
+
+A result rests on questions about the project (`project.Project.recording`), the content of its own file among them;
+it is good while each has the same answer. Results lie in JSON files, one per folder of sources, below a folder that is
+named after all else that findings depend on: the settings, the tool itself, Python, LibCST. JSON and not pickle,
+because the folder may have come with somebody else's repository.
+
+Nothing here ever fails a run: what cannot be read is computed again, what cannot be written is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import sys
+import types
+import typing
+from typing import Any
+
+from ddp_lint import __version__
+from ddp_lint.config import Settings
+from ddp_lint.engine.report import FileResult
+from ddp_lint.findings import Finding
+from ddp_lint.project import Project
+
+_KEPT_GENERATIONS = 8
+_TAG = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n# Results of ddp-lint. It is safe to remove this folder.\n"
+    "# https://bford.info/cachedir/\n"
+)
+#: Settings that decide which files are looked at or how results are printed, not what is found in a file.
+_NEUTRAL = {"root", "exclude", "force_exclude", "respect_gitignore", "output_format", "source", "preview"}
+
+
+class Cache:
+    """The kept results of one project under one set of settings."""
+
+    def __init__(self, folder: pathlib.Path, settings: Settings, project: Project) -> None:
+        self._folder = folder
+        self._project = project
+        self._generation = folder / _generation(settings, project)
+        self._shards: dict[str, dict[str, Any]] = {}
+        self._changed: set[str] = set()
+
+    def get(self, path: pathlib.Path) -> FileResult | None:
+        """The result for a file from an earlier run, if it would be the same today."""
+        inside = self._project.inside(path)
+        try:
+            shard = self._shard(inside)
+            entry = shard["files"].get(inside)
+            if entry is None or not self._holds(entry, shard["questions"]):
+                return None
+            findings = tuple(decode(Finding, item) for item in entry["findings"])
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            return None
+        return FileResult(self._project.shown(path), findings, cached=True)
+
+    def _holds(self, entry: dict[str, Any], questions: list[list[str]]) -> bool:
+        asked = (questions[number] for number in entry["asked"])
+        return all(self._project.answer(question) == answer for question, answer in asked)
+
+    def put(self, path: pathlib.Path, result: FileResult) -> None:
+        """Keep a result, unless it says that something went wrong: that may be different the next time."""
+        if result.error or any(finding.code == "DDP001" for finding in result.findings):
+            return
+        inside = self._project.inside(path)
+        name = _shard_name(inside)
+        shard = self._shard(inside)
+        numbers: dict[tuple[str, str], int] = shard.setdefault(
+            "numbers", {(question, answer): number for number, (question, answer) in enumerate(shard["questions"])}
+        )
+        asked = []
+        for pair in result.dependencies:
+            if pair not in numbers:
+                numbers[pair] = len(shard["questions"])
+                shard["questions"].append(list(pair))
+            asked.append(numbers[pair])
+        shard["files"][inside] = {"asked": asked, "findings": [encode(finding) for finding in result.findings]}
+        self._changed.add(name)
+
+    def save(self) -> None:
+        """Write what is new. Each file is replaced as a whole, so that runs at the same time do not disturb another."""
+        with contextlib.suppress(OSError):
+            if self._changed and not self._generation.is_dir():
+                self._create()
+            for name in self._changed:
+                _replace(self._generation / name, json.dumps(_without_leftovers(self._shards[name])))
+            if self._generation.is_dir():
+                os.utime(self._generation)
+
+    def _create(self) -> None:
+        self._generation.mkdir(parents=True, exist_ok=True)
+        for name, text in (("CACHEDIR.TAG", _TAG), (".gitignore", "*\n")):
+            if not (self._folder / name).exists():
+                _replace(self._folder / name, text)
+        generations = [p for p in self._folder.iterdir() if p.is_dir() and p != self._generation]
+        generations.sort(key=lambda p: p.stat().st_mtime, reverse=True)
+        for old in generations[_KEPT_GENERATIONS - 1 :]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _shard(self, inside: str) -> dict[str, Any]:
+        name = _shard_name(inside)
+        if name not in self._shards:
+            self._shards[name] = _read_shard(self._generation / name)
+        return self._shards[name]
+
+
+def _shard_name(inside: str) -> str:
+    folder = inside.rpartition("/")[0]
+    return hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:20] + ".json"
+
+
+def _read_shard(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        shard = json.loads(path.read_bytes())
+        if isinstance(shard, dict) and isinstance(shard["files"], dict) and isinstance(shard["questions"], list):
+            return {"questions": shard["questions"], "files": shard["files"]}
+    except (OSError, ValueError, KeyError, RecursionError):
+        pass
+    return {"questions": [], "files": {}}
+
+
+def _without_leftovers(shard: dict[str, Any]) -> dict[str, Any]:
+    """The shard without the questions that no result rests on any more."""
+    used = sorted({number for entry in shard["files"].values() for number in entry["asked"]})
+    number_of = {old: new for new, old in enumerate(used)}
+    files = {
+        path: {"asked": [number_of[n] for n in entry["asked"]], "findings": entry["findings"]}
+        for path, entry in shard["files"].items()
+    }
+    return {"questions": [shard["questions"][old] for old in used], "files": files}
+
+
+def _replace(path: pathlib.Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+# ---- what all results depend on
+
+
+def _generation(settings: Settings, project: Project) -> str:
+    fields = [f.name for f in dataclasses.fields(settings) if f.name not in _NEUTRAL]
+    told = {name: _plain(getattr(settings, name)) for name in fields}
+    # Findings show paths relative to the working directory.
+    place = project.shown(settings.root)
+    key = json.dumps([told, place, _tool()], sort_keys=True)
+    return f"{__version__}-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
+
+
+@functools.cache
+def _tool() -> tuple[str, ...]:
+    """What findings depend on besides files and settings: Python, LibCST, and our own code and knowledge."""
+    spec = importlib.util.find_spec("libcst")
+    libcst = pathlib.Path(spec.origin).with_name("_version.py") if spec and spec.origin else pathlib.Path("-")
+    own = pathlib.Path(__file__).parents[1]
+    parts = sorted(p for p in own.rglob("*") if p.suffix in (".py", ".toml"))
+    states = [f"{p}:{s.st_mtime_ns}:{s.st_size}" for p in (libcst, *parts) if p.exists() for s in [p.stat()]]
+    return (sys.version, hashlib.sha256("\n".join(states).encode()).hexdigest())
+
+
+def _plain(value: object) -> object:
+    """A value of the settings as JSON that is the same in each run."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(str, value))
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+# ---- findings as JSON
+
+
+def encode(value: object) -> Any:
+    """A frozen dataclass, down to strings, numbers and lists; the place of a field says which it is."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [encode(getattr(value, f.name)) for f in dataclasses.fields(value)]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return [encode(item) for item in value] if isinstance(value, tuple) else value
+
+
+def decode(kind: Any, value: Any) -> Any:
+    """The inverse of `encode` for a type of `ddp_lint.findings`. Raises TypeError or ValueError for anything else."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else decode(arguments[0], value)
+    if origin is tuple:
+        return tuple(decode(arguments[0], item) for item in _list(value))
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        hints = _hints(kind)
+        return kind(*(decode(hint, item) for hint, item in zip(hints, _list(value), strict=True)))
+    if issubclass(kind, enum.Enum):
+        return kind(value)
+    if not isinstance(value, kind):
+        raise TypeError(value)
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(value)
+    return value
+
+
+@functools.cache
+def _hints(kind: type) -> list[Any]:
+    hints = typing.get_type_hints(kind)
+    return [hints[f.name] for f in dataclasses.fields(kind)]

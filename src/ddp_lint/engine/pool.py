@@ -1,0 +1,172 @@
+"""Many files on several processes. A worker that dies costs the one file that it was at, never the run."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import multiprocessing.connection
+import os
+import pathlib
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from ddp_lint.config import Settings
+from ddp_lint.engine.report import FileResult
+from ddp_lint.project.project import shown_from
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkContext, SpawnContext
+
+#: Below this many bytes of source a second process costs more than it saves.
+_WORTH_A_PROCESS = 400_000
+#: Chunks per process: enough to share the work evenly, few enough to keep files of one package together.
+_CHUNKS = 8
+
+
+def processes(jobs: int | None, size: int, count: int) -> int:
+    """How many processes to use for `count` files of `size` bytes in all; `jobs` is what the user asked for."""
+    if jobs:
+        return max(1, min(jobs, count))
+    return max(1, min(_cores(), size // _WORTH_A_PROCESS, count))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def size_of(path: pathlib.Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int) -> Iterator[FileResult]:
+    """The results for `paths`, in any order, from `jobs` processes."""
+    chunks = deque(_chunks(paths, jobs))
+    workers: list[_Worker] = []
+    try:
+        while chunks or workers:
+            while chunks and len(workers) < jobs:
+                workers.append(_Worker(settings))
+                workers[-1].give(chunks.popleft())
+            for ready in multiprocessing.connection.wait([w.connection for w in workers]):
+                worker = next(w for w in workers if w.connection is ready)
+                yield from worker.receive()
+                if worker.dead:
+                    workers.remove(worker)
+                    if worker.chunk:
+                        chunks.appendleft(worker.chunk)
+                elif worker.idle and chunks:
+                    worker.give(chunks.popleft())
+                elif worker.idle:
+                    worker.dismiss()
+                    workers.remove(worker)
+    finally:  # also on Ctrl-C, which the workers do not see
+        for worker in workers:
+            worker.kill()
+
+
+def _chunks(paths: Sequence[pathlib.Path], jobs: int) -> Iterator[list[pathlib.Path]]:
+    """Neighbours together: they import the same modules, whose facts a worker keeps."""
+    sizes = [size_of(path) for path in paths]
+    enough = sum(sizes) // (jobs * _CHUNKS) + 1
+    chunk: list[pathlib.Path] = []
+    filled = 0
+    for path, size in zip(paths, sizes, strict=True):
+        chunk.append(path)
+        filled += size
+        if filled >= enough:
+            yield chunk
+            chunk, filled = [], 0
+    if chunk:
+        yield chunk
+
+
+class _Worker:
+    """A process and what it was last given. It says which file it starts on, and sends a chunk's results at the end."""
+
+    def __init__(self, settings: Settings) -> None:
+        context = _context()
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs, settings), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.chunk: list[pathlib.Path] = []
+        self.dead = False
+        self.idle = True
+        self._at = 0
+
+    def give(self, chunk: list[pathlib.Path]) -> None:
+        self.chunk, self.idle, self._at = chunk, False, 0
+        with contextlib.suppress(ConnectionError):  # it died: `receive` finds out
+            self.connection.send(chunk)
+
+    def receive(self) -> list[FileResult]:
+        """What the worker has to say: results at the end of a chunk, or, when it died, an error for the file."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, ConnectionError):
+            return [self._lost()]
+        if isinstance(message, int):
+            self._at = message
+            return []
+        self.idle, self.chunk = True, []
+        results: list[FileResult] = message
+        return results
+
+    def _lost(self) -> FileResult:
+        self._process.join()
+        self.dead = True
+        path = self.chunk.pop(self._at)
+        status = self._process.exitcode or 0
+        reason = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        message = f"the process that checked it died ({reason}); please report it. The other files were checked"
+        return FileResult(shown_from(pathlib.Path.cwd(), path), error=message)
+
+    def dismiss(self) -> None:
+        # Closing our end would not do: workers that were forked later hold copies of it.
+        with contextlib.suppress(ConnectionError):
+            self.connection.send(None)
+        self._process.join()
+        self.connection.close()
+
+    def kill(self) -> None:
+        self._process.terminate()
+        self._process.join()
+        self.connection.close()
+
+
+def _context() -> ForkContext | SpawnContext:
+    """Forked workers share what is imported; where threads run (or there is no fork), they must start afresh."""
+    if sys.platform == "linux" and threading.active_count() == 1:
+        return multiprocessing.get_context("fork")
+    return multiprocessing.get_context("spawn")
+
+
+def _work(connection: Connection, settings: Settings) -> None:
+    """The life of a worker: chunks in, results out, until there is None or the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from ddp_lint.engine.checking import Checker
+
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
+    checker = Checker(settings)
+    while True:
+        try:
+            chunk: list[pathlib.Path] | None = connection.recv()
+            if chunk is None:
+                return
+            results = []
+            for number, path in enumerate(chunk):
+                connection.send(number)
+                results.append(checker.check(path))
+            connection.send(results)
+        except (EOFError, ConnectionError):
+            return
