@@ -1,0 +1,145 @@
+"""Which code several ranks run, and which lines of it one rank alone."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Span
+from ddp_lint.knowledge import table
+from ddp_lint.launch.search import importers
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.tensors.contexts import conditions
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What tells that several ranks run a file: the word, where it stands, and whether in the file itself."""
+
+    word: str
+    span: Span
+    own: bool
+
+    @property
+    def text(self) -> str:
+        return f"`{self.word}`: several ranks run this file" if self.own else f"`{self.word}`: several ranks run this"
+
+
+def several_ranks(module: Module) -> Evidence | None:
+    """Evidence that several ranks run `module`: in the file, else in a file of the project that imports it."""
+    if module.facts is None or module.project is None:
+        return None
+    own = evidence_in(module.facts, module.project)
+    if own is not None:
+        return own
+    project, name = module.project, module.name
+    return project.remember(("several ranks", name), lambda: _imported_by_ranks(module)) if name else None
+
+
+def _imported_by_ranks(module: Module) -> Evidence | None:
+    assert module.project is not None
+    strong = ("DistributedDataParallel", "init_process_group", "FullyShardedDataParallel", "Accelerator", "fully_shard")
+    for facts in importers(module.project, module.name, holding=strong):
+        found = evidence_in(facts, module.project)
+        if found is not None:
+            return dataclasses.replace(found, own=False)
+    return None
+
+
+def evidence_in(facts: ModuleFacts, project: Project) -> Evidence | None:
+    """The first evidence in one file. A framework's own files that import each other are none."""
+    found = next(_evidence(facts.tree, lambda name: project.find(name.partition(".")[0]) is not None), None)
+    if found is None:
+        return None
+    word, node = found
+    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+    return Evidence(word, Span(facts.file.path, line, column, line, column + len(word)), own=True)
+
+
+@functools.cache
+def _known() -> dict[str, frozenset[str]]:
+    return {key: frozenset(values) for key, values in table("launch")["several_ranks"].items()}
+
+
+def _evidence(tree: ast.AST, is_own: Callable[[str], bool]) -> Iterator[tuple[str, ast.AST]]:
+    known = _known()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for name in _imported(node):
+                foreign = _is_below(name, known["modules"]) and not is_own(name)
+                if foreign or name.rpartition(".")[2] in known["identifiers"]:
+                    yield name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from ((b, node) for b in map(_last, node.bases) if b in known["bases"])
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node.value in known["environment"]:
+                yield node.value, node
+        elif (name := _identifier(node)) in known["identifiers"]:
+            yield name, node
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    base = f"{node.module}." if isinstance(node, ast.ImportFrom) and node.module and not node.level else ""
+    return [base + alias.name for alias in node.names]
+
+
+def _is_below(name: str, modules: frozenset[str]) -> bool:
+    parts = name.split(".")
+    return any(".".join(parts[:i]) in modules for i in range(1, len(parts) + 1))
+
+
+def _identifier(node: ast.AST) -> str:
+    for field in ("id", "attr", "arg"):
+        value = getattr(node, field, None)
+        if isinstance(value, str):
+            return value
+    return ""
+
+
+def _last(node: ast.expr) -> str:
+    return dotted_ast(node).rpartition(".")[2]
+
+
+def is_test_file(path: str) -> bool:
+    """Whether a file is a test by its name: one process runs it, and its files were written by that process."""
+    *folders, name = path.split("/")
+    return name.startswith(("test_", "conftest")) or name.endswith("_test.py") or bool({"tests", "test"} & set(folders))
+
+
+# ---- one rank alone
+
+
+@functools.cache
+def _patterns(kind: str) -> re.Pattern[str]:
+    return re.compile("|".join(table("launch")["one_rank"][kind]))
+
+
+def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a test or a decorator around `node` keeps it to one rank (of the job, a node or a group)."""
+    for test, taken in conditions(module, node):
+        if first_rank_test(module.code(test), taken):
+            return True
+    function = module.function_of(node)
+    decorators = table("launch")["one_rank"]["decorators"]
+    return function is not None and any(_decorator(d).endswith(tuple(decorators)) for d in function.decorators)
+
+
+def first_rank_test(text: str, taken: bool) -> bool:
+    """Whether the outcome `taken` of a test keeps what follows to one rank."""
+    negated = text.startswith("not ")
+    if _patterns("true_on_others").search(text):
+        return taken == negated
+    return _patterns("true_on_first").search(text) is not None and taken != negated
+
+
+def _decorator(node: cst.Decorator) -> str:
+    inner = node.decorator
+    return dotted(inner.func if isinstance(inner, cst.Call) else inner)

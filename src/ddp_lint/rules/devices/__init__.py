@@ -1,0 +1,1 @@
+"""DDP4xx: devices, checkpoints, worker processes and shared memory."""

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Edit, Fix
+from ddp_lint.knowledge import table
+from ddp_lint.launch.ranks import Evidence, is_test_file, on_one_rank, several_ranks
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.edits import add_argument, set_argument
+from ddp_lint.source.tree import children, descendants
+from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.tensors.contexts import conditions, words_of
+
+
+class LoadWithoutMapLocation(Rule):
+    """Every rank loads a checkpoint onto the GPU that it was saved from.
+
+    ## What it does
+
+    Finds `torch.load` without `map_location`, or with one fixed GPU (`"cuda:0"`, `0`, and `"cuda"` where nothing calls
+    `set_device`), in code that several ranks run, where the file may hold model or optimizer states.
+
+    ## Why it breaks
+
+    A pickled storage remembers its device. Rank 0 saves from `cuda:0`; on load, rank 0 and rank 1 both put their copy
+    on `cuda:0`. `torch.cuda.set_device(1)` does not change that. GPU 0 then holds one CUDA context and one full copy
+    per rank, which is why resuming runs out of memory on GPU 0 alone; and where that GPU does not exist (a job with
+    fewer GPUs, `CUDA_VISIBLE_DEVICES`) the load fails with `Attempting to deserialize object on CUDA device 1 but
+    torch.cuda.device_count() is 1`. Measured on 2 x H200 (torch 2.11): the tensors of both ranks are on `cuda:0`.
+
+    ## Example
+
+    ```python
+    import os
+    import tempfile
+
+    import torch
+    import torch.distributed as dist
+
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if cuda else "gloo")
+    model = torch.nn.Linear(4, 4).to("cuda" if cuda else "cpu")
+
+    path = os.path.join(tempfile.gettempdir(), f"ddp_lint_{os.environ['MASTER_PORT']}.pt")
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+    dist.barrier()
+    checkpoint = torch.load(path)  # <- DDP401
+    model.load_state_dict(checkpoint)
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+    import tempfile
+
+    import torch
+    import torch.distributed as dist
+
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if cuda else "gloo")
+    model = torch.nn.Linear(4, 4).to("cuda" if cuda else "cpu")
+
+    path = os.path.join(tempfile.gettempdir(), f"ddp_lint_{os.environ['MASTER_PORT']}.pt")
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+    dist.barrier()
+    checkpoint = torch.load(path, map_location="cpu")
+    model.load_state_dict(checkpoint)
+    dist.destroy_process_group()
+    ```
+
+    `f"cuda:{local_rank}"` is right too; `"cpu"` needs no second copy on the GPU while the model is filled.
+
+    ## When it is silent
+
+    Tests, which one process runs; a `map_location` that comes from a parameter, a variable or `**kwargs`; loads on
+    one rank alone; files that no evidence ties to several ranks; schedulers, vocabularies, statistics and other CPU
+    data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py` on two GPUs: the loaded storages of rank 1 lie on `cuda:0`.
+
+    ## Fix safety
+
+    Safe where the result goes into `load_state_dict`, which copies to the parameters' own device; unsafe elsewhere:
+    tensors that are used directly would then be on the CPU.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/generated/torch.load.html
+    - https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints
+    """
+
+    confidence = Confidence.HIGH
+    triggers = ("load",)
+    requires = ("torch",)
+    oracles = ("device", "exception")
+    needs_cuda = True
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self.module.qualified(node.func) != "torch.load" or any(arg.star for arg in node.args):
+            return
+        if is_test_file(self.module.file.path):
+            return
+        where = self._destination(node)
+        if where is None or not self._may_hold_states(node) or on_one_rank(self.module, node):
+            return
+        evidence = several_ranks(self.module)
+        if evidence is not None and not self._saved_from_cpu():
+            self._report(node, where, evidence)
+
+    # ---- where the load puts its tensors
+
+    def _destination(self, call: cst.Call) -> str | None:
+        """`the GPU it was saved from`, a fixed GPU, or None where each rank may decide."""
+        given = argument(call, 1, "map_location")
+        if given is None or dotted(given) == "None":
+            return "" if given is not None or not self._in_cpu_arm(call) else None
+        text = self._literal(given)
+        if text in ("cuda:0", "0"):
+            return "cuda:0"
+        if text == "cuda" and not self._sets_device():
+            return "cuda"
+        return None
+
+    def _literal(self, node: cst.BaseExpression) -> str:
+        """`cuda:0` for "cuda:0", 0, torch.device("cuda:0"), torch.device("cuda", 0); '' for what is not constant."""
+        if isinstance(node, cst.Call) and self.module.qualified(node.func) == "torch.device" and node.args:
+            parts = [self._literal(arg.value) for arg in node.args]
+            return ":".join(parts) if all(parts) else ""
+        if isinstance(node, cst.SimpleString):
+            return str(node.evaluated_value)
+        if isinstance(node, cst.Integer):
+            return node.value
+        assigned = self.module.assignments(node) if isinstance(node, cst.Name) else []
+        return self._literal(assigned[0]) if len(assigned) == 1 and assigned[0] is not node else ""
+
+    def _in_cpu_arm(self, call: cst.Call) -> bool:
+        """Whether the line runs on CPU-only machines alone: ``if not torch.cuda.is_available(): torch.load(path)``."""
+        for test, taken in conditions(self.module, call):
+            text = self.module.code(test)
+            if "cuda.is_available" in text and " or " not in text:
+                return taken == text.startswith("not ")
+        return False
+
+    def _sets_device(self) -> bool:
+        return "set_device" in self.module.file.text or bool(
+            self.module.project and self.module.project.holding("set_device(")
+        )
+
+    # ---- what the file may hold
+
+    def _may_hold_states(self, call: cst.Call) -> bool:
+        """By the words of the path, else of the name that the result gets, else of the function and class around."""
+        source = argument(call, 0, "f")
+        if source is None or any(word in self.module.code(source) for word in _known("byte_streams")):
+            return False
+        for words in (set(_words_in(source)), words_of(self._target(call).rpartition(".")[2])):
+            if words & _known("plain"):
+                return False
+            if words & _known("states"):
+                return True
+        around = self._around(call)
+        return self._is_loaded(call) or bool(around & _known("states") and not around & _known("plain"))
+
+    def _target(self, call: cst.Call) -> str:
+        name = assigned_name(self.module, call)
+        parent = self.module.parent(call)
+        if not name and isinstance(parent, cst.Arg):
+            outer = self.module.parent(parent)
+            name = dotted(outer.func) if isinstance(outer, cst.Call) else ""
+        return name
+
+    def _is_loaded(self, call: cst.Call) -> bool:
+        """Whether the result goes into `load_state_dict`, directly or by its name."""
+        if self._goes_straight_into_load(call):
+            return True
+        name, function = assigned_name(self.module, call), self.module.function_of(call)
+        if not name:
+            return False
+        return any(
+            isinstance(node, cst.Call)
+            and dotted(node.func).endswith("load_state_dict")
+            and any(re.search(rf"\b{re.escape(name)}\b", self.module.code(arg.value)) for arg in node.args)
+            for node in descendants(function or self.module.tree)
+        )
+
+    def _goes_straight_into_load(self, call: cst.Call) -> bool:
+        parent = self.module.parent(call)
+        outer = self.module.parent(parent) if isinstance(parent, cst.Arg) else None
+        return isinstance(outer, cst.Call) and dotted(outer.func).endswith("load_state_dict")
+
+    def _around(self, call: cst.Call) -> set[str]:
+        function, owner = self.module.function_of(call), self.module.class_of(call)
+        return {word for place in (function, owner) if place is not None for word in words_of(place.name.value)}
+
+    def _saved_from_cpu(self) -> bool:
+        return any(word in self.module.file.text for word in _known("offloaded"))
+
+    # ---- the finding
+
+    def _report(self, call: cst.Call, where: str, evidence: Evidence) -> None:
+        target = where or "the GPU that it was saved from"
+        self.report(
+            call,
+            f"rank 0 and rank 1 both load onto {target}: set_device does not move it, so that GPU holds a copy and a "
+            "CUDA context of every rank, and the load fails where the GPU is not visible"
+            if not where
+            else f"rank 0 and rank 1 both load onto {target}: that GPU holds a copy and a CUDA context of every rank",
+            labels=[(evidence.span, evidence.text)],
+            help="pass map_location=\"cpu\" (load_state_dict copies to each parameter's device), or this rank's device",
+            confidence=Confidence.HIGH if evidence.own and self._is_loaded(call) else Confidence.MEDIUM,
+            fix=self._fix(call),
+        )
+
+    def _fix(self, call: cst.Call) -> Fix:
+        given = next((arg for i, arg in enumerate(call.args) if _is_map_location(arg, i)), None)
+        edit: Edit = (
+            set_argument(self.module, given, '"cpu"')
+            if given
+            else add_argument(self.module, call, "map_location", '"cpu"')
+        )
+        safe = self._goes_straight_into_load(call)
+        return Fix('load to the CPU: map_location="cpu"', Applicability.SAFE if safe else Applicability.UNSAFE, (edit,))
+
+
+def _is_map_location(arg: cst.Arg, position: int) -> bool:
+    return arg.keyword.value == "map_location" if arg.keyword is not None else position == 1
+
+
+@functools.cache
+def _known(kind: str) -> frozenset[str]:
+    return frozenset(table("checkpoints")[kind])
+
+
+def _words_in(source: cst.CSTNode) -> Iterator[str]:
+    """The words of a path expression: of its strings, its names, and the last part of its attributes."""
+    if isinstance(source, (cst.SimpleString, cst.FormattedStringText)):
+        text = source.value
+        yield from (w for part in re.findall(r"[A-Za-z_]+", text) for w in words_of(part))
+    elif isinstance(source, cst.Name):
+        yield from words_of(source.value)
+    elif isinstance(source, cst.Attribute):
+        yield from words_of(source.attr.value)
+    else:
+        for child in children(source):
+            yield from _words_in(child)

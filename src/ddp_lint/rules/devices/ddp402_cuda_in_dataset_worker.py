@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.launch.search import importers
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.edits import add_argument
+from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import argument
+from ddp_lint.tensors.contexts import conditions
+
+_METHODS = ("__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn", "collate", "collater", "__call__")
+_DATASET = "torch.utils.data.Dataset"
+_LOADERS = re.compile(r"\bDataLoader\s*\((?P<arguments>(?:[^()]|\([^()]*\))*)\)", re.DOTALL)
+_WORKERS = re.compile(r"\bnum_workers\s*=\s*(?P<value>[^,)\s]+)")
+_CONTEXT = re.compile(
+    r"""multiprocessing_context\s*=\s*["'](spawn|forkserver)|set_start_method\(\s*["'](spawn|forkserver)"""
+)
+
+
+class CudaInDatasetWorker(Rule):
+    """A Dataset touches CUDA in the worker processes of its DataLoader.
+
+    ## What it does
+
+    Finds, in the methods of a Dataset (or a collate function) that DataLoader workers run: `.cuda()`, `.to("cuda")`,
+    `device="cuda"`, `torch.load` without `map_location`; and tensors that `__init__` put on the GPU and `__getitem__`
+    returns. Only where a DataLoader in the file or the project uses workers.
+
+    ## Why it breaks
+
+    Workers are forked from a rank that has initialised CUDA: their first CUDA call, also the unpickling of a stored
+    CUDA tensor, fails with `Cannot re-initialize CUDA in forked subprocess` or `CUDA error: initialization error`.
+    Under `spawn` nothing fails, but the workers of every rank put their tensors on `cuda:0`: none of them called
+    set_device. And `pin_memory=True` fails on CUDA items: `only dense CPU tensors can be pinned`. Measured on 2 x
+    H200. (`share_memory_()` on a CUDA tensor is not the fault that folklore makes it: it is a no-op.)
+
+    ## Example
+
+    ```python
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+
+    class Squares(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return torch.tensor([float(index**2)]).cuda()  # <- DDP402
+
+
+    if __name__ == "__main__":
+        torch.ones(1, device="cuda")
+        for batch in DataLoader(Squares(), batch_size=4, num_workers=1):
+            print(batch.sum())
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+
+    class Squares(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return torch.tensor([float(index**2)])
+
+
+    if __name__ == "__main__":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        for batch in DataLoader(Squares(), batch_size=4, num_workers=1, pin_memory=device == "cuda"):
+            print(batch.to(device, non_blocking=True).sum())
+    ```
+
+    ## When it is silent
+
+    Loaders with `num_workers=0` (or without it) and code that no DataLoader with workers is known for; `.to(device)`
+    with a device that may be the CPU; `torch.load` with a `map_location`; branches on `get_worker_info()`.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py` on a GPU: the worker raises, or its tensors lie on `cuda:0` in both ranks.
+
+    ## Fix safety
+
+    `map_location="cpu"` is added to loads, unsafe: what moves the sample to the GPU must then stand in the training
+    loop.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = _METHODS
+    requires = ("torch",)
+    whole_class = True
+    oracles = ("exception", "device")
+    needs_cuda = True
+
+    def start(self) -> None:
+        self._workers: bool | None = None
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        owner = self.module.parent(self.module.parent(node) or node)
+        if node.name.value not in _METHODS:
+            return
+        if isinstance(owner, cst.ClassDef):
+            if not self._is_dataset(owner):
+                return
+        elif not node.name.value.startswith("collate"):
+            return
+        for call, what in self._on_gpu(node):
+            if self._runs_in_worker(call):
+                self._report(call, what, node)
+
+    def _is_dataset(self, owner: cst.ClassDef) -> bool:
+        names = {dotted(base.value).rpartition(".")[2] for base in owner.bases}
+        methods = {s.name.value for s in owner.body.body if isinstance(s, cst.FunctionDef)}
+        by_name = any(name.endswith("Dataset") for name in names) or {"__getitem__", "__len__"} <= methods
+        return self.module.is_subclass(owner, _DATASET) or (by_name and "Dataset" in owner.name.value)
+
+    def _on_gpu(self, function: cst.FunctionDef) -> Iterator[tuple[cst.Call, str]]:
+        for node in descendants(function.body):
+            if not isinstance(node, cst.Call):
+                continue
+            method = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
+            name = self.module.qualified(node.func)
+            if (method == "cuda" and not name) or (method == "to" and node.args and self._is_gpu(node.args[0].value)):
+                yield node, "puts the sample on a GPU"
+            elif name.startswith("torch.") and self._is_gpu(argument(node, None, "device")):
+                yield node, "makes a tensor on a GPU"
+            elif name == "torch.load" and self._keeps_device(node):
+                yield node, "loads a tensor onto the GPU that it was saved from"
+
+    def _is_gpu(self, node: cst.BaseExpression | None) -> bool:
+        return isinstance(node, (cst.SimpleString, cst.FormattedString)) and "cuda" in self.module.code(node)
+
+    def _keeps_device(self, call: cst.Call) -> bool:
+        if any(arg.star for arg in call.args) or argument(call, 1, "map_location") is not None:
+            return False
+        return "cuda" in self.module.file.text and "torch.save" in self.module.file.text
+
+    def _runs_in_worker(self, call: cst.Call) -> bool:
+        for test, _ in conditions(self.module, call):
+            if "worker_info" in self.module.code(test) or "is_available" in self.module.code(test):
+                return False
+        if self._workers is None:
+            self._workers = self._loaders_use_workers()
+        return self._workers
+
+    def _loaders_use_workers(self) -> bool:
+        """Whether a DataLoader of this file, else of a file that imports it, starts workers."""
+        own = _uses_workers(self.module.file.text)
+        if own is not None or self.module.project is None or not self.module.name:
+            return bool(own)
+        users = importers(self.module.project, self.module.name, holding=("DataLoader",))
+        return any(_uses_workers(facts.file.text) for facts in users)
+
+    def _report(self, call: cst.Call, what: str, function: cst.FunctionDef) -> None:
+        fix = None
+        if self.module.qualified(call.func) == "torch.load":
+            edit = add_argument(self.module, call, "map_location", '"cpu"')
+            fix = Fix("load to the CPU", Applicability.UNSAFE, (edit,))
+        self.report(
+            call,
+            f"{what} in a DataLoader worker: a forked worker of a rank that uses CUDA fails (Cannot re-initialize "
+            "CUDA in forked subprocess), a spawned one puts it on cuda:0 on every rank",
+            labels=[(function.name, "runs in the workers")],
+            help="keep samples on the CPU; move the batch in the training loop, with pin_memory and non_blocking",
+            fix=fix,
+        )
+
+
+def _uses_workers(text: str) -> bool | None:
+    """Whether a DataLoader in a text starts workers; None when the text makes none."""
+    if _CONTEXT.search(text):
+        return False
+    loaders = list(_LOADERS.finditer(text))
+    if not loaders:
+        return None
+    counts = [_WORKERS.search(m["arguments"]) for m in loaders]
+    return any(c is not None and c["value"] not in ("0", "None") for c in counts)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.knowledge import table
+from ddp_lint.launch.origin import rank_source
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exits import literal_text
+from ddp_lint.source.edits import replace
+from ddp_lint.source.wraps import argument
+
+_DEVICE = re.compile(r"^(cuda|xpu|npu|hpu|mlu|musa):$")
+
+
+class DeviceFromGlobalRank(Rule):
+    """The global rank is used as a GPU index: on the second node there is no such GPU.
+
+    ## What it does
+
+    Finds `get_rank()`, `RANK`, `process_index` and values that hold them used as a device index: in `set_device`,
+    `torch.device("cuda", rank)`, `f"cuda:{rank}"`, `DDP(device_ids=[rank])`, `barrier(device_ids=[rank])`,
+    `.cuda(rank)`.
+
+    ## Why it breaks
+
+    GPUs are numbered per node, ranks per job. On the first of two 8-GPU nodes rank 0 takes GPU 0 and all is well; on
+    the second node rank 8 asks for GPU 8: `CUDA error: invalid device ordinal`, and rank 0 waits for it. The same
+    happens on one node when each rank sees its own GPU alone (`CUDA_VISIBLE_DEVICES` per task under Slurm).
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]  # one GPU a task, as many schedulers do
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(dist.get_rank())  # <- DDP403
+    dist.barrier()
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.barrier()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    `rank % torch.cuda.device_count()` and any other arithmetic; local ranks; the index that `mp.spawn` hands to its
+    function; names that nothing in the file proves to be the global rank; files that rendezvous on `localhost`: there
+    is one node.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py` on two GPUs: rank 1 fails with `invalid device ordinal`.
+
+    ## Fix safety
+
+    Unsafe: `% torch.cuda.device_count()` is the same on one node, and right on several where each node's ranks fill
+    its GPUs in order; `LOCAL_RANK` is right wherever the launcher sets it.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+    """
+
+    confidence = Confidence.HIGH
+    triggers = (
+        "set_device", "set_device_index", "device", "cuda", "device_ids", "device_id", "barrier", "map_location",
+        "DistributedDataParallel", "FullyShardedDataParallel", "DDP", "FSDP",
+    )  # fmt: skip
+    requires = ("get_rank", "RANK", "process_index", "rank", "global_rank", "SLURM_PROCID", "world_rank")
+    oracles = ("exception", "device")
+    needs_cuda = True
+
+    def start(self) -> None:
+        text = self.module.file.text
+        self._one_node = bool(
+            re.search(r"""MASTER_ADDR["']\] *= *["'](localhost|127\.0\.0\.1)|tcp://(localhost|127\.)""", text)
+        )
+        self._reported: set[cst.CSTNode] = set()
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self._one_node:
+            return
+        name = self.module.qualified(node.func)
+        for sink in _sinks().get(name, ()):
+            value = argument(node, sink.get("position"), sink["keyword"])
+            if sink.get("list") and isinstance(value, (cst.List, cst.Tuple)) and len(value.elements) == 1:
+                value = value.elements[0].value
+            self._visit_index(value, name.rpartition(".")[2])
+        method = node.func.attr.value if isinstance(node.func, cst.Attribute) and not name else ""
+        if method == "cuda" and node.args:
+            self._visit_index(node.args[0].value, ".cuda()")
+        elif method == "format" and isinstance(node.func, cst.Attribute) and len(node.args) == 1:
+            self._visit_name(literal_text(node.func.value).removesuffix("{}"), node.args[0].value)
+
+    def visit_FormattedString(self, node: cst.FormattedString) -> None:
+        parts = node.parts
+        if len(parts) == 2 and isinstance(parts[1], cst.FormattedStringExpression):
+            self._visit_name(literal_text(parts[0]), parts[1].expression)
+
+    def visit_BinaryOperation(self, node: cst.BinaryOperation) -> None:
+        if isinstance(node.operator, cst.Add):
+            self._visit_name(literal_text(node.left), node.right)
+
+    def _visit_name(self, start: str, index: cst.BaseExpression) -> None:
+        if not self._one_node and _DEVICE.match(start):
+            self._visit_index(index, "the device's name")
+
+    def _visit_index(self, value: cst.BaseExpression | None, where: str) -> None:
+        source = rank_source(self.module, value, "global_rank") if value is not None else None
+        if value is None or source is None or value in self._reported:
+            return
+        self._reported.add(value)
+        labels = [(source, "the global rank")] if source is not value else []
+        self.report(
+            value,
+            f"the global rank is used as GPU index in {where}: rank 0 gets GPU 0, the first rank of the second node "
+            "asks for a GPU that no node has (invalid device ordinal)",
+            labels=labels,
+            help='use the local rank: int(os.environ["LOCAL_RANK"])',
+            fix=self._fix(value),
+        )
+
+    def _fix(self, value: cst.BaseExpression) -> Fix | None:
+        if self.module.imports.resolve("torch") != "torch":
+            return None
+        text = f"{self.module.code(value)} % torch.cuda.device_count()"
+        return Fix("count the GPUs of the node", Applicability.UNSAFE, (replace(self.module, value, text),))
+
+
+@functools.cache
+def _sinks() -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for sink in table("devices")["sink"]:
+        found.setdefault(sink["name"], []).append(sink)
+    return found

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence, Span
+from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.project.facts import parameters
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exits import calls_in
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import argument
+
+_SETS = ("torch.cuda.set_device", "torch.accelerator.set_device_index")
+#: Collectives that pick the current device, or guess one, when no call before them has told which GPU is this rank's.
+_GUESSING = tuple(
+    f"torch.distributed.{name}"
+    for name in (
+        "barrier", "broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list",
+        "send_object_list", "recv_object_list",
+    )
+)  # fmt: skip
+#: Anything that gives each rank a GPU of its own without set_device.
+_OWN_GPU = re.compile(
+    r"set_device|CUDA_VISIBLE_DEVICES|LOCAL_RANK|local_rank|cuda:\{|\"cuda:\"|'cuda:'|device_ids|Accelerator\(|torch\.cuda\.device\("
+)
+_TENSOR_METHODS = ("cuda", "to")
+
+
+class CudaBeforeSetDevice(Rule):
+    """CUDA is used before `set_device`, so every rank does it on GPU 0.
+
+    ## What it does
+
+    Finds CUDA work that names no GPU (`.cuda()`, `device="cuda"`, object collectives, `barrier()`) before the rank
+    calls `torch.cuda.set_device`, in code that several ranks run; the same in scripts that use NCCL and never choose
+    a GPU; and spawned workers that get a rank and CUDA tensors but never call `set_device`.
+
+    ## Why it breaks
+
+    Until `set_device`, "cuda" is `cuda:0` on every rank. A tensor there costs a CUDA context (some 500 MB) of each
+    rank on GPU 0. A collective there ends the job: rank 0 and rank 1 both bring cuda:0, and NCCL fails with
+    `Duplicate GPU detected : rank 0 and rank 1 both on CUDA device`. Measured on 2 x H200 (torch 2.11): after
+    `barrier()` or a tensor on "cuda" before `set_device` rank 1 has a context on both GPUs; `all_gather_object` and
+    `broadcast_object_list` fail. `set_device` right after `init_process_group` is fine: that call alone touches no
+    GPU.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    names = [None] * dist.get_world_size()
+    dist.all_gather_object(names, f"rank {dist.get_rank()}")  # <- DDP404
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    names = [None] * dist.get_world_size()
+    dist.all_gather_object(names, f"rank {dist.get_rank()}")
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Devices with an index, `barrier(device_ids=[...])`, `is_available()` and `device_count()` (they touch no GPU), the
+    other arm of a branch, code of one process, and scripts that give each rank its GPU by other means (`LOCAL_RANK`,
+    `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`).
+
+    ## How to confirm
+
+    `ddp-lint verify train.py` on two GPUs: rank 1 holds memory on `cuda:0`, or fails with `Duplicate GPU detected`.
+
+    ## Fix safety
+
+    No fix: where the rank is known first depends on the script.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group
+    - https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_device.html
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = (
+        "set_device", "set_device_index", "cuda", "barrier", "broadcast_object_list", "all_gather_object",
+        "gather_object", "scatter_object_list", "Process", "init_process_group",
+    )  # fmt: skip
+    requires = ("set_device", "set_device_index", "init_process_group", "get_context")
+    whole_class = True
+    oracles = ("device", "exception")
+    needs_cuda = True
+
+    def visit_Module(self, node: cst.Module) -> None:
+        if several_ranks(self.module) is None:
+            return
+        scopes: list[cst.FunctionDef | cst.Module] = [self.module.tree]
+        scopes += [n for n in descendants(self.module.tree) if isinstance(n, cst.FunctionDef)]
+        reported = [self._visit_scope(scope) for scope in scopes]
+        if not any(reported):
+            self._visit_never(scopes)
+        for call in descendants(self.module.tree):
+            if (
+                isinstance(call, cst.Call)
+                and isinstance(call.func, cst.Attribute)
+                and call.func.attr.value == "Process"
+            ):
+                self._visit_worker(call)
+
+    # ---- before set_device
+
+    def _visit_scope(self, scope: cst.FunctionDef | cst.Module) -> bool:
+        body = scope.body if isinstance(scope, cst.FunctionDef) else scope
+        calls = list(calls_in(body))
+        setting = next((i for i, call in enumerate(calls) if self.module.qualified(call.func) in _SETS), None)
+        label = calls[setting] if setting is not None else None
+        if label is None and scope is self.module.tree:
+            label = next((c for c in self._all_calls() if self.module.qualified(c.func) in _SETS), None)
+            setting = len(calls) if label is not None else None
+        if label is None or setting is None:
+            return False
+        for call in calls[:setting]:
+            what = self._on_current_gpu(call, calls[:setting])
+            if what and not self._in_main_guard(call, label) and not self._exclusive(call, label):
+                self._report(call, what, label)
+                return True
+        return False
+
+    def _all_calls(self) -> Iterator[cst.Call]:
+        return (n for n in descendants(self.module.tree) if isinstance(n, cst.Call))
+
+    def _in_main_guard(self, call: cst.Call, label: cst.Call) -> bool:
+        """A `__main__` block may call the function that sets the device before it reaches the line."""
+        guarded = any(
+            isinstance(a, cst.If) and "__name__" in self.module.code(a.test) for a in self.module.ancestors(call)
+        )
+        return guarded and self.module.function_of(label) is not None
+
+    def _exclusive(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+        arms = {id(a): self._arm(a, first) for a in self.module.ancestors(first) if isinstance(a, cst.If)}
+        return any(
+            isinstance(a, cst.If) and id(a) in arms and arms[id(a)] != self._arm(a, second)
+            for a in self.module.ancestors(second)
+        )
+
+    def _arm(self, branch: cst.If, node: cst.CSTNode) -> bool:
+        return any(a is branch.body for a in self.module.ancestors(node))
+
+    def _on_current_gpu(self, call: cst.Call, before: list[cst.Call]) -> str:
+        """What a call does on the current GPU without naming one; '' when it does not."""
+        name = self.module.qualified(call.func)
+        if name in _GUESSING:
+            started = any(self.module.qualified(c.func) == "torch.distributed.init_process_group" for c in before)
+            named = argument(call, None, "device_ids") or argument(call, None, "device")
+            return "" if named is not None or not started else f"`{name.rpartition('.')[2]}` uses cuda:0 on every rank"
+        if not name and isinstance(call.func, cst.Attribute) and call.func.attr.value in _TENSOR_METHODS:
+            bare = call.func.attr.value == "cuda" and not call.args
+            moved = bool(call.args) and call.func.attr.value == "to" and self._is_bare(call.args[0].value)
+            return "puts a tensor on cuda:0 on every rank" if bare or moved else ""
+        if name.startswith("torch.") and name != "torch.device" and self._is_bare(argument(call, None, "device")):
+            return "makes a tensor on cuda:0 on every rank"
+        return ""
+
+    def _is_bare(self, node: cst.BaseExpression | None) -> bool:
+        return isinstance(node, cst.SimpleString) and node.evaluated_value == "cuda"
+
+    def _report(self, call: cst.Call, what: str, label: cst.Call) -> None:
+        self.report(
+            call,
+            f"{what}: set_device comes later, so GPU 0 gets a CUDA context of each rank, and a collective there "
+            "fails with 'Duplicate GPU detected'",
+            labels=[(label, "the rank chooses its GPU only here")],
+            help="call torch.cuda.set_device(local_rank) first thing in each rank",
+        )
+
+    # ---- never
+
+    def _visit_never(self, scopes: list[cst.FunctionDef | cst.Module]) -> None:
+        text = self.module.file.text
+        if _OWN_GPU.search(text) or not re.search(r"""["'](cuda:)?nccl""", text) or "init_process_group" not in text:
+            return
+        if self._imports_setter():
+            return
+        for scope in scopes:
+            body = scope.body if isinstance(scope, cst.FunctionDef) else scope
+            for call in calls_in(body):
+                if self._on_current_gpu(call, []).startswith("puts"):
+                    self.report(
+                        call,
+                        "every rank puts its tensors on cuda:0: nothing chooses a GPU for the rank, and the first "
+                        "NCCL collective fails with 'Duplicate GPU detected'",
+                        help='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group',
+                    )
+                    return
+
+    def _imports_setter(self) -> bool:
+        """Whether a module that the file imports from calls set_device: a helper of the project may do it."""
+        project = self.module.project
+        if project is None:
+            return False
+        holders = set(project.holding("set_device("))
+        found = (project.split(target) for target in self.module.imports.names.values())
+        return any(f is not None and project.find(f[0].name) in holders for f in found)
+
+    # ---- spawned workers
+
+    def _visit_worker(self, process: cst.Call) -> None:
+        """A spawned worker that is told its rank, in a file that handles CUDA tensors, and never sets the device."""
+        target = argument(process, 1, "target")
+        name = dotted(target).rpartition(".")[2]
+        spawns = isinstance(process.func, cst.Attribute) and any(
+            isinstance(maker, cst.Call) and "spawn" in self.module.code(maker)
+            for maker in self.module.assignments(process.func.value)
+        )
+        if not spawns or not name or self.module.facts is None or "torch.cuda" not in self.module.file.text:
+            return
+        for worker in ast.walk(self.module.facts.tree):
+            if isinstance(worker, ast.FunctionDef) and worker.name == name and _needs_device(worker):
+                self._report_worker(worker, process)
+
+    def _report_worker(self, worker: ast.FunctionDef, process: cst.Call) -> None:
+        first = next((s for s in worker.body if not _is_docstring(s)), worker.body[0])
+        end = len(self.module.file.lines[first.lineno - 1]) + 1
+        self.report(
+            Span(self.module.file.path, first.lineno, first.col_offset + 1, first.lineno, end),
+            f"the spawned worker `{worker.name}` never calls set_device: the CUDA tensors that it unpickles or "
+            "makes open a context of every rank's worker on GPU 0",
+            labels=[(process, "started here, once per rank")],
+            help="call torch.cuda.set_device with the rank's device before the worker touches a tensor",
+            confidence=Confidence.LOW,
+        )
+
+
+def _needs_device(worker: ast.FunctionDef) -> bool:
+    """Whether a worker is told its rank and never chooses a GPU by it."""
+    told = any(p.arg in ("rank", "local_rank", "device", "gpu") for p in parameters(worker))
+    return told and not re.search(r"set_device|init_process_group|cuda:", ast.unparse(worker))
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import ast
+import re
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.launch.cuda import uses_cuda
+from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exits import appends, receiver
+from ddp_lint.source import dotted
+from ddp_lint.source.edits import replace
+from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import argument, assigned_name
+
+_PACKAGES = ("multiprocessing", "torch.multiprocessing")
+_STARTERS = ("Process", "Pool")
+_MAPS = ("map", "imap", "imap_unordered", "starmap", "apply", "apply_async", "map_async", "starmap_async", "submit")
+_OTHER_METHOD = re.compile(
+    r"""set_start_method\(\s*(method=)?["'](spawn|forkserver)|get_context\(\s*(method=)?["'](spawn|forkserver)"""
+)
+
+
+class CudaAfterFork(Rule):
+    """A worker process is forked and then uses CUDA, which a forked child cannot.
+
+    ## What it does
+
+    Finds `Process`, `Pool` and `ProcessPoolExecutor` with the default or the fork start method whose target uses CUDA
+    (followed through the project's functions), CUDA tensors handed to a pool, and manager processes forked from a
+    training process.
+
+    ## Why it breaks
+
+    CUDA does not survive a fork. On Linux before Python 3.14 the default start method forks: when the parent has
+    touched the GPU (a tensor, or an import that did), the worker's first CUDA call fails with `Cannot re-initialize
+    CUDA in forked subprocess`, and so does unpickling a CUDA tensor that came through a queue. The rank that started
+    it waits for a result that never comes, and its peers wait in the next collective.
+
+    ## Example
+
+    ```python
+    import multiprocessing
+
+    import torch
+
+
+    def worker(rank):
+        print(torch.ones(2).cuda(rank).sum())
+
+
+    if __name__ == "__main__":
+        torch.ones(1, device="cuda")
+        process = multiprocessing.Process(target=worker, args=(0,))  # <- DDP405
+        process.start()
+        process.join()
+        if process.exitcode != 0:
+            raise SystemExit("worker failed")
+    ```
+
+    ## Use instead
+
+    ```python
+    import multiprocessing
+
+    import torch
+
+
+    def worker(rank):
+        print(torch.ones(2).to("cuda" if torch.cuda.is_available() else "cpu").sum())
+
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=worker, args=(0,))
+        process.start()
+        process.join()
+        if process.exitcode != 0:
+            raise SystemExit("worker failed")
+    ```
+
+    ## When it is silent
+
+    Contexts and start methods `spawn` and `forkserver`, also set elsewhere in the file; `torch.multiprocessing.spawn`;
+    targets that handle CPU data; targets that nothing resolves.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py` on a GPU: the worker raises `Cannot re-initialize CUDA in forked subprocess`.
+
+    ## Fix safety
+
+    Unsafe: under `spawn` the script is imported again by each worker, so it needs a `__main__` guard, and what is
+    handed over must be picklable.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#cuda-in-multiprocessing
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("Process", "Pool", "ProcessPoolExecutor", "Manager")
+    requires = ("multiprocessing", "ProcessPoolExecutor")
+    oracles = ("exception",)
+    needs_cuda = True
+
+    def visit_Call(self, node: cst.Call) -> None:
+        package, _, kind = self.module.qualified(node.func).rpartition(".")
+        if kind in _STARTERS and package in _PACKAGES:
+            self._visit_starter(node, kind)
+        elif kind == "ProcessPoolExecutor" and argument(node, 1, "mp_context") is None:
+            self._visit_starter(node, "Pool")
+        elif self._is_forked_manager(node):
+            self._report_manager(node)
+
+    def _visit_starter(self, node: cst.Call, kind: str) -> None:
+        forks = not _OTHER_METHOD.search(self.module.file.text)
+        targets = [argument(node, 1, "target")] if kind == "Process" else self._mapped(node)
+        for target in targets if forks else ():
+            place = self._cuda_in(target)
+            if place:
+                self._report(node, place)
+                return
+        if kind == "Pool":
+            self._visit_arguments(node, forks)
+
+    # ---- targets
+
+    def _mapped(self, pool: cst.Call) -> list[cst.BaseExpression | None]:
+        """The functions that a pool runs: its initializer, and the first argument of its map methods."""
+        found: list[cst.BaseExpression | None] = [argument(pool, 1, "initializer"), argument(pool, 2, "initializer")]
+        return found + [call.args[0].value for call in self._map_calls(pool) if call.args]
+
+    def _map_calls(self, pool: cst.Call) -> list[cst.Call]:
+        up = self.module.parent(pool)
+        name = (
+            dotted(up.asname.name) if isinstance(up, cst.WithItem) and up.asname else assigned_name(self.module, pool)
+        )
+        scope = self.module.function_of(pool) or self.module.tree
+        return [
+            call
+            for call in descendants(scope)
+            if isinstance(call, cst.Call)
+            and isinstance(call.func, cst.Attribute)
+            and call.func.attr.value in _MAPS
+            and name
+            and dotted(call.func.value) == name
+        ]
+
+    def _cuda_in(self, target: cst.BaseExpression | None) -> str:
+        """What of the target uses CUDA, in words; '' when nothing does or the target is unknown."""
+        facts, project = self.module.facts, self.module.project
+        name = dotted(target)
+        if not name or facts is None or project is None:
+            return ""
+        owner, node = facts, facts.definitions.get(name)
+        found = project.split(self.module.meaning(name)) if node is None else None
+        if found is not None and found[1] in found[0].definitions:
+            owner, node = found[0], found[0].definitions[found[1]]
+        if node is None or not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            return ""
+        place = uses_cuda(project, owner, node)
+        return f"`{name}` uses CUDA ({owner.file.path}:{getattr(place, 'lineno', node.lineno)})" if place else ""
+
+    def _report(self, node: cst.Call, place: str) -> None:
+        self.report(
+            node,
+            f"{place} in a worker that is forked: if this rank has touched the GPU before, the worker fails with "
+            "'Cannot re-initialize CUDA in forked subprocess' and the other ranks wait for this one",
+            help='start it with get_context("spawn"), or torch.multiprocessing.spawn',
+            fix=self._fix(node),
+        )
+
+    def _fix(self, node: cst.Call) -> Fix | None:
+        func = node.func
+        if not isinstance(func, cst.Attribute) or self.module.qualified(func.value) not in _PACKAGES:
+            return None
+        text = f'{self.module.code(func.value)}.get_context("spawn")'
+        return Fix("spawn the worker", Applicability.UNSAFE, (replace(self.module, func.value, text),))
+
+    # ---- tensors handed to a pool
+
+    def _visit_arguments(self, pool: cst.Call, forks: bool) -> None:
+        """Tensors that were detached but not brought to the CPU, in the arguments of a map method."""
+        if "cuda" not in self.module.file.text and ".cpu()" not in self.module.file.text:
+            return
+        for call in self._map_calls(pool):
+            origin = self._tensor_origin(call.args[1].value) if len(call.args) > 1 else None
+            if origin is not None:
+                outcome = (
+                    "fails with 'Cannot re-initialize CUDA in forked subprocess'" if forks else "opens a CUDA context"
+                )
+                self.report(
+                    call,
+                    "tensors are pickled into a pool without being brought to the CPU: if they are on a GPU, each "
+                    f"worker {outcome} as it unpickles them",
+                    labels=[(origin, "detached, but still on its device")],
+                    help="hand over .cpu() copies or NumPy arrays",
+                )
+                return
+
+    def _tensor_origin(self, given: cst.BaseExpression) -> cst.CSTNode | None:
+        scope = self.module.function_of(given) or self.module.tree
+        names, seen = {dotted(n) for n in (given, *descendants(given))} - {""}, set[str]()
+        while names - seen:
+            name = (names - seen).pop()
+            seen.add(name)
+            for value in self._put_into(name, scope):
+                text = self.module.code(value)
+                if ".cpu()" in text or ".numpy()" in text:
+                    return None
+                if re.search(r"\.detach\(\)", text):
+                    return value
+                names |= {dotted(n) for n in (value, *descendants(value)) if isinstance(n, cst.Name)} - {""}
+        return None
+
+    def _put_into(self, name: str, scope: cst.CSTNode) -> list[cst.BaseExpression]:
+        values = self.module.assignments(name, scope.body if isinstance(scope, cst.FunctionDef) else scope)
+        return values + [call.args[0].value for call in appends(scope) if call.args and dotted(receiver(call)) == name]
+
+    # ---- managers
+
+    def _is_forked_manager(self, node: cst.Call) -> bool:
+        func = node.func
+        if not isinstance(func, cst.Attribute) or func.attr.value != "Manager":
+            return False
+        return any(
+            isinstance(maker, cst.Call)
+            and self.module.qualified(maker.func).endswith("multiprocessing.get_context")
+            and bool(maker.args)
+            and self.module.code(maker.args[0].value).strip("\"'") == "fork"
+            for maker in (func.value, *self.module.assignments(func.value))
+        )
+
+    def _report_manager(self, node: cst.Call) -> None:
+        evidence = several_ranks(self.module)
+        if evidence is not None:
+            self.report(
+                node,
+                "a manager process is forked from each rank: it lives on with a copy of the rank's CUDA context, "
+                "NCCL sockets and held locks, and hangs or crashes as they are used",
+                labels=[(evidence.span, evidence.text)],
+                help='get_context("spawn").Manager()',
+            )

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.launch.origin import rank_source
+from ddp_lint.rules.base import Rule
+from ddp_lint.source.edits import replace
+from ddp_lint.source.wraps import argument
+
+
+class LocalRankAsRank(Rule):
+    """The local rank, or this node's GPU count, is passed to `init_process_group` as the job's rank or world size.
+
+    ## What it does
+
+    Finds `init_process_group(rank=...)` given `LOCAL_RANK`, and `world_size=` given `torch.cuda.device_count()`
+    beside it.
+
+    ## Why it breaks
+
+    On two nodes two processes register as rank 0, two as rank 1: the rendezvous rejects them or waits for ranks that
+    nobody will be. On one node that uses some of its GPUs `device_count()` is larger than the number of ranks, and all
+    of them wait for peers that were never started.
+
+    ## Example
+
+    ```python
+    import datetime
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    os.environ["LOCAL_RANK"] = "0"  # what rank 1 reads when it is the first process of the second node
+    dist.init_process_group(
+        "gloo",
+        rank=int(os.environ["LOCAL_RANK"]),  # <- DDP406
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=datetime.timedelta(seconds=5),
+    )
+    dist.barrier()
+    ```
+
+    ## Use instead
+
+    ```python
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))
+    dist.barrier()
+    dist.destroy_process_group()
+    ```
+
+    torchrun sets `RANK` and `WORLD_SIZE`, and `init_process_group` reads them.
+
+    ## When it is silent
+
+    Ranks that are computed (`node_rank * gpus + local_rank`), and values that nothing proves to be the local rank.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the ranks stall in `init_process_group`, or it raises.
+
+    ## Fix safety
+
+    Unsafe: `RANK` must be set by the launcher, as torchrun does.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group
+    """
+
+    confidence = Confidence.HIGH
+    triggers = ("init_process_group",)
+    oracles = ("stall", "exception")
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self.module.qualified(node.func) != "torch.distributed.init_process_group":
+            return
+        given = argument(node, None, "rank")
+        source = rank_source(self.module, given, "local_rank") if given is not None else None
+        if given is None or source is None:
+            return
+        labels: list[tuple[cst.CSTNode, str]] = [(source, "the local rank")] if source is not given else []
+        size = argument(node, None, "world_size")
+        count = self._device_count(size) if size is not None else None
+        if count is not None:
+            labels.append((count, "the GPUs of this node, taken for the ranks of the job"))
+        self.report(
+            given,
+            "the local rank is registered as the job's rank: on two nodes two processes are rank 0, and the ranks "
+            "above never come",
+            labels=labels,
+            help="leave rank and world_size out: torchrun sets RANK and WORLD_SIZE",
+            fix=self._fix(given),
+        )
+
+    def _device_count(self, size: cst.BaseExpression) -> cst.CSTNode | None:
+        for value in (size, *self.module.assignments(size)):
+            if isinstance(value, cst.Call) and self.module.qualified(value.func) == "torch.cuda.device_count":
+                return value
+        return None
+
+    def _fix(self, given: cst.BaseExpression) -> Fix | None:
+        if self.module.imports.resolve("os") != "os":
+            return None
+        edit = replace(self.module, given, 'int(os.environ["RANK"])')
+        return Fix("register the global rank", Applicability.UNSAFE, (edit,))

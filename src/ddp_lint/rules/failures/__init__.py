@@ -1,0 +1,1 @@
+"""DDP5xx: failures that exit as success."""

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
+from ddp_lint.knowledge import table
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exits import (
+    Exit,
+    asks_for_failure,
+    caught,
+    enclosing,
+    exits_with_success,
+    in_forked_child,
+    is_signal_handler,
+    logs_an_error,
+    messages,
+    speaks_of_failure,
+)
+from ddp_lint.source import Module
+from ddp_lint.source.edits import replace
+
+_ASKS = re.compile(r"exc|succe|ok|fail|err|status|code|done|finish|clean", re.IGNORECASE)
+
+
+class ExitHidesFailure(Rule):
+    """A failure ends with exit status 0, so the launcher, CI and the scheduler take it for success.
+
+    ## What it does
+
+    Finds `os._exit(0)`, `sys.exit()`, `sys.exit(0)`, `exit()`, `raise SystemExit` and `pytest.exit(returncode=0)` in a
+    `finally`, in an `except` that takes real failures, and in a branch that reports one.
+
+    ## Why it breaks
+
+    torchrun decides by exit status. When rank 1 raises and a `finally` calls `os._exit(0)`, the traceback is lost and
+    torchrun sees a success; rank 0 waits for a peer that is gone, and its watchdog blames rank 0. When all ranks do
+    so, the whole job reports success. `sys.exit()` without an argument is status 0 too. Measured on 2 x H200 (NCCL)
+    and on gloo: `finally: os._exit(0)` and `except: sys.exit(0)` on all ranks give launcher status 0; on rank 1 alone
+    `finally: os._exit(0)` gives 0 after 28 s.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+
+    def train():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        loss = torch.tensor(float("nan"))
+        if not torch.isfinite(loss):
+            raise RuntimeError(f"loss is {loss}")
+
+
+    try:
+        train()
+    finally:
+        os._exit(0)  # <- DDP501
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+
+    def train():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        loss = torch.tensor(1.0)
+        if not torch.isfinite(loss):
+            raise RuntimeError(f"loss is {loss}")
+
+
+    train()
+    dist.destroy_process_group()
+    ```
+
+    Where a teardown hangs and the process must be left at once, do it after success alone, and with the status that
+    is true: `os._exit(1)` in `except`, `os._exit(0)` as the last line of the way that worked.
+
+    ## When it is silent
+
+    A non-zero status or a message (`sys.exit("...")` is status 1); `except KeyboardInterrupt`, `SystemExit`, end of
+    input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that
+    worked, outside of `except` and `finally`; a `finally` that tests whether something failed.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: a rank ends with status 0 while an exception is pending, or before it reached the end.
+
+    ## Fix safety
+
+    Unsafe: the process then ends as the failure says, and what relied on status 0 sees it.
+
+    ## References
+
+    - https://docs.python.org/3/library/os.html#os._exit
+    - https://docs.pytorch.org/docs/stable/elastic/errors.html
+    """
+
+    confidence = Confidence.HIGH
+    triggers = ("_exit", "exit", "quit", "SystemExit")
+    oracles = ("exit",)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if not isinstance(self.module.parent(node), cst.Raise):
+            self._visit_exit(node)
+
+    def visit_Raise(self, node: cst.Raise) -> None:
+        self._visit_exit(node)
+
+    def _visit_exit(self, node: Exit) -> None:
+        if not exits_with_success(self.module, node) or is_signal_handler(self.module.function_of(node)):
+            return
+        if self._in_finally(node) or in_forked_child(self.module, node):
+            return
+        handler = enclosing(self.module, node, cst.ExceptHandler)
+        if isinstance(handler, cst.ExceptHandler):
+            self._visit_handler(node, handler)
+        else:
+            self._visit_branch(node)
+
+    # ---- finally
+
+    def _in_finally(self, node: Exit) -> bool:
+        block = enclosing(self.module, node, cst.Finally)
+        if not isinstance(block, cst.Finally) or in_forked_child(self.module, node):
+            return False
+        attempt = self.module.parent(block)
+        if not isinstance(attempt, cst.Try) or _leaves_on_failure(self.module, attempt):
+            return True
+        if not self._asks_for_failure(node, block):
+            written = self.module.code(node)
+            self.report(
+                node,
+                f"an exception on rank 1 ends here with status 0: `{written}` in `finally` drops it, the launcher sees "
+                "success and rank 0 waits for a rank that is gone",
+                labels=[(attempt.body.body[0], "an exception from here never gets past the `finally`")],
+                help="leave it out, or exit with 0 only on the way that worked and with 1 in `except`",
+                fix=self._without(node),
+            )
+        return True
+
+    def _asks_for_failure(self, node: Exit, block: cst.Finally) -> bool:
+        """Whether a test inside the `finally` asks whether something failed."""
+        for up in self.module.ancestors(node):
+            if up is block:
+                return False
+            if isinstance(up, cst.If) and _ASKS.search(self.module.code(up.test)):
+                return True
+        return False
+
+    def _without(self, node: Exit) -> Fix:
+        return Fix("let the exception through", Applicability.UNSAFE, (self._removal(node),))
+
+    def _removal(self, node: Exit) -> Edit:
+        """Take the whole line away when the call stands on it alone, else write `pass`."""
+        statement = self.module.parent(node) if isinstance(node, cst.Call) else node
+        line = self.module.parent(statement) if statement is not None else None
+        block = self.module.parent(line) if line is not None else None
+        alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+        if alone and isinstance(block, cst.IndentedBlock) and len(block.body) > 1:
+            span = self.module.span(node)
+            if span.line == span.end_line:
+                return Edit(Span(span.path, span.line, 1, span.line + 1, 1), "")
+        return replace(self.module, node, "pass")
+
+    # ---- except
+
+    def _visit_handler(self, node: Exit, handler: cst.ExceptHandler) -> None:
+        kinds = [k for k in caught(handler) if k not in table("failures")["benign_exceptions"]]
+        if not kinds:
+            return
+        broad = any(k in table("failures")["broad_exceptions"] for k in kinds)
+        if not broad and not (speaks_of_failure(messages(handler.body)) or logs_an_error(handler.body)):
+            return
+        what = " or ".join(k or "any exception" for k in kinds)
+        self.report(
+            node,
+            f"{what} on a rank ends here with status 0: the launcher takes the failure for success and the other ranks "
+            "wait for this one",
+            labels=[(handler, f"takes {what}")],
+            help="re-raise, or exit with a status other than 0",
+            confidence=Confidence.HIGH if broad else Confidence.MEDIUM,
+            fix=Fix("raise the exception again", Applicability.UNSAFE, (replace(self.module, node, "raise"),)),
+        )
+
+    # ---- a branch that reports a failure
+
+    def _visit_branch(self, node: Exit) -> None:
+        branch = next(
+            (a for a in self.module.ancestors(node) if isinstance(a, (cst.If, cst.Else, cst.FunctionDef))), None
+        )
+        if not isinstance(branch, (cst.If, cst.Else)):
+            return
+        own = " ".join(filter(None, [messages(branch.body), self._reason(node)]))
+        test = self.module.code(branch.test) if isinstance(branch, cst.If) else ""
+        if speaks_of_failure(own) or logs_an_error(branch.body) or (own and asks_for_failure(test)):
+            self.report(
+                node,
+                f"this branch reports a failure and ends with status 0 (`{self.module.code(node)}`): the launcher "
+                "and CI take the run for a success",
+                help="raise an exception, or exit with a status other than 0",
+                confidence=Confidence.MEDIUM,
+                fix=self._with_status_one(node),
+            )
+
+    def _reason(self, node: Exit) -> str:
+        if isinstance(node, cst.Call) and self.module.qualified(node.func) == "pytest.exit" and node.args:
+            return self.module.code(node.args[0].value)
+        return ""
+
+    def _with_status_one(self, node: Exit) -> Fix | None:
+        if not isinstance(node, cst.Call) or self.module.qualified(node.func) == "pytest.exit":
+            return None
+        text = f"{self.module.code(node.func)}(1)"
+        return Fix("exit with status 1", Applicability.UNSAFE, (replace(self.module, node, text),))
+
+
+def _leaves_on_failure(module: Module, attempt: cst.Try) -> bool:
+    """Whether a handler of the same `try` ends the process at once: the `finally` never runs after a failure."""
+    for handler in attempt.handlers:
+        for line in handler.body.body:
+            for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+                call = statement.value if isinstance(statement, cst.Expr) else None
+                if isinstance(call, cst.Call) and module.qualified(call.func) == "os._exit" and call.args:
+                    return not exits_with_success(module, call)
+    return False

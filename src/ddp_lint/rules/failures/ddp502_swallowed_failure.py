@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
+from ddp_lint.knowledge import table
+from ddp_lint.launch.ranks import is_test_file, several_ranks
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exits import calls_in, caught, does_work, last_name, only_tells, statements
+from ddp_lint.source.tree import descendants
+
+
+class SwallowedFailure(Rule):
+    """The failure of training is caught, printed, and forgotten: the process goes on or ends with status 0.
+
+    ## What it does
+
+    Finds `except Exception:` (or bare, or `BaseException`, `RuntimeError`) around the call that trains or launches
+    training, whose body only prints, logs or passes, and where nothing afterwards tells that it failed; also around
+    one training step in a loop of code that several ranks run; and `except BaseException` that only prints.
+
+    ## Why it breaks
+
+    When rank 1 raises, its handler prints and the rank ends with status 0, or goes on to the next step. Rank 0 is in
+    an all_reduce that rank 1 never enters: it waits for the watchdog and is blamed. Measured: with `except: pass` on
+    rank 1 NCCL ends after 26 s and blames rank 0, gloo reports success; on all ranks both report success.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+
+    def train():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        raise RuntimeError("the data loader is broken")
+
+
+    if __name__ == "__main__":
+        try:
+            train()
+        except Exception as error:  # <- DDP502
+            print(f"training failed: {error}")
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+
+    def train():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+    if __name__ == "__main__":
+        try:
+            train()
+        except Exception as error:
+            print(f"training failed: {error}")
+            raise
+    ```
+
+    ## When it is silent
+
+    A handler that raises, exits with a status, returns or stores something that tells of the failure, or calls
+    anything but print and log; handlers of one particular error (`FileNotFoundError`); code whose `try` holds no
+    training or launching call.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: a rank caught an exception and ended with status 0, or its peers stall.
+
+    ## Fix safety
+
+    Unsafe: adding `raise` ends runs that used to go on.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/elastic/errors.html
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("BaseException", *table("failures")["work"])
+    oracles = ("exit", "stall", "exception")
+
+    def visit_Try(self, node: cst.Try) -> None:
+        if is_test_file(self.module.file.path):
+            return
+        for handler in node.handlers:
+            if (
+                not only_tells(handler.body)
+                or not self._is_broad(handler)
+                or (node.finalbody is not None and self._raises(node.finalbody))
+            ):
+                continue
+            work = next((call for call in calls_in(node.body) if does_work(call)), None)
+            if work is not None and self._ends_here(node):
+                self._report(handler, work, "goes on as if it had worked and ends with status 0")
+            elif work is not None and self._is_step(node, work) and several_ranks(self.module) is not None:
+                self._report(handler, work, "goes on with the next step")
+            elif "BaseException" in caught(handler):
+                self._report_interrupts(handler)
+
+    def _is_broad(self, handler: cst.ExceptHandler) -> bool:
+        return any(kind in table("failures")["broad_exceptions"] for kind in caught(handler))
+
+    def _raises(self, block: cst.Finally) -> bool:
+        return any(isinstance(n, cst.Raise) for n in descendants(block))
+
+    def _ends_here(self, node: cst.Try) -> bool:
+        """Whether the `try` is what a script or a `main` ends with: nothing after it does work or can fail."""
+        function = self.module.function_of(node)
+        if function is not None and function.name.value not in _ENTRIES and not _is_entry(function.name.value):
+            return False
+        if any(isinstance(a, (cst.For, cst.While)) for a in self.module.ancestors(node)):
+            return False
+        return not any(self._tells_failure(later) for later in self._later(node))
+
+    def _later(self, node: cst.Try) -> Iterator[cst.CSTNode]:
+        """The statements after the `try` in its own and the enclosing blocks, up to the function."""
+        below: cst.CSTNode = node
+        for up in self.module.ancestors(node):
+            if isinstance(up, cst.BaseSuite | cst.Module):
+                body = list(up.body)
+                if below in body:
+                    yield from body[body.index(below) + 1 :]
+            if isinstance(up, cst.FunctionDef):
+                return
+            below = up
+
+    def _tells_failure(self, statement: cst.CSTNode) -> bool:
+        for node in (statement, *descendants(statement)):
+            if isinstance(node, cst.Raise) or (
+                isinstance(node, cst.Call) and last_name(node.func) in ("exit", "_exit")
+            ):
+                return True
+        return False
+
+    def _is_step(self, node: cst.Try, work: cst.Call) -> bool:
+        """Whether the `try` holds the backward pass of one step of a loop."""
+        return last_name(work.func) == "backward" and any(
+            isinstance(a, (cst.For, cst.While)) for a in self.module.ancestors(node)
+        )
+
+    def _report(self, handler: cst.ExceptHandler, work: cst.Call, what: str) -> None:
+        kind = " or ".join(k or "any exception" for k in caught(handler))
+        self.report(
+            self._head(handler),
+            f"when `{self.module.code(work.func)}` fails on rank 1, this handler only tells and the rank {what}; "
+            "rank 0 waits in a collective that rank 1 never enters",
+            labels=[(work, f"a failure in here ({kind}) is forgotten")],
+            help="re-raise after the message, or exit with a status other than 0",
+            fix=self._raise_again(handler),
+        )
+
+    def _report_interrupts(self, handler: cst.ExceptHandler) -> None:
+        self.report(
+            self._head(handler),
+            "`except BaseException` that only tells also takes KeyboardInterrupt and SystemExit: a rank that was "
+            "told to stop goes on",
+            help="catch Exception, or re-raise",
+            confidence=Confidence.LOW,
+        )
+
+    def _head(self, handler: cst.ExceptHandler) -> Span:
+        span = self.module.span(handler)
+        line = self.module.file.lines[span.line - 1]
+        return Span(span.path, span.line, span.column, span.line, len(line.rstrip()) + 1)
+
+    def _raise_again(self, handler: cst.ExceptHandler) -> Fix | None:
+        last = list(statements(handler.body))[-1]
+        span = self.module.span(last)
+        if not isinstance(handler.body, cst.IndentedBlock):
+            return None
+        if isinstance(last, cst.Pass):
+            edit = Edit(span, "raise")
+        else:
+            end = Span(span.path, span.end_line, span.end_column, span.end_line, span.end_column)
+            edit = Edit(end, "\n" + " " * (span.column - 1) + "raise")
+        return Fix("raise the exception again", Applicability.UNSAFE, (edit,))
+
+
+_ENTRIES = ("main", "run", "train", "launch", "fit", "worker", "entry", "cli", "start", "execute")
+
+
+def _is_entry(name: str) -> bool:
+    """`run_training`, `train_worker`, `launch_job` and the like."""
+    return any(word in _ENTRIES for word in name.strip("_").split("_"))

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.knowledge import table
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exits import appends, calls_in, last_name, literal_text, methods, only_tells, receiver
+from ddp_lint.source import dotted
+from ddp_lint.source.edits import add_argument
+from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import argument, assigned_name
+
+_PROCESSES = ("multiprocessing.Process", "torch.multiprocessing.Process", "multiprocessing.context.Process")
+_CONTEXTS = ("multiprocessing.get_context", "torch.multiprocessing.get_context")
+_COMMANDS = ("subprocess.run", "subprocess.call", "os.system", "subprocess.Popen")
+_STATUS = re.compile(r"\b(returncode|exitcode|exit_code|sentinel|check_returncode)\b")
+_TOLD = re.compile(
+    r"\bput(_nowait)?\([^\n]*(exc|err|traceback|fail)|\bset_exception\b|\.send\([^\n]*(exc|err)", re.IGNORECASE
+)
+
+
+class UnreadExitStatus(Rule):
+    """A worker's or a launched job's failure is seen by nobody: its exit status is never read.
+
+    ## What it does
+
+    Finds processes that are joined while nothing reads their `exitcode`; commands that start ranks (torchrun,
+    accelerate, deepspeed, mpirun) whose status is dropped, or tested and then only printed; and threads whose target
+    runs `subprocess.check_call` or `sys.exit`, which end the thread alone.
+
+    ## Why it breaks
+
+    `Process.join()` returns whatever the worker's status is, and an exception in a thread ends that thread. Rank 1
+    dies of memory, rank 0 of its watchdog, and the parent goes on to evaluate an old checkpoint and ends with 0: CI is
+    green and the scheduler starts the next job. Measured: an exception or `sys.exit(3)` in a thread leaves status 0.
+
+    ## Example
+
+    ```python
+    import multiprocessing
+
+
+    def worker(rank):
+        raise RuntimeError(f"rank {rank} failed")
+
+
+    if __name__ == "__main__":
+        process = multiprocessing.Process(target=worker, args=(0,))
+        process.start()
+        process.join()  # <- DDP503
+        print("training finished")
+    ```
+
+    ## Use instead
+
+    ```python
+    import multiprocessing
+    import sys
+
+
+    def worker(rank):
+        print(f"rank {rank} worked")
+
+
+    if __name__ == "__main__":
+        process = multiprocessing.Process(target=worker, args=(0,))
+        process.start()
+        process.join()
+        if process.exitcode != 0:
+            sys.exit(f"worker failed with status {process.exitcode}")
+    ```
+
+    `torch.multiprocessing.spawn(..., join=True)` raises in the parent when a worker fails; so does
+    `subprocess.run(..., check=True)`.
+
+    ## When it is silent
+
+    Files that read `exitcode`, `returncode` or `sentinel` anywhere, or whose workers hand their exceptions over a
+    queue; daemon processes; commands other than launchers; statuses that are returned, raised or exited with.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: a child ends with a status other than 0 and the script with 0.
+
+    ## Fix safety
+
+    Unsafe, for `subprocess.run` alone: `check=True` raises where the script used to go on.
+
+    ## References
+
+    - https://docs.python.org/3/library/multiprocessing.html#multiprocessing.Process.exitcode
+    - https://docs.python.org/3/library/subprocess.html#subprocess.CompletedProcess.check_returncode
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = (
+        "Process",
+        "Popen",
+        "Thread",
+        "check_call",
+        "poll",
+        "returncode",
+        *(c.rpartition(".")[2] for c in _COMMANDS),
+    )
+    requires = ("Process", "subprocess", "Thread", "system")
+    whole_class = True
+    oracles = ("exit",)
+
+    def start(self) -> None:
+        self._reads_status = bool(_STATUS.search(self.module.file.text))
+
+    def visit_Call(self, node: cst.Call) -> None:
+        name = self.module.qualified(node.func)
+        if name in _PROCESSES or self._is_context_process(node):
+            self._visit_process(node)
+        elif name == "threading.Thread":
+            self._visit_thread(node)
+        elif name in _COMMANDS:
+            self._visit_command(node, name)
+
+    # ---- processes
+
+    def _is_context_process(self, node: cst.Call) -> bool:
+        func = node.func
+        if not isinstance(func, cst.Attribute) or func.attr.value != "Process":
+            return False
+        makers = [func.value, *self.module.assignments(func.value)]
+        return any(isinstance(m, cst.Call) and self.module.qualified(m.func) in _CONTEXTS for m in makers)
+
+    def _visit_process(self, node: cst.Call) -> None:
+        if self._reads_status or _TOLD.search(self.module.file.text) or self._is_daemon(node):
+            return
+        joined, started = (next(self._calls_on(node, method), None) for method in ("join", "start"))
+        if joined is not None:
+            self.report(
+                joined,
+                "a worker that raised or was killed goes unnoticed: join() returns whatever its exit status is, "
+                "and nothing in this file reads `exitcode`",
+                labels=[(started, "the worker starts here")] if started is not None else [],
+                help="after join(), raise when exitcode is not 0; or use torch.multiprocessing.spawn, which raises "
+                "itself",
+            )
+
+    def _is_daemon(self, node: cst.Call) -> bool:
+        name = assigned_name(self.module, node)
+        daemon = dotted(argument(node, None, "daemon")) == "True"
+        return daemon or bool(name and re.search(rf"\b{re.escape(name)}\.daemon *= *True", self.module.file.text))
+
+    def _calls_on(self, node: cst.Call, method: str) -> Iterator[cst.Call]:
+        """The calls of a method of the process: by its name, or by one that iterates over the list it is put in."""
+        scope = self.module.class_of(node) or self.module.function_of(node) or self.module.tree
+        names = set(self._names_of(node))
+        for loop in descendants(scope):
+            if isinstance(loop, cst.For) and names & {dotted(n) for n in (loop.iter, *descendants(loop.iter))}:
+                names |= {dotted(n) for n in (loop.target, *descendants(loop.target))}
+        for call in methods(scope, method):
+            if dotted(receiver(call)) in names - {""}:
+                yield call
+
+    def _names_of(self, node: cst.Call) -> Iterator[str]:
+        name = assigned_name(self.module, node)
+        for up in self.module.ancestors(node):
+            if isinstance(up, (cst.ListComp, cst.List)) and not name:
+                name = assigned_name(self.module, up)
+            if isinstance(up, cst.Call) and last_name(up.func) == "append" and isinstance(up.func, cst.Attribute):
+                yield dotted(up.func.value)
+            if isinstance(up, cst.BaseStatement):
+                break
+        if name:
+            yield name
+            yield from self._lists_of(name, node)
+
+    def _lists_of(self, name: str, node: cst.Call) -> Iterator[str]:
+        for call in appends(self.module.function_of(node) or self.module.tree):
+            if call.args and dotted(call.args[0].value) == name:
+                yield dotted(receiver(call))
+
+    # ---- threads
+
+    def _visit_thread(self, node: cst.Call) -> None:
+        target = argument(node, 1, "target")
+        definition = (
+            next((b.node for b in self.module.bindings(target) if b.kind == "function"), None) if target else None
+        )
+        if not isinstance(definition, cst.FunctionDef):
+            return
+        for call in calls_in(definition.body):
+            if self._fails_alone(call) and not any(isinstance(a, cst.Try) for a in self.module.ancestors(call)):
+                self.report(
+                    call,
+                    "this runs in a thread: its failure ends the thread alone, the launcher goes on and exits with "
+                    "status 0 although a rank failed",
+                    labels=[(node, "the thread is started here")],
+                    help="keep the status or the exception, and raise it in the main thread after join(); or use "
+                    "concurrent.futures, whose result() raises",
+                )
+                return
+
+    def _fails_alone(self, call: cst.Call) -> bool:
+        name = self.module.qualified(call.func)
+        checked = name == "subprocess.run" and dotted(argument(call, None, "check")) == "True"
+        return checked or name in ("subprocess.check_call", "subprocess.check_output", "sys.exit")
+
+    # ---- commands that start ranks
+
+    def _visit_command(self, node: cst.Call, name: str) -> None:
+        dropped = isinstance(self.module.parent(node), cst.Expr)
+        if not dropped or name == "subprocess.Popen" or not self._starts_ranks(node):
+            return
+        if dotted(argument(node, None, "check")) == "True":
+            return
+        fix = None
+        if name == "subprocess.run":
+            fix = Fix("raise when it fails", Applicability.UNSAFE, (add_argument(self.module, node, "check", "True"),))
+        self.report(
+            node,
+            "the exit status of the launched ranks is dropped: when a rank fails this script goes on and ends with "
+            "status 0",
+            help="check=True raises when a rank failed; or exit with the status",
+            confidence=Confidence.HIGH,
+            fix=fix,
+        )
+
+    def _starts_ranks(self, node: cst.Call) -> bool:
+        command = node.args[0].value if node.args else None
+        if command is None:
+            return False
+        parts = [command, *(self.module.assignments(command) if isinstance(command, cst.Name) else ())]
+        text = " ".join(literal_text(n) for part in parts for n in (part, *descendants(part)))
+        return any(re.search(rf"\b{re.escape(word)}\b", text) for word in table("failures")["launchers"])
+
+    # ---- a status that is only printed
+
+    def visit_If(self, node: cst.If) -> None:
+        arm = self._failure_arm(node)
+        if arm is None or not only_tells(arm) or self._is_used_later(node):
+            return
+        if not any(word in self.module.file.text for word in table("failures")["launchers"]):
+            return
+        self.report(
+            node.test,
+            "the status of the launched process is tested and then only printed: when it failed this process still "
+            "ends with status 0",
+            labels=[(arm, "told, not acted upon")],
+            help="raise, or exit with the status",
+        )
+
+    def _failure_arm(self, node: cst.If) -> cst.BaseSuite | None:
+        test = node.test
+        if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+            return None
+        target = test.comparisons[0]
+        left = test.left.func if isinstance(test.left, cst.Call) else test.left
+        if last_name(left) not in ("returncode", "exitcode", "poll") or self.module.code(target.comparator) != "0":
+            return None
+        if isinstance(target.operator, cst.NotEqual):
+            return node.body
+        return (
+            node.orelse.body if isinstance(target.operator, cst.Equal) and isinstance(node.orelse, cst.Else) else None
+        )
+
+    def _is_used_later(self, node: cst.If) -> bool:
+        function = self.module.function_of(node)
+        if function is None:
+            return True
+        inside = {id(n) for n in descendants(node)}
+        for other in descendants(function):
+            if id(other) in inside:
+                continue
+            if isinstance(other, cst.Attribute) and other.attr.value in ("returncode", "exitcode"):
+                return True
+            if isinstance(other, cst.Return) and other.value is not None:
+                return True
+        return False

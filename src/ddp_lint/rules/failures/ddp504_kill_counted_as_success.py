@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exits import last_name
+
+
+class KillCountedAsSuccess(Rule):
+    """A worker killed by SIGKILL (out of memory) counts as a success.
+
+    ## What it does
+
+    Finds tests of `returncode` or `exitcode` that put -9 (or 137, `-signal.SIGKILL`) beside 0.
+
+    ## Why it breaks
+
+    -9 is how a process ends that the kernel's out-of-memory killer, or the scheduler, took. A launcher that treats it
+    as 0, usually because it kills the remaining workers itself, reports a run as passed in which rank 1 died of
+    memory and rank 0 was then killed in its collective.
+
+    ## Example
+
+    ```python
+    import os
+    import signal
+    import subprocess
+    import sys
+
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    os.kill(worker.pid, signal.SIGKILL)  # what the out-of-memory killer does
+    worker.wait()
+    if worker.returncode not in (0, -9):  # <- DDP504
+        sys.exit(f"worker failed with status {worker.returncode}")
+    ```
+
+    ## Use instead
+
+    ```python
+    import subprocess
+    import sys
+
+    worker = subprocess.Popen([sys.executable, "-c", "pass"])
+    worker.wait()
+    if worker.returncode != 0:
+        sys.exit(f"worker failed with status {worker.returncode}")
+    ```
+
+    A launcher that kills the rest after a first failure should remember that failure before it does.
+
+    ## When it is silent
+
+    Tests against -9 alone that report or raise, and tests of anything but a status.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: a process that was killed is followed by status 0.
+
+    ## Fix safety
+
+    No fix: whether the launcher killed the worker itself must be known from elsewhere.
+
+    ## References
+
+    - https://docs.python.org/3/library/subprocess.html#subprocess.Popen.returncode
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("returncode", "exitcode", "poll", "exit_code")
+    oracles = ("exit",)
+
+    def visit_Comparison(self, node: cst.Comparison) -> None:
+        if last_name(_uncalled(node.left)) not in ("returncode", "exitcode", "exit_code", "poll", "wait"):
+            return
+        for target in node.comparisons:
+            values = target.comparator
+            if not isinstance(target.operator, (cst.In, cst.NotIn)) or not isinstance(
+                values, (cst.Tuple, cst.List, cst.Set)
+            ):
+                continue
+            members = [self.module.code(e.value) for e in values.elements]
+            if "0" in members and any(_is_kill(m) for m in members):
+                self.report(
+                    node,
+                    "a worker that was killed (-9: the out-of-memory killer, or the scheduler) counts as finished: the "
+                    "launcher reports success although a rank died",
+                    help="treat every status but 0 as a failure, and remember which workers the launcher stopped "
+                    "itself",
+                )
+
+
+def _uncalled(node: cst.BaseExpression) -> cst.BaseExpression:
+    return node.func if isinstance(node, cst.Call) else node
+
+
+def _is_kill(text: str) -> bool:
+    return text in ("-9", "137") or "SIGKILL" in text

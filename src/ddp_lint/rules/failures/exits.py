@@ -1,0 +1,199 @@
+"""What the DDP5xx rules share: exits with status 0, exception handlers, and what messages say."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.knowledge import table
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.tree import children, descendants
+from ddp_lint.source.wraps import argument
+
+Exit = cst.Call | cst.Raise
+
+_EXITS = {"os._exit": "os._exit", "sys.exit": "sys.exit"}
+_ZERO = ("0", "None", "False", "EX_OK")
+
+
+def exits_with_success(module: Module, node: Exit) -> bool:
+    """Whether a call or `raise` ends the process (or raises SystemExit) with status 0."""
+    if isinstance(node, cst.Raise):
+        return _raises_success(node)
+    name = module.qualified(node.func)
+    if name == "pytest.exit":
+        return _is_zero(argument(node, 1, "returncode"))
+    if name in _EXITS:
+        return _is_zero(node.args[0].value) if node.args else name == "sys.exit"
+    if isinstance(node.func, cst.Name) and node.func.value in ("exit", "quit") and not module.bindings(node.func):
+        return not node.args or _is_zero(node.args[0].value)
+    return False
+
+
+def _raises_success(node: cst.Raise) -> bool:
+    raised = node.exc
+    if isinstance(raised, cst.Call) and dotted(raised.func) == "SystemExit":
+        return not raised.args or _is_zero(raised.args[0].value)
+    return dotted(raised) == "SystemExit"
+
+
+def _is_zero(value: cst.BaseExpression | None) -> bool:
+    if isinstance(value, cst.Integer):
+        return value.value == "0"
+    return dotted(value).rpartition(".")[2] in _ZERO[1:]
+
+
+def enclosing(
+    module: Module, node: cst.CSTNode, kind: type[cst.ExceptHandler] | type[cst.Finally]
+) -> cst.ExceptHandler | cst.Finally | None:
+    """The nearest `except` or `finally` of `kind` around `node` inside the same function."""
+    for up in module.ancestors(node):
+        if isinstance(up, (cst.FunctionDef, cst.Lambda, cst.ClassDef)):
+            return None
+        if isinstance(up, kind):
+            return up
+    return None
+
+
+def caught(handler: cst.ExceptHandler) -> list[str]:
+    """The last parts of the names of the exceptions that a handler takes; [''] for a bare `except`."""
+    kind = handler.type
+    if kind is None:
+        return [""]
+    kinds = [e.value for e in kind.elements] if isinstance(kind, cst.Tuple) else [kind]
+    return [dotted(k).rpartition(".")[2] for k in kinds]
+
+
+def statements(body: cst.BaseSuite) -> Iterator[cst.CSTNode]:
+    """The simple and compound statements directly in a body."""
+    for line in body.body:
+        if isinstance(line, cst.SimpleStatementLine):
+            yield from line.body
+        else:
+            yield line
+
+
+def only_tells(body: cst.BaseSuite) -> bool:
+    """Whether a body does nothing but print, log, or pass."""
+    return all(_tells(statement) for statement in statements(body))
+
+
+def _tells(statement: cst.CSTNode) -> bool:
+    if isinstance(statement, (cst.Pass, cst.Continue, cst.Import, cst.ImportFrom)):
+        return True
+    if isinstance(statement, cst.If):
+        return only_tells(statement.body) and (statement.orelse is None or only_tells(statement.orelse.body))
+    if isinstance(statement, cst.Assign):
+        return isinstance(statement.value, (cst.FormattedString, cst.SimpleString))
+    if not isinstance(statement, cst.Expr):
+        return False
+    value = statement.value
+    if isinstance(value, cst.Call):
+        return last_name(value.func) in _words("telling")
+    return isinstance(value, (cst.SimpleString, cst.ConcatenatedString, cst.Ellipsis))
+
+
+def last_name(node: cst.BaseExpression) -> str:
+    """`error` for `logging.getLogger().error`."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+@functools.cache
+def _words(kind: str) -> frozenset[str]:
+    return frozenset(table("failures")[kind])
+
+
+def does_work(call: cst.Call) -> bool:
+    """Whether a call does the job's work or starts it, by its name."""
+    return last_name(call.func) in _words("work")
+
+
+@functools.cache
+def _pattern(kind: str) -> re.Pattern[str]:
+    return re.compile("|".join(table("failures")[kind]), re.IGNORECASE)
+
+
+def speaks_of_failure(text: str) -> bool:
+    """Whether a message or a condition says that something failed, and not that something was finished."""
+    spaced = re.sub(r"[_\-]+", " ", text)
+    return bool(_pattern("failure_words").search(spaced)) and not _pattern("success_words").search(spaced)
+
+
+def asks_for_failure(test: str) -> bool:
+    """Whether a condition asks for something that is missing, invalid or failed."""
+    return bool(_pattern("failure_conditions").search(re.sub(r"[_\-]+", " ", test)))
+
+
+def messages(body: cst.BaseSuite) -> str:
+    """The texts of the string literals in the calls that a body makes directly."""
+    found: list[str] = []
+    for statement in statements(body):
+        if isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
+            found += [literal_text(node) for node in descendants(statement.value)]
+    return " ".join(filter(None, found))
+
+
+def literal_text(node: cst.CSTNode) -> str:
+    if isinstance(node, cst.SimpleString):
+        value = node.evaluated_value
+        return value if isinstance(value, str) else ""
+    return node.value if isinstance(node, cst.FormattedStringText) else ""
+
+
+def logs_an_error(body: cst.BaseSuite) -> bool:
+    """Whether a body calls `logger.error`, `.critical`, `.exception`, or prints a traceback."""
+    loud = ("error", "critical", "exception", "print_exc", "print_exception")
+    return any(
+        isinstance(s, cst.Expr) and isinstance(s.value, cst.Call) and last_name(s.value.func) in loud
+        for s in statements(body)
+    )
+
+
+def is_signal_handler(function: cst.FunctionDef | None) -> bool:
+    """A function of (signum, frame), which the user or the scheduler triggers."""
+    if function is None:
+        return False
+    names = [p.name.value for p in function.params.params]
+    return (
+        any(n.strip("_") in ("frame", "stack", "sig", "signum", "signal") for n in names)
+        or "signal" in function.name.value
+    )
+
+
+def in_forked_child(module: Module, node: cst.CSTNode) -> bool:
+    """Whether the function around `node` forks: its child must leave by `os._exit`."""
+    function = module.function_of(node)
+    body = function.body if function is not None else module.tree
+    return any(isinstance(n, cst.Call) and module.qualified(n.func) == "os.fork" for n in descendants(body))
+
+
+def calls_in(node: cst.CSTNode) -> Iterator[cst.Call]:
+    """The calls of a block, without those of nested definitions."""
+    for child in children(node):
+        if isinstance(child, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+            continue
+        if isinstance(child, cst.Call):
+            yield child
+        yield from calls_in(child)
+
+
+def methods(scope: cst.CSTNode, name: str) -> Iterator[cst.Call]:
+    """The calls ``x.name(...)`` anywhere below `scope`."""
+    for node in descendants(scope):
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name:
+            yield node
+
+
+def appends(scope: cst.CSTNode) -> Iterator[cst.Call]:
+    """The calls ``x.append(...)`` below `scope`."""
+    return methods(scope, "append")
+
+
+def receiver(call: cst.Call) -> cst.BaseExpression | None:
+    """`x` of ``x.method(...)``."""
+    return call.func.value if isinstance(call.func, cst.Attribute) else None
