@@ -24,13 +24,15 @@ _LIMIT = 20_000  # functions; a project where more are reached is cut off there
 class Compiled:
     """How a function comes to be compiled. `root`: where `torch.compile` is called; `what`: what it is called on;
     `chain`: functions on the way from there; `fullgraph`: a graph break is an error;
-    `captures_scalars`: `.item()` does not break the graph."""
+    `captures_scalars`: `.item()` does not break the graph; `assumed`: nobody is seen to compile it, but the function
+    asks `is_compiling()`, so its author expects that somebody does."""
 
     root: Span
     what: str
     chain: tuple[str, ...]
     fullgraph: bool
     captures_scalars: bool
+    assumed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,7 @@ class _Reach:
         self._seen: set[tuple[str, str]] = set()
 
     def run(self) -> dict[str, Compiled]:
-        queue = list(self._roots())
+        queue = sorted(self._roots(), key=lambda root: root[1].assumed)  # what is surely compiled comes first
         for code, compiled in queue:  # grows while it is read: breadth first
             key = (code.name, code.owner.name if code.owner else "")
             if key in self._seen or len(self._seen) > _LIMIT or self._is_disabled(code):
@@ -162,7 +164,8 @@ class _Roots:
         for node in ast.walk(code.node) if self._asks else ():
             asked = self._project.meaning(self._facts, node.func) if isinstance(node, ast.Call) else ""
             if asked in names("branches", "tracing") and asked.endswith("compiling"):
-                yield code, self._compiled(node, f"`{code.node.name}`, which asks whether it is compiled")
+                compiled = self._compiled(node, f"`{code.node.name}`")
+                yield code, dataclasses.replace(compiled, assumed=True)
                 return
 
     def _compiling_call(

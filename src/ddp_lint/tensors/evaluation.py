@@ -85,8 +85,9 @@ class Evaluator:
         if last_words & {"Tensor", "FloatTensor", "LongTensor"}:
             if last_words & _CONTAINER_ANNOTATIONS:
                 return Value(Kind.GROUP, inputs=True, argument=name, each=tensor)
-            if not last_words & {"dict", "Dict", "Mapping"}:
-                return tensor
+            if last_words & {"dict", "Dict", "Mapping"}:
+                return Value(Kind.GROUP, inputs=True, each=tensor)
+            return tensor
         elif last_words & _PYTHON_ANNOTATIONS and last_words <= _PYTHON_ANNOTATIONS | {"Optional", "None", "Union"}:
             return PYTHON
         elif not annotation and used_as_tensor:
@@ -157,7 +158,7 @@ class Evaluator:
         if base.tensorish and attribute in names("views", "attributes"):
             return base.view(detached=attribute == "data")
         if base.tensorish and attribute == "grad":
-            return Value(Kind.LIKELY, inputs=base.inputs, learned=False, name=base.name)
+            return Value(Kind.LIKELY, inputs=base.inputs)
         return Value(Kind.UNKNOWN, inputs=base.inputs)
 
     def _attribute_of_layer(self, layer: Value, name: str, attribute: str, state: State) -> Value:

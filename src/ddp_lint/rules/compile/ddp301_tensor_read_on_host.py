@@ -140,7 +140,7 @@ class TensorReadOnHost(HostRule):
             return False
         if place.compiled is not None and place.compiled.captures_scalars and self._is_captured(node):
             return False
-        return value.computed or place.compiled is not None
+        return place.costs(value)
 
     def _is_captured(self, node: cst.Call) -> bool:
         name = dotted(node.func) if isinstance(node.func, cst.Name) else ""
@@ -153,5 +153,5 @@ class TensorReadOnHost(HostRule):
             f"`{self.module.code(node)}` reads a tensor on the host: {place.outcome}",
             labels=place.labels,
             help="keep the value as a tensor (torch.where, mask arithmetic, .detach()), or pass sizes in as integers",
-            confidence=Confidence.HIGH if place.compiled is not None else None,
+            confidence=Confidence.HIGH if place.surely_compiled else None,
         )

@@ -130,7 +130,7 @@ class BranchOnTensor(HostRule):
                     labels=place.labels,
                     notes=["each rank decides by its own batch: rank 0 and rank 1 may take different arms"],
                     help="torch.where, torch.nan_to_num or mask arithmetic instead of the branch",
-                    confidence=Confidence.HIGH if place.compiled is not None else None,
+                    confidence=Confidence.HIGH if place.surely_compiled else None,
                 )
                 return
 
@@ -142,8 +142,8 @@ class BranchOnTensor(HostRule):
         bare_argument = isinstance(condition, cst.Name) and bool(value.argument)
         if not value.tensor or bare_argument:
             return None
-        place = self.place(test)
-        return place if place is not None and (value.computed or place.compiled is not None) else None
+        place = self.place(condition)
+        return place if place is not None and place.costs(value) else None
 
 
 def _type_checked(test: cst.BaseExpression) -> set[str]:

@@ -110,15 +110,15 @@ class TensorPrinted(HostRule):
         if place is None or self._on_failure_path(node, place):
             return
         tensor = self._tensor_in(node, place, formatted_only=not prints)
-        if tensor is None and place.compiled is None:
+        if tensor is None and not place.surely_compiled:
             return
         what = f"`{self.module.code(tensor)}` is printed" if tensor is not None else f"`{name}` is called"
         self.report(
             node,
-            f"{what} in {'compiled code' if place.compiled is not None else 'forward'}: {place.outcome}",
+            f"{what} in {'compiled code' if place.surely_compiled else 'forward'}: {place.outcome}",
             labels=place.labels,
             help="return the value and print it in the training loop, on one rank, every so many steps",
-            confidence=Confidence.HIGH if place.compiled is not None else None,
+            confidence=Confidence.HIGH if place.surely_compiled else None,
         )
 
     def _on_failure_path(self, node: cst.Call, place: Place) -> bool:

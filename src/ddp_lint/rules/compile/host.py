@@ -45,12 +45,22 @@ class Place:
         if self.compiled is None:
             return []
         way = f", which calls `{'` -> `'.join(self.compiled.chain)}`" if self.compiled.chain else ""
-        return [(self.compiled.root, f"{self.compiled.what} is compiled here{way}")]
+        happens = "asks here whether it is compiled" if self.compiled.assumed else "is compiled here"
+        return [(self.compiled.root, f"{self.compiled.what} {happens}{way}")]
+
+    @property
+    def surely_compiled(self) -> bool:
+        return self.compiled is not None and not self.compiled.assumed
+
+    def costs(self, value: Value) -> bool:
+        """Whether reading a tensor of this value costs anything here: in compiled code always, else only if the GPU
+        computes it."""
+        return value.computed or self.surely_compiled
 
     @property
     def outcome(self) -> str:
         """What a read on the host costs here."""
-        if self.compiled is None:
+        if self.compiled is None or self.compiled.assumed:
             way = f" (from `{self.reached.chain[0]}`)" if self.reached is not None and self.reached.chain else ""
             return (
                 f"on CUDA each rank waits for its GPU in every forward{way}, and under torch.compile the graph breaks here"
@@ -78,11 +88,12 @@ class HostRule(Rule):
             return None
         reached = TensorFile.of(self.module).reached(function)
         compiled = self._compiled(node, function)
-        if compiled is not None:
-            return Place(function, compiled, reached)
-        if reached is None or not reached.gradient or without_gradient(self.module, node):
+        place = Place(function, compiled, reached)
+        if place.surely_compiled:
+            return place
+        if without_gradient(self.module, node) or (reached is not None and not reached.gradient):
             return None
-        return Place(function, None, reached)
+        return place if compiled is not None or reached is not None else None
 
     def _compiled(self, node: cst.CSTNode, function: cst.FunctionDef) -> Compiled | None:
         if self.module.project is None:

@@ -159,8 +159,8 @@ class ParametersInPlainList(Rule):
                 uses = any(dotted(n) == name for a in node.args for n in (a.value, *descendants(a.value)))
                 if uses and (called in _REGISTERING or called in _REGISTERING_METHODS):
                     return True
-            if isinstance(node, cst.For) and dotted(node.iter).startswith(name):
-                return True
+            if isinstance(node, cst.For) and any(dotted(n) == name for n in (node.iter, *descendants(node.iter))):
+                return True  # registered one by one
         return False
 
     def _report(self, node: cst.CSTNode, name: str) -> None:

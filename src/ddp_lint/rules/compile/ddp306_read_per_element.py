@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.tensors import TensorFile
+from ddp_lint.tensors.contexts import evaluation_only, logging_only
+
+
+def holds_item(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function reads a tensor by `.item()` and speaks of devices."""
+    attributes = {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+    return "item" in attributes
+
+
+class ReadPerElement(Rule):
+    """A loop reads the elements of a tensor one by one on the host.
+
+    ## What it does
+
+    Finds `lengths[i].item()` in a loop over `i`, and `t.item()` in a loop or comprehension over a list of tensors, in
+    functions that place tensors on a device.
+
+    ## Why it breaks
+
+    Each `.item()` waits until the GPU has finished everything that was queued before it: a batch of 64 costs 64 waits
+    where one would do, on every rank and in every step. Nothing is wrong with the numbers.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            h = self.fc(x)
+            keep = torch.ones(h.shape, device=h.device)
+            lengths = h.abs().sum(1).long().clamp(max=8)
+            for i in range(h.shape[0]):
+                keep[i, lengths[i].item() :] = 0.0  # <- DDP306
+            return h * keep
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            h = self.fc(x)
+            lengths = h.abs().sum(1).long().clamp(max=8)
+            keep = torch.arange(8, device=h.device) < lengths.unsqueeze(1)
+            return h * keep
+
+
+    def ddp_lint_example():
+        return Net(), (torch.randn(4, 8),)
+    ```
+
+    ## When it is silent
+
+    Tensors made on the host, one `.tolist()` before the loop, functions that never speak of a device, logging and
+    evaluation.
+
+    ## How to confirm
+
+    `ddp-lint verify model.py` on CUDA: `torch.cuda.set_sync_debug_mode` reports one wait for each element;
+    `torch._dynamo.explain` a graph break where the loop is unrolled.
+
+    ## Fix safety
+
+    No automatic fix: compare with an `arange`, or call `.tolist()` once before the loop.
+
+    ## References
+
+    - https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization
+    """
+
+    confidence = Confidence.LOW
+    default = False
+    requires = ("torch",)
+    oracles = ("sync", "graph_break")
+    wants = staticmethod(holds_item)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "item" or node.args:
+            return
+        function = self.module.function_of(node)
+        loop = self._loop_over(node.func.value, node)
+        if function is None or loop is None or not self._speaks_of_device(function):
+            return
+        if evaluation_only(self.module, node) or logging_only(self.module, node):
+            return
+        value = TensorFile.of(self.module).flow(function).value(node.func.value)
+        if value.on_host or not (value.tensorish or value.inputs):
+            return
+        self.report(
+            node,
+            f"`{self.module.code(node)}` waits for the GPU once for each element of the loop, on every rank in every step",
+            labels=[(loop, "the loop")],
+            help="compare with torch.arange, or call `.tolist()` once before the loop",
+        )
+
+    def _loop_over(self, receiver: cst.BaseExpression, node: cst.Call) -> cst.CSTNode | None:
+        """The loop whose variable picks the element that is read."""
+        used = {dotted(n) for n in (receiver, *descendants(receiver)) if isinstance(n, cst.Name)}
+        direct = isinstance(receiver, (cst.Name, cst.Subscript))
+        for up in self.module.ancestors(node) if direct else ():
+            if isinstance(up, (cst.For, cst.CompFor)) and dotted(up.target) in used:
+                return up.iter
+            if isinstance(up, (cst.ListComp, cst.GeneratorExp)) and dotted(up.for_in.target) in used:
+                return up.for_in.iter
+        return None
+
+    def _speaks_of_device(self, function: cst.FunctionDef) -> bool:
+        return any(isinstance(n, cst.Name) and n.value in ("device", "cuda") for n in descendants(function))
