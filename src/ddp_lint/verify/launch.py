@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -72,10 +74,11 @@ def run(
 
 def probe(target: Target, options: Options, *, progress: Progress = lambda _: None) -> Plan:
     """Ask one process which device there is and how each model can be built. Raises UsageError."""
-    progress("looking at the machine" if target.kind == SCRIPT else "building the model once on one process")
+    if target.kind == SCRIPT:
+        return _plan({"": {}}, {}, options)
+    progress("building the model once on one process")
     with _workspace(None) as folder:
         request = {
-            "kind": target.kind,
             "path": str(target.path),
             "root": str(target.root),
             "models": target.models,
@@ -96,22 +99,43 @@ def probe(target: Target, options: Options, *, progress: Progress = lambda _: No
         raise UsageError(answer["error"])
     if not answer["recipes"]:
         raise UsageError("\n".join(answer["skipped"].values()))
-    return _plan(answer, options)
+    return _plan(answer["recipes"], answer["skipped"], options)
 
 
-def _plan(answer: Mapping[str, Any], options: Options) -> Plan:
-    devices = int(answer["cuda_devices"])
-    local = options.nproc
-    if options.device == "cuda" and devices < local:
-        raise UsageError(f"--device cuda --nproc {local}: this machine has {devices} CUDA devices; use --device cpu")
-    cuda = options.device != "cpu" and devices >= local
-    return Plan(
-        device="cuda" if cuda else "cpu",
-        backend="nccl" if cuda else "gloo",
-        torch=answer["torch"],
-        recipes=answer["recipes"],
-        skipped=answer["skipped"],
-    )
+def _plan(recipes: Mapping[str, Any], skipped: Mapping[str, str], options: Options) -> Plan:
+    torch, devices = installed_torch()
+    if options.device == "cuda" and devices < options.nproc:
+        raise UsageError(
+            f"--device cuda --nproc {options.nproc}: {devices} CUDA devices here that torch {torch} can use; "
+            "take --device cpu"
+        )
+    cuda = options.device != "cpu" and devices >= options.nproc
+    device, backend = ("cuda", "nccl") if cuda else ("cpu", "gloo")
+    return Plan(device=device, backend=backend, torch=torch, recipes=recipes, skipped=skipped)
+
+
+def installed_torch() -> tuple[str, int]:
+    """The version of torch and the number of CUDA devices that it can use, without the seconds of importing it.
+
+    Raises UsageError when it is not installed.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError(f"verify needs torch in this Python ({sys.executable}); pip install 'ddp-lint[verify]'")
+    library = pathlib.Path(spec.submodule_search_locations[0], "lib")
+    cuda = any((library / name).exists() for name in ("libtorch_cuda.so", "torch_cuda.dll"))
+    return importlib.metadata.version("torch"), _cuda_devices() if cuda else 0
+
+
+def _cuda_devices() -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return len([path for path in pathlib.Path("/dev").glob("nvidia*") if path.name[6:].isdigit()])
+    return len([line for line in listed.splitlines() if line.startswith("GPU ")])
 
 
 def _spec(

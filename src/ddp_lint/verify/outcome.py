@@ -9,6 +9,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.options import Last, RankOutcome
 from ddp_lint.verify.spec import STALLED, Marks
 from ddp_lint.verify.trace import Collective, Event, Exit, Frame, Raised, Stall, Start, Trace
@@ -16,7 +17,7 @@ from ddp_lint.verify.trace import Collective, Event, Exit, Frame, Raised, Stall,
 _FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 #: What a rank raises when its peer has gone: a consequence.
-_PEER_LOST = re.compile(r"Connection (closed|reset) by peer|Broken pipe|NCCL.*remote|closed the connection", re.IGNORECASE)
+_PEER_LOST = re.compile(r"Connection (closed|reset) by peer|Broken pipe|NCCL.*remote", re.IGNORECASE)
 #: What a run is called by what happened to the rank that failed first.
 _OUTCOMES = {
     "stalled": "hang",
@@ -42,7 +43,7 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
         exit=code if code is not None and code >= 0 else None,
         signal=name,
         message=message,
-        last=_last(trace, marks.path(rank, "fault")),
+        last=_last(trace, _text(marks.path(rank, "module")).strip("\0"), marks.path(rank, "fault")),
         trace=trace,
         log=_text(marks.path(rank, "log")),
         ended_at=_time(trace, end),
@@ -99,20 +100,19 @@ def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) ->
     return _OUTCOMES.get(first.how, "launch_failed"), words
 
 
-def _last(trace: Trace, fault: pathlib.Path) -> Last:
+def _last(trace: Trace, module: str, fault: pathlib.Path) -> Last:
     """Where the rank was last seen. What a crash handler wrote is the latest of all."""
     collective = trace.last(Collective)
     stall = trace.last(Stall)
     raised = next((event for event in trace.of(Raised) if _uncaught(event)), None)
-    with_module = next((event for event in reversed(trace.events) if event.module), None)
     frames = [event for event in trace.events if event.frames and not event.attributed]
-    crash = _crash_frames(fault, {frame.path for event in frames for frame in event.frames})
+    crash = _crash_frames(fault)
     here: Frame | None = frames[-1].site if frames else None
     for seen in (stall, raised):
         here = seen.site or here if seen else here
     return Last(
         collective=_words(collective) if collective else "",
-        module=with_module.module if with_module else "",
+        module=module,
         frame=crash[0] if crash else here,
     )
 
@@ -122,11 +122,11 @@ def _words(event: Collective) -> str:
     return f"{event.op}({sizes}) #{event.seq} on {event.group}"
 
 
-def _crash_frames(path: pathlib.Path, user_paths: set[str]) -> list[Frame]:
-    """The user's frames in a dump of faulthandler, innermost first (that of the thread that crashed comes first)."""
+def _crash_frames(path: pathlib.Path) -> list[Frame]:
+    """The user's frames in a dump of faulthandler, innermost first (the thread that crashed comes first)."""
     found = [_FAULT_FRAME.search(line) for line in _text(path).splitlines()]
     frames = [Frame(match["path"], int(match["line"]), match["function"]) for match in found if match]
-    return [frame for frame in frames if frame.path in user_paths]
+    return [frame for frame in frames if is_user(frame.path)]
 
 
 def _signal_name(number: int) -> str:

@@ -58,7 +58,8 @@ class Spec:
 class Marks:
     """Files by which the ranks of one machine tell each other and the launcher where they are.
 
-    pid (supervisor started) · ready (torch is imported) · beat (its time: last progress) · dying · dumped · over · exit.
+    pid (the supervisor started) · ready (torch is imported) · beat (its time: last progress) · trained · dying ·
+    dumped · over · exit.
     """
 
     directory: pathlib.Path

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import io
 import json
 import os
@@ -32,11 +31,12 @@ class Event:
     """What every event carries.
 
     `n` counts the events of this rank from 0; `t` is wall time in seconds since the epoch; `thread` is "main" or the
-    thread's name; `phase` is build, wrap, forward, between (after a forward, before its backward), backward,
-    after_backward, step (in an optimizer), after_step or script (before the first forward of a script); `step` counts optimizer steps that have ended (0 in the first training step). `frames` are
-    the user's frames, innermost first; `attributed` says that they were borrowed from the latest `.backward()`,
-    because the event came from an autograd thread, which has no user frame of its own. `module` is the qualified
-    name of the innermost module whose forward runs ("" at the root or outside).
+    thread's name. `phase` is build, wrap, after_wrap, forward, between (after a forward, before its backward),
+    backward, after_backward, step (in an optimizer), after_step, or script (before the first forward of a script);
+    `step` counts optimizer steps that have ended (0 in the first training step). `frames` are the user's frames,
+    innermost first; `attributed` says that they were borrowed from the latest `.backward()`, because the event came
+    from an autograd thread, which has no user frame of its own. `module` is the qualified name of the innermost
+    module whose forward runs ("" at the root or outside).
     """
 
     kind: ClassVar[str]
@@ -134,7 +134,8 @@ class Race(Event):
     """A tensor of the asynchronous collective `of` was read or written (`access`) before its `wait()`.
 
     Written at the access, with the tensor's first element then as `before`; and once more when the wait is reached
-    (`waited`), with the same element re-read as `after`. Equal values prove nothing: it is a race.
+    (`waited`), with the same element re-read as `after`. Equal values prove nothing: it is a race. `access` never:
+    nobody waited until the end of the run, and nobody looked (`frames` are those of the collective).
     """
 
     kind: ClassVar[str] = "race"
@@ -342,8 +343,8 @@ class Lines(Event):
     """How often lines ran since the start: `counts` maps a path to {line: times}, for the lines asked for.
 
     `guards` maps a path to {line: [times true, times false]}; `values` to {line: {name: repr}} of the names in the
-    guard when it was last tested (a guard whose body stands on its own line has no outcome). Written every second that changed something, before a death, and at the end;
-    the last one counts.
+    guard when it was last tested (a guard whose body stands on its own line has no outcome). Written every second
+    that changed something, before a death, and at the end; the last one counts.
     """
 
     kind: ClassVar[str] = "lines"
@@ -411,11 +412,7 @@ class End(Event):
 SCRIPT_PHASE = "script"
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 KINDS: Mapping[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__()}
-
-
-@functools.cache
-def _defaults(cls: type[Event]) -> Mapping[str, Any]:
-    return vars(cls())
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {kind: vars(cls()) for kind, cls in KINDS.items()}
 
 
 class Writer:
@@ -433,7 +430,7 @@ class Writer:
         with self._lock:
             number = self.written
             self.written += 1
-            defaults = _defaults(type(event))
+            defaults = _DEFAULTS[event.kind]
             fields = {name: value for name, value in vars(event).items() if value != defaults[name]}
             fields["n"], fields["t"] = number, time.time()
             self._file.write(json.dumps({"kind": event.kind, **fields}, default=vars) + "\n")

@@ -10,7 +10,7 @@ import torch
 
 
 def loss_of(output: Any) -> torch.Tensor:
-    """The output's own loss where it has one (transformers' `.loss`, a scalar), else the mean square of all that trains.
+    """The output's own loss where it has one (transformers' `.loss`, a scalar), else the mean square of what trains.
 
     Raises ValueError when nothing in the output depends on a parameter.
     """

@@ -1,4 +1,4 @@
-"""One process that says which devices there are and how each model can be built: `... REQUEST.json ANSWER.json`."""
+"""One process that says how each model can be built: `... REQUEST.json ANSWER.json`."""
 
 from __future__ import annotations
 
@@ -14,25 +14,9 @@ from typing import Any
 
 def main(request_path: str, answer_path: str) -> int:
     request = json.loads(pathlib.Path(request_path).read_text(encoding="utf-8"))
-    answer = _answer(request)
+    answer = _recipes(request)
     pathlib.Path(answer_path).write_text(json.dumps(answer), encoding="utf-8")
     return 0
-
-
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    try:
-        import torch
-    except ImportError as error:
-        return {
-            "error": f"verify needs torch in this Python ({sys.executable}): {error}; pip install 'ddp-lint[verify]'"
-        }
-    if not torch.distributed.is_available():
-        return {"error": f"torch {torch.__version__} of {sys.executable} is built without torch.distributed"}
-    answer = {"torch": torch.__version__, "cuda_devices": torch.cuda.device_count(), "recipes": {}, "skipped": {}}
-    if request["kind"] == "script":
-        answer["recipes"] = {"": {}}
-        return answer
-    return answer | _recipes(request)
 
 
 def _recipes(request: dict[str, Any]) -> dict[str, Any]:

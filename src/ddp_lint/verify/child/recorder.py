@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import pathlib
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 from ddp_lint.verify import trace
 from ddp_lint.verify.frames import user_frames
 from ddp_lint.verify.spec import Marks, Spec
+
+_POSITION_SIZE = 256
 
 
 class Recorder:
@@ -38,6 +41,7 @@ class Recorder:
         #: Parameters that have no gradient in the single-process reference either.
         self.reference_without_gradient: tuple[str, ...] = ()
         self._local = threading.local()
+        self._position = self._open_position()
         os.register_at_fork(after_in_child=self._die)
 
     @property
@@ -57,6 +61,17 @@ class Recorder:
     @property
     def active(self) -> bool:
         return not self.quiet
+
+    def _open_position(self) -> mmap.mmap:
+        """A page of a file that holds the running module's name: it survives any death and costs no system call."""
+        path = self.marks.path(self.rank, "module")
+        path.write_bytes(bytes(_POSITION_SIZE))
+        with path.open("r+b") as file:
+            return mmap.mmap(file.fileno(), _POSITION_SIZE)
+
+    def enter_module(self, name: str) -> None:
+        self.modules.append(name)
+        self._position[:] = (name or "(root)").encode()[-_POSITION_SIZE:].ljust(_POSITION_SIZE, b"\0")
 
     @contextlib.contextmanager
     def quieted(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 
 
 def wrap(model: nn.Module, kind: str, device: torch.device) -> nn.Module:
-    """The model under `kind`: ddp, fsdp2, fsdp1 or none. FSDP shards each child and the root, as users do."""
+    """The model under `kind`: ddp, fsdp2, fsdp1 or none. FSDP shards each block and the root."""
     if kind == "ddp":
         ids = [device.index] if device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(model, device_ids=ids)
@@ -48,20 +49,19 @@ def _fsdp1(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def units(model: nn.Module) -> list[nn.Module]:
-    """The children that make an FSDP unit: those with parameters, of containers their elements.
+    """The parts that make an FSDP unit, as users choose them: blocks, not single layers.
 
-    A child that shares a parameter with the rest of the model belongs to the root's unit.
+    A block is a child (of a list or dict of modules: an element) with parameters that is of the user's own class, or
+    that has children with parameters. One that shares a parameter with the rest of the model belongs to the root.
     """
-    candidates = list(_children(model))
-    count: dict[int, int] = {}
-    for candidate in candidates:
-        for parameter in {id(p) for p in candidate.parameters()}:
-            count[parameter] = count.get(parameter, 0) + 1
-    own = {id(p) for p in model.parameters(recurse=False)}
+    blocks = [child for child in _children(model) if _is_block(child)]
+    inside = [{id(p) for p in block.parameters()} for block in blocks]
+    everywhere = collections.Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    within = [collections.Counter(id(p) for _, p in b.named_parameters(remove_duplicate=False)) for b in blocks]
     return [
-        candidate
-        for candidate in candidates
-        if all(count[id(p)] == 1 and id(p) not in own for p in candidate.parameters())
+        block
+        for block, own, counts in zip(blocks, inside, within, strict=True)
+        if all(counts[number] == everywhere[number] for number in own)
     ]
 
 
@@ -71,3 +71,8 @@ def _children(model: nn.Module) -> Iterator[nn.Module]:
             yield from _children(child)
         elif any(True for _ in child.parameters()):
             yield child
+
+
+def _is_block(module: nn.Module) -> bool:
+    of_torch = type(module).__module__.startswith("torch.nn.modules")
+    return not of_torch or any(any(True for _ in child.parameters()) for child in module.children())

@@ -44,7 +44,10 @@ class Breaks(Observer):
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error)[:300]}"
             self.recorder.emit(trace.Note, frames=(), text=f"torch._dynamo.explain failed: {reason}")
+            self.recorder.emit(trace.Call, frames=(), name="explain", arguments={"error": reason})
             return
+        counts = {"graphs": explained.graph_count, "breaks": explained.graph_break_count, "error": ""}
+        self.recorder.emit(trace.Call, frames=(), name="explain", arguments=counts)
         for found in explained.break_reasons:
             stack = [trace.Frame(frame.filename, frame.lineno or 0, frame.name) for frame in found.user_stack]
             frames = tuple(frame for frame in reversed(stack) if is_user(frame.path))

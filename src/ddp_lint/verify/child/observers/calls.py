@@ -1,14 +1,17 @@
 """Calls that the oracles care for: torch.load, share_memory_, devices, workers, clipping, seeds, other processes.
 
 What each Call's arguments hold:
-torch.load: map_location (as text, "" for none), tags (the locations stored in the file), devices (where tensors landed)
+torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices)
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
-set_epoch: epoch · no_sync: {} · multiprocessing: method, name · subprocess: command · manual_seed: seed
+set_epoch: epoch · no_sync: {} · multiprocessing: method, class · subprocess: command
+process_exit: status, how (where the user's code joins or waits) · manual_seed: seed, generator (torch, random, numpy)
+clip_grad_norm_: sharded
 """
 
 from __future__ import annotations
 
 import multiprocessing.process
+import random
 import subprocess
 from typing import Any
 
@@ -40,12 +43,15 @@ class Calls(Observer):
         )
         patching.before(nn.Module, "share_memory", self._share_module)
         patching.before(torch.cuda, "set_device", lambda device: self._call("set_device", device=str(device)))
-        patching.before(torch, "manual_seed", lambda seed: self._call("manual_seed", seed=int(seed)))
+        self._watch_seeds()
         patching.before(nn.parallel.DistributedDataParallel, "no_sync", lambda _: self._call("no_sync"))
         patching.before(DistributedSampler, "set_epoch", lambda _, epoch: self._call("set_epoch", epoch=int(epoch)))
         patching.after(torch.utils.data.DataLoader, "__init__", self._loader)
         patching.before(multiprocessing.process.BaseProcess, "start", self._process)
+        patching.after(multiprocessing.process.BaseProcess, "join", self._joined)
         patching.before(subprocess.Popen, "__init__", self._command)
+        for name in ("wait", "poll"):
+            patching.after(subprocess.Popen, name, self._reaped)
         patching.after(nn.utils.clip_grad, "clip_grad_norm_", self._clipped)
         patching.after(torch.amp.GradScaler, "update", lambda _, scaler, *args: self._scaled(scaler))
         nn.utils.clip_grad_norm_ = nn.utils.clip_grad.clip_grad_norm_
@@ -53,6 +59,14 @@ class Calls(Observer):
     def _call(self, name: str, **arguments: Any) -> None:
         if self.recorder.active and not torch.compiler.is_compiling() and self.recorder.here():
             self.recorder.emit(trace.Call, name=name, arguments=arguments)
+
+    def _watch_seeds(self) -> None:
+        def notice(generator: str) -> Any:
+            return lambda seed=None, *_, **__: self._call("manual_seed", generator=generator, seed=_number(seed))
+
+        patching.before(torch, "manual_seed", notice("torch"))
+        patching.before(random, "seed", notice("random"))
+        patching.when_imported("numpy.random", lambda package: patching.before(package, "seed", notice("numpy")))
 
     # ---- torch.load
 
@@ -64,8 +78,8 @@ class Calls(Observer):
             self._call(
                 "torch.load",
                 map_location="" if map_location is None else str(map_location),
-                tags=sorted(set(self._tags)),
-                devices=sorted(found),
+                storages=sorted(set(self._tags)),
+                landed=sorted(found),
             )
             return loaded
 
@@ -93,9 +107,16 @@ class Calls(Observer):
         )
 
     def _process(self, process: Any) -> None:
-        self._call(
-            "multiprocessing", name=type(process).__name__, method=str(getattr(process, "_start_method", "") or "")
-        )
+        method = str(getattr(process, "_start_method", "") or "")
+        self._call("multiprocessing", **{"class": type(process).__name__, "method": method})
+
+    def _joined(self, _result: Any, process: Any, *_args: Any, **_kwargs: Any) -> None:
+        if process.exitcode is not None:
+            self._call("process_exit", how="multiprocessing", status=process.exitcode)
+
+    def _reaped(self, status: Any, _process: Any, *_args: Any, **_kwargs: Any) -> None:
+        if status is not None:
+            self._call("process_exit", how="subprocess", status=status)
 
     def _command(self, _self: Any, args: Any, *_args: Any, **_kwargs: Any) -> None:
         words = [args] if isinstance(args, str | bytes) else list(args)
@@ -103,6 +124,7 @@ class Calls(Observer):
 
     def _clipped(self, total: Any, *_args: Any, **_kwargs: Any) -> None:
         if self.recorder.active and isinstance(total, torch.Tensor):
+            self._call("clip_grad_norm_", sharded=any(model.sharded for model in self.models))
             value = total.full_tensor() if hasattr(total, "full_tensor") else total
             with self.recorder.quieted():
                 self.recorder.emit(trace.Value, what="clip_grad_norm_", local=float(value))
@@ -111,6 +133,10 @@ class Calls(Observer):
         if self.recorder.active and scaler.is_enabled():
             with self.recorder.quieted():
                 self.recorder.emit(trace.Value, what="scale", local=float(scaler.get_scale()))
+
+
+def _number(seed: Any) -> int | None:
+    return seed if isinstance(seed, int) else None
 
 
 def _device(tensor: torch.Tensor) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime
 import sys
 from types import FrameType
@@ -40,6 +41,7 @@ _NO_COLLECTIVE = {"check_for_nan", "wait_tensor", "wait_tensors", "_wrap_tensor_
 _ROOT_NAMES = ("root_rank", "src")
 _PEER_NAMES = {"send": "dst", "recv_": "src", "isend": "dst", "irecv": "src"}
 _OUTPUT_NAMES = ("output_tensors", "output_tensor", "output", "out", "outputs")
+_ASYNCHRONOUS = ("isend", "irecv", "batch_isend_irecv")
 #: Which part of torch issued a collective, by the files between the operator and the user's frame.
 _ISSUERS = (
     ("torch/distributed/fsdp/", "fsdp"),
@@ -86,6 +88,17 @@ class Groups:
         return number
 
 
+@dataclasses.dataclass(frozen=True)
+class _Origin:
+    """`api`: the outermost function of torch.distributed that was called, `variables`: those of the innermost;
+    `module`: FSDP's name of the module that it gathers or reduces for."""
+
+    issuer: str
+    api: str
+    module: str
+    variables: dict[str, Any]
+
+
 class Collectives(Observer):
     """Writes a Collective before the operator runs and a Done when it returned to Python.
 
@@ -115,30 +128,28 @@ class Collectives(Observer):
     def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = arguments(op, args, kwargs)
         group, ranks = self._group(given)
-        api, issuer, in_call, module = self._issuer(sys._getframe(2))
+        origin = self._origin(sys._getframe(2))
         name = _NAMES.get(op._opname, op._opname.rstrip("_"))
         peer = given.get(_PEER_NAMES.get(op._opname, ""))
-        sent, received = self._moved(given)
-        asynchronous = bool(in_call.get("async_op", False) or api in ("isend", "irecv"))
-        self.latest_is_users_asynchronous = asynchronous and issuer == "user"
+        root = None if peer is not None else next((given[key] for key in _ROOT_NAMES if key in given), None)
+        asynchronous = bool(origin.variables.get("async_op", False) or origin.api in _ASYNCHRONOUS)
+        self.latest_is_users_asynchronous = asynchronous and origin.issuer == "user"
         return self.recorder.emit(
             trace.Collective,
             group=group,
             ranks=ranks,
             seq=-1 if name in ("send", "recv") else self.groups.next(group),
             op=name,
-            api=api if issuer == "user" else "",
-            tensors=tuple(map(self._describe, sent)),
-            outputs=tuple(map(self._describe, received)),
-            reduce_op=_reduce_op(given, in_call),
-            root=_global(ranks, next((given[key] for key in _ROOT_NAMES if key in given), None))
-            if peer is None
-            else None,
+            api=origin.api if origin.issuer == "user" else "",
+            tensors=self._described(given, outputs=False),
+            outputs=self._described(given, outputs=True),
+            reduce_op=_reduce_op(given, origin.variables),
+            root=_global(ranks, root),
             peer=_global(ranks, peer),
             asynchronous=asynchronous,
             functional=op.namespace == "_c10d_functional",
-            issued_by=issuer,
-            **({"module": module} if module else {}),
+            issued_by=origin.issuer,
+            module=origin.module or (self.recorder.modules or [""])[-1],
         )
 
     def after(self, token: Any, result: Any) -> None:
@@ -161,12 +172,10 @@ class Collectives(Observer):
         name = given.get("group_name")
         return self.groups.name(_resolve_process_group(name) if isinstance(name, str) else name)
 
-    def _moved(self, given: dict[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """What goes in and what comes out, where the operator has separate outputs."""
-        sent, received = [], []
-        for name, value in given.items():
-            (received if name in _OUTPUT_NAMES else sent).extend(tensors(value))
-        return sent, received
+    def _described(self, given: dict[str, Any], *, outputs: bool) -> tuple[trace.Tensor, ...]:
+        """What comes out, or what goes in (all of it where the operator works in place)."""
+        moved = [t for name, value in given.items() if (name in _OUTPUT_NAMES) is outputs for t in tensors(value)]
+        return tuple(map(self._describe, moved))
 
     def _describe(self, tensor: torch.Tensor) -> trace.Tensor:
         return trace.Tensor(
@@ -176,27 +185,23 @@ class Collectives(Observer):
             name=self.models.tensor_name(tensor) if self.recorder.phase != "backward" else "",
         )
 
-    def _issuer(self, frame: FrameType | None) -> tuple[str, str, dict[str, Any], str]:
-        """The torch.distributed function called, who called it, that call's variables, FSDP's name of its module."""
-        api, issuer, in_call, module = "", "", {}, ""
+    def _origin(self, frame: FrameType | None) -> _Origin:
+        """Who issued the collective, by the frames between the operator and the user's."""
+        api, issuer, module = "", "", ""
+        variables: dict[str, Any] = {}
         for here in outwards(frame):
             path = here.f_code.co_filename
             if is_user(path):
-                return api, issuer or "user", in_call, module
+                return _Origin(issuer or "user", api, module, variables)
             if path.endswith(_APIS) and not issuer and not here.f_code.co_name.startswith("_"):
                 api = here.f_code.co_name
-                in_call = in_call or dict(here.f_locals)
+                variables = variables or dict(here.f_locals)
             elif not issuer:
                 issuer = next((who for part, who in _ISSUERS if part in path), "")
             if issuer == "fsdp" and not module:
                 module = str(getattr(here.f_locals.get("self"), "_module_fqn", "") or "")
-        wraps = {model.wrap for model in self.models}
-        return (
-            api,
-            issuer or ("ddp" if "ddp" in wraps and self.recorder.phase == "backward" else "user"),
-            in_call,
-            module,
-        )
+        in_reducer = self.recorder.phase == "backward" and any(model.wrap == "ddp" for model in self.models)
+        return _Origin(issuer or ("ddp" if in_reducer else "user"), api, module, variables)
 
     # ---- groups
 
@@ -272,13 +277,13 @@ def warm_up(group: Any) -> None:
         torch.cuda.synchronize()
 
 
-def _reduce_op(given: dict[str, Any], in_call: dict[str, Any]) -> str:
+def _reduce_op(given: dict[str, Any], variables: dict[str, Any]) -> str:
     op = given.get("reduce_op")
     if op is None:
         return ""
     if isinstance(op, str):
         return op.upper()
-    asked = op.op() if hasattr(op, "op") else in_call.get("op", "")
+    asked = op.op() if hasattr(op, "op") else variables.get("op", "")
     names = {int(value): name for name, value in dist.ReduceOp.RedOpType.__members__.items()}
     return names.get(asked, str(asked)) if isinstance(asked, int) else str(asked).rpartition(".")[2]
 

@@ -45,7 +45,7 @@ class EnvironmentWrites(Observer):
         )
 
 
-def _facts(observer: Observer) -> dict[str, bool]:
+def _facts(observer: Observer) -> dict[str, Any]:
     """What has happened in this process that reads environment variables."""
     torch = sys.modules.get("torch")
     complete = torch is not None and hasattr(torch, "compile")

@@ -46,6 +46,7 @@ class Phases(Observer):
         patching.replace(torch.autograd, "backward", self._backward)
         patching.before(torch.autograd, "grad", lambda *args, **kwargs: self._call("autograd.grad"))
         patching.before(torch, "compile", lambda *args, **kwargs: self._call("compile"))
+        patching.before(nn.Module, "compile", lambda *args, **kwargs: self._call("compile"))
         patching.replace(nn.parallel.DistributedDataParallel, "__init__", self._wrapper("DistributedDataParallel"))
         from torch.distributed import fsdp
 
@@ -66,7 +67,7 @@ class Phases(Observer):
         stack = self.recorder.modules
         if not stack and not self.models.knows(module) and any(True for _ in module.parameters()):
             self.tell_wrapped(module)
-        stack.append(self.models.name_of_module(module))
+        self.recorder.enter_module(self.models.name_of_module(module))
         if len(stack) == 1 and self.recorder.phase not in ("backward", "step"):
             self.recorder.enter("forward")
 
@@ -84,7 +85,7 @@ class Phases(Observer):
     def _wrapper(self, name: str) -> Any:
         def make(original: Any) -> Any:
             def replacement(wrapper: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
-                self._wrap(name, wrapper, module, lambda: original(wrapper, module, *args, **kwargs))
+                self._wrap(name, wrapper, module, kwargs, lambda: original(wrapper, module, *args, **kwargs))
 
             return replacement
 
@@ -92,17 +93,17 @@ class Phases(Observer):
 
     def _fully_shard(self, original: Any) -> Any:
         def replacement(module: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._wrap("fully_shard", module, module, lambda: original(module, *args, **kwargs))
+            return self._wrap("fully_shard", module, module, kwargs, lambda: original(module, *args, **kwargs))
 
         return replacement
 
-    def _wrap(self, name: str, wrapper: nn.Module, module: Any, build: Any) -> Any:
+    def _wrap(self, name: str, wrapper: nn.Module, module: Any, options: dict[str, Any], build: Any) -> Any:
         """Run a wrapper's constructor in the phase wrap; nested ones (auto-wrapped units) belong to the outermost."""
         if self.recorder.quiet or self._wrapping or not isinstance(module, nn.Module):
             return build()
         phase = self.recorder.phase
         self._wrapping += 1
-        self._call(name, module=type(module).__name__)
+        self._call(name, module=type(module).__name__, **_plain(options))
         root = self._root_of(module)
         if root not in self._announced:
             self.adopt(root)
@@ -170,3 +171,8 @@ class Phases(Observer):
         self._tell("after_step", optimizer)
         if recorder.spec.kind == "script" and recorder.spec.steps and recorder.step >= recorder.spec.steps:
             raise EnoughSteps
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments that are plain values (find_unused_parameters, sync_module_states ...)."""
+    return {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}

@@ -29,6 +29,7 @@ class _Flight:
     access: str = ""
     op: str = ""
     frames: tuple[trace.Frame, ...] = ()
+    issued: tuple[trace.Frame, ...] = ()
 
 
 class Races(Observer):
@@ -62,7 +63,7 @@ class Races(Observer):
         if work is None or number is None or not self._collectives.latest_is_users_asynchronous:
             return
         storages = frozenset(filter(None, map(pointer, token[0])))
-        self._flying.append(_Flight(number, work, token[0], storages))
+        self._flying.append(_Flight(number, work, token[0], storages, issued=self.recorder.here()))
 
     def _check(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         touched = {pointer(tensor) for tensor in tensors(list(arguments(op, args, kwargs).values()))}
@@ -91,6 +92,13 @@ class Races(Observer):
     def _all_waited(self) -> None:
         for flight in list(self._flying):
             self._waited(None, flight.work)
+
+    def finish(self) -> None:
+        """Works that nobody waited for."""
+        for flight in self._flying:
+            if not flight.access:
+                flight.access, flight.frames = "never", flight.issued
+                self._emit(flight, waited=False)
 
     def _emit(self, flight: _Flight, *, waited: bool, after: float | None = None) -> None:
         self.recorder.emit(

@@ -1,4 +1,4 @@
-"""Which samples each rank draws, epoch by epoch, from any sampler of a map-style dataset."""
+"""Which samples each rank draws, epoch by epoch, from any sampler of a map-style dataset or from an iterable one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import hashlib
 import weakref
 from typing import Any
 
-from torch.utils.data import dataloader
+import torch
+from torch.utils.data import IterableDataset, dataloader
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
+from ddp_lint.verify.child.dispatch import tensors
 from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.observers.hashes import digest
 from ddp_lint.verify.child.recorder import Recorder
 
 _FIRST = 64
@@ -21,12 +24,14 @@ class _Epoch:
     """The indices that one iteration over a loader has drawn."""
 
     def __init__(self, loader: Any, number: int) -> None:
-        self.sampler = type(loader.sampler).__name__
+        self.iterable = isinstance(loader.dataset, IterableDataset)
+        self.sampler = "IterableDataset" if self.iterable else type(loader.sampler).__name__
         self.epoch = int(getattr(loader.sampler, "epoch", number) or 0)
         self.has_epoch = hasattr(loader.sampler, "epoch")
         dataset = loader.dataset
-        self.dataset = len(dataset) if hasattr(dataset, "__len__") else None
+        self.dataset = len(dataset) if hasattr(dataset, "__len__") and not self.iterable else None
         self.indices: list[int] = []
+        self.contents: list[str] = []
 
 
 class Samples(Observer):
@@ -40,6 +45,7 @@ class Samples(Observer):
     def install(self) -> None:
         patching.after(dataloader._BaseDataLoaderIter, "_reset", self._begin)
         patching.replace(dataloader._BaseDataLoaderIter, "_next_index", self._next)
+        patching.replace(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
 
     def _begin(self, _result: Any, iterator: Any, loader: Any, *_args: Any, **_kwargs: Any) -> None:
         self._close(iterator)
@@ -65,6 +71,23 @@ class Samples(Observer):
 
         return replacement
 
+    def _next_batch(self, original: Any) -> Any:
+        """An iterable dataset has no indices: the contents of its batches stand for them."""
+
+        def replacement(iterator: Any) -> Any:
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                self._close(iterator)
+                raise
+            epoch = self._epochs.get(iterator)
+            if epoch is not None and epoch.iterable and self.recorder.active:
+                with self.recorder.quieted():
+                    epoch.contents.append(_content(batch))
+            return batch
+
+        return replacement
+
     def _close(self, iterator: Any) -> None:
         epoch = self._epochs.pop(iterator, None)
         if epoch is not None:
@@ -75,15 +98,16 @@ class Samples(Observer):
             self._emit(epoch)
 
     def _emit(self, epoch: _Epoch) -> None:
-        if not epoch.indices or self.recorder.quiet > 1:
+        drawn: list[Any] = list(epoch.contents if epoch.iterable else epoch.indices)
+        if not drawn:
             return
         self.recorder.emit(
             trace.Samples,
             sampler=epoch.sampler,
             epoch=epoch.epoch,
-            count=len(epoch.indices),
-            digest=_digest(epoch.indices),
-            members=_digest(sorted(epoch.indices)),
+            count=len(drawn),
+            digest=_digest(drawn),
+            members=_digest(sorted(drawn)),
             first=tuple(epoch.indices[:_FIRST]),
             dataset=epoch.dataset,
             set_epoch=epoch.has_epoch,
@@ -96,5 +120,13 @@ def _indices(drawn: Any) -> list[int]:
     return [item for item in items if isinstance(item, int)]
 
 
-def _digest(indices: list[int]) -> str:
+def _content(batch: Any) -> str:
+    return _digest([digest(tensor) for tensor in _tensors(batch)] or [repr(batch)[:1000]])
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    return tensors(list(batch.values()) if isinstance(batch, dict) else batch)
+
+
+def _digest(indices: list[Any]) -> str:
     return hashlib.blake2b(repr(indices).encode(), digest_size=8).hexdigest()

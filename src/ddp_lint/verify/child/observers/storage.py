@@ -71,7 +71,7 @@ class Storages(Observer):
             )
 
 
-def _sharing(named: list[tuple[str, Any]]) -> dict[str, tuple[tuple[str, str], ...]]:
+def _sharing(named: list[tuple[str, Any]]) -> dict[str, Any]:
     """Pairs of names whose tensors overlap, share a storage without overlapping, or are one object."""
     by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, tensor in named:

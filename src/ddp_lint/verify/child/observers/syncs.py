@@ -84,7 +84,8 @@ def _leaves_device(op: Any, given: dict[str, Any]) -> bool:
     """The copy goes from a device to the CPU."""
     if op._opname == "copy_":
         target, source = given.get("self"), given.get("src")
-        both = isinstance(target, torch.Tensor) and isinstance(source, torch.Tensor)
-        return both and target.device.type == "cpu" != source.device.type
+        if not isinstance(target, torch.Tensor) or not isinstance(source, torch.Tensor):
+            return False
+        return bool(target.device.type == "cpu" != source.device.type)
     source, device = given.get("self"), given.get("device")
     return isinstance(source, torch.Tensor) and source.device.type != "cpu" and str(device) == "cpu"

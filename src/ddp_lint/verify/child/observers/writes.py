@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 import torch
+from torch import nn
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.dispatch import arguments, tensors, written
@@ -26,11 +28,16 @@ class Writes(Observer):
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
         self._storages: dict[tuple[int, str], int] = {}
+        #: Storages of parameters that autograd has used since the last backward.
+        self._used: set[int] = set()
 
     def wants(self, op: Any) -> bool:
-        return bool(op._schema.is_mutable) or op.namespace == "c10d"
+        return op.namespace in ("aten", "c10d") or bool(op._schema.is_mutable)
 
     def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not op._schema.is_mutable and op.namespace == "aten":
+            self._note_use(op, args)
+            return None
         if self.recorder.phase in ("step", "wrap") or not self.models:
             return None
         targets = (
@@ -52,6 +59,7 @@ class Writes(Observer):
                 through_data=place.tensor._version == version,
                 grad_mode=torch.is_grad_enabled(),
                 sharded=place.sharded,
+                after_use=pointer(place.tensor) in self._used,
             )
 
     def _by_design(self, places: list[Place]) -> bool:
@@ -64,6 +72,17 @@ class Writes(Observer):
             if any(owner in path for owner in owners):
                 return True
         return True
+
+    def _note_use(self, op: Any, args: tuple[Any, ...]) -> None:
+        """Remember the parameters (and views of them) that an operator computes with while autograd records."""
+        if self.recorder.phase == "backward":
+            self._used.clear()
+        elif self.recorder.phase in ("forward", "between") and not _is_view(op) and torch.is_grad_enabled():
+            for tensor in args:
+                if isinstance(tensor, torch.Tensor) and isinstance(
+                    tensor if tensor._base is None else tensor._base, nn.Parameter
+                ):
+                    self._used.add(pointer(tensor))
 
     # ---- p.data = tensor
 
@@ -86,3 +105,9 @@ class Writes(Observer):
                 if self._storages.setdefault((model.number, name), address) != address:
                     self._storages[model.number, name] = address
                     self.recorder.emit(trace.Assign, frames=(), name=name)
+
+
+@functools.cache
+def _is_view(op: Any) -> bool:
+    """The operator gives another look at its argument and computes nothing."""
+    return any(argument.alias_info is not None for argument in op._schema.arguments)
