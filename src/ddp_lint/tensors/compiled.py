@@ -16,6 +16,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.tensors.operations import names
 
 _MENTIONS = re.compile(r"torch\.compile|(?<!\bre)\.compile\(|torch\._dynamo|import compile|is_compiling|is_dynamo_compiling")
+_TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
 _DEPTH = 4  # of class evidence for one expression
 _LIMIT = 20_000  # functions; a project where more are reached is cut off there
 
@@ -74,6 +75,8 @@ class _Reach:
 
     def _roots(self) -> Iterator[tuple[_Code, Compiled]]:
         for path in self._project.holding("compil"):
+            if _TESTS.search(self._project.inside(path)):
+                continue  # a test compiles what nobody compiles in training
             facts = self._project.facts_of(path)
             if facts is not None and _MENTIONS.search(facts.file.text):
                 yield from _Roots(self._project, facts).found()

@@ -236,7 +236,8 @@ class Evaluator:
             operands.append(self.value(comparison.comparator, state))
             if isinstance(comparison.operator, (cst.Is, cst.IsNot, cst.In, cst.NotIn)):
                 return PYTHON
-        if any(isinstance(n, cst.BaseString) for n in (node.left, *(c.comparator for c in node.comparisons))):
+        compared = (node.left, *(c.comparator for c in node.comparisons))
+        if any(isinstance(n, cst.BaseString) or dotted(n) in ("None", "True", "False") for n in compared):
             return PYTHON
         return dataclasses.replace(self.binary(operands, node), learned=any(v.learned for v in operands))
 

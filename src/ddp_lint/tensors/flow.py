@@ -41,6 +41,11 @@ class Flow:
         """What an expression of the function is."""
         return self._evaluator.values.get(node, UNKNOWN)
 
+    @property
+    def has_tensors(self) -> bool:
+        """Whether any expression of the function is surely a tensor."""
+        return any(value.tensor for value in self._evaluator.values.values())
+
     # ---- statements
 
     def _run(self, body: Sequence[cst.CSTNode], state: State) -> None:
@@ -189,7 +194,9 @@ class Flow:
     # ---- writes
 
     def _written(self, node: cst.CSTNode, target: cst.CSTNode, value: Value, state: State) -> None:
-        saves = [state.saved[s] for s in sorted(value.storages) if s in state.saved]
+        # A name that may stand for several tensors (an `if` before) is held to be kept only if each of them is.
+        kept = bool(value.storages) and all(s in state.saved for s in value.storages)
+        save = state.saved[min(value.storages)] if kept else None
         seen = self._writes.get(node)
         if seen is None or seen.save is None:  # a second time round a loop may find what the first did not
-            self._writes[node] = Write(node, target, value, saves[0] if saves else None, state.gradient)
+            self._writes[node] = Write(node, target, value, save, state.gradient)

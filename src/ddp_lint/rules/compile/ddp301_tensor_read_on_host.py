@@ -7,7 +7,6 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.compile.host import HostRule, Place
 from ddp_lint.source import dotted
-from ddp_lint.tensors import Value
 
 _READS = {"item", "tolist"}
 _CONVERSIONS = {"float", "int", "bool"}
@@ -114,14 +113,15 @@ class TensorReadOnHost(HostRule):
     oracles = ("graph_break", "sync")
 
     def visit_Call(self, node: cst.Call) -> None:
-        read = self._read(node)
-        if read is None:
+        read, function = self._read(node), self.module.function_of(node)
+        if read is None or function is None:
+            return
+        value = self.value(read, function)
+        surely_read = isinstance(node.func, cst.Attribute) and node.func.attr.value in _READS
+        if not (value.tensor or (surely_read and value.tensorish)):
             return
         place = self.place(node)
-        if place is None:
-            return
-        value = self.value(read, place.function)
-        if self._costs(node, value, place):
+        if place is not None and place.costs(value) and not self._is_captured(node, place):
             self._report(node, place)
 
     def _read(self, node: cst.Call) -> cst.BaseExpression | None:
@@ -134,18 +134,12 @@ class TensorReadOnHost(HostRule):
             return node.args[0].value
         return None
 
-    def _costs(self, node: cst.Call, value: Value, place: Place) -> bool:
-        surely_read = isinstance(node.func, cst.Attribute) and node.func.attr.value in _READS
-        if not (value.tensor or (surely_read and value.tensorish)):
+    def _is_captured(self, node: cst.Call, place: Place) -> bool:
+        """Whether the compiled graph takes the value up as a symbol."""
+        if place.compiled is None or not place.compiled.captures_scalars:
             return False
-        if place.compiled is not None and place.compiled.captures_scalars and self._is_captured(node):
-            return False
-        return place.costs(value)
-
-    def _is_captured(self, node: cst.Call) -> bool:
-        name = dotted(node.func) if isinstance(node.func, cst.Name) else ""
         is_item = isinstance(node.func, cst.Attribute) and node.func.attr.value == "item"
-        return is_item or name in ("float", "int")
+        return is_item or dotted(node.func) in ("float", "int")
 
     def _report(self, node: cst.Call, place: Place) -> None:
         self.report(

@@ -9,6 +9,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.rules.compile.host import HostRule, Place, truth_values
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.contexts import conditions
 
 _LEVELS = {"debug", "info", "warning", "warn", "error", "critical", "exception", "log"}
@@ -68,7 +69,6 @@ class TensorPrinted(HostRule):
         def __init__(self):
             super().__init__()
             self.fc = nn.Linear(8, 8)
-            self.last = None
 
         def forward(self, x):
             return self.fc(x)
@@ -106,6 +106,9 @@ class TensorPrinted(HostRule):
         prints = name == "print"
         if not prints and not _is_log(name):
             return
+        function = self.module.function_of(node)
+        if function is None or not TensorFile.of(self.module).flow(function).has_tensors:
+            return
         place = self.place(node)
         if place is None or self._on_failure_path(node, place):
             return
@@ -125,8 +128,7 @@ class TensorPrinted(HostRule):
         """Whether a branch on a tensor decides over the call, as in ``if h.isnan().any(): print(..)``: that branch is
         what costs (DDP302), the call runs when something is wrong already."""
         parts = (part for test, _ in conditions(self.module, node) for part in truth_values(test))
-        handled = any(isinstance(up, cst.ExceptHandler) for up in self.module.ancestors(node))
-        return handled or any(self.value(part, place.function).tensor for part in parts)
+        return any(self.value(part, place.function).tensor for part in parts)
 
     def _tensor_in(self, node: cst.Call, place: Place, *, formatted_only: bool) -> cst.BaseExpression | None:
         for arg in node.args:

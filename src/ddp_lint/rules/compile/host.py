@@ -84,7 +84,7 @@ class HostRule(Rule):
         function = self.module.function_of(node)
         if function is None or outside_of_graphs(self.module, node) or self._is_disabled(function):
             return None
-        if evaluation_only(self.module, node) or logging_only(self.module, node):
+        if evaluation_only(self.module, node) or logging_only(self.module, node) or self._tells_of_failure(node):
             return None
         reached = TensorFile.of(self.module).reached(function)
         compiled = self._compiled(node, function)
@@ -99,6 +99,17 @@ class HostRule(Rule):
         if self.module.project is None:
             return None
         return compiled_functions(self.module.project).get(self.module.name_of(function))
+
+    def _tells_of_failure(self, node: cst.CSTNode) -> bool:
+        """Whether the line runs when something is wrong already: the message of an `assert`, a `raise`, a handler."""
+        below = node
+        for up in self.module.ancestors(node):
+            if isinstance(up, (cst.Raise, cst.ExceptHandler)) or (isinstance(up, cst.Assert) and below is up.msg):
+                return True
+            if isinstance(up, cst.FunctionDef):
+                return False
+            below = up
+        return False
 
     def _is_disabled(self, function: cst.FunctionDef) -> bool:
         around = [function, *(a for a in self.module.ancestors(function) if isinstance(a, cst.FunctionDef))]

@@ -42,7 +42,7 @@ class EmbeddingMaxNorm(Rule):
 
 
     def ddp_lint_example():
-        return Net(), (torch.randint(0, 32, (4, 6)),)
+        return Net(), (torch.arange(24).view(4, 6),)
     ```
 
     ## Use instead
@@ -65,7 +65,7 @@ class EmbeddingMaxNorm(Rule):
 
 
     def ddp_lint_example():
-        return Net(), (torch.randint(0, 32, (4, 6)),)
+        return Net(), (torch.arange(24).view(4, 6),)
     ```
 
     ## When it is silent

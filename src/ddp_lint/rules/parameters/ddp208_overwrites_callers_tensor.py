@@ -93,7 +93,7 @@ class OverwritesCallersTensor(InPlaceRule):
 
     Places that are filled and not computed from what was there (`x[mask] = 0`, `masked_fill_`). The argument was replaced first (`x = x.clone()`, `x = x + 1`, `x = self.norm(x)`), masks, indices, lengths, caches
     and states (they carry no gradient, or are there to be written), code under `torch.no_grad()`, evaluation and
-    inference. Where the function itself shows what keeps the tensor, DDP203 reports it instead.
+    inference, helpers that return nothing (they are called for the write). Where the function itself shows what keeps the tensor, DDP203 reports it instead.
 
     ## How to confirm
 
@@ -121,6 +121,8 @@ class OverwritesCallersTensor(InPlaceRule):
             return
         if words_of(argument) & names("in_place", "written_arguments") or not _computes(write):
             return
+        if reached.chain and not _returns(function):
+            return
         self.report(
             write.node,
             f"`{self.module.code(write.target)}` is the caller's tensor{self.way(reached)}, and forward overwrites it: if "
@@ -128,6 +130,12 @@ class OverwritesCallersTensor(InPlaceRule):
             help=f"make a new tensor: `{argument} = {argument} + ..`, or start with `{argument} = {argument}.clone()`",
             fix=self.out_of_place(write),
         )
+
+
+def _returns(function: Code) -> bool:
+    """Whether a helper returns anything: one that does not is called for what it writes."""
+    nodes = descendants(function, into_definitions=False)
+    return any(isinstance(n, cst.Return) and n.value is not None for n in nodes)
 
 
 def _computes(write: Write) -> bool:

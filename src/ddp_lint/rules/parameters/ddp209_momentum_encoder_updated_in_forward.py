@@ -30,12 +30,12 @@ class MomentumEncoderUpdatedInForward(InPlaceRule):
         def __init__(self):
             super().__init__()
             self.query = nn.Linear(8, 8)
-            self.key = nn.Linear(8, 8)
+            self.key = nn.Linear(8, 8).requires_grad_(False)
 
         def forward(self, x):
             for q, k in zip(self.query.parameters(), self.key.parameters()):
                 k.data = k.data * 0.9 + q.data * 0.1  # <- DDP209
-            return self.query(x) * self.key(x).detach()
+            return self.query(x) * self.key(x)
 
 
     def ddp_lint_example():
@@ -53,7 +53,7 @@ class MomentumEncoderUpdatedInForward(InPlaceRule):
         def __init__(self):
             super().__init__()
             self.query = nn.Linear(8, 8)
-            self.key = nn.Linear(8, 8)
+            self.key = nn.Linear(8, 8).requires_grad_(False)
 
         @torch.no_grad()
         def update_key(self):
@@ -61,7 +61,7 @@ class MomentumEncoderUpdatedInForward(InPlaceRule):
                 k.lerp_(q, 0.1)
 
         def forward(self, x):
-            return self.query(x) * self.key(x).detach()
+            return self.query(x) * self.key(x)
 
 
     def ddp_lint_example():

@@ -44,11 +44,12 @@ class ParametersInPlainList(Rule):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.fc = nn.Linear(8, 8, bias=False)
-            self.weights = [self.fc.weight]  # <- DDP214
+            self.fc = nn.Linear(8, 8)
+            self.scale = nn.Parameter(torch.ones(8))
+            self.scales = [self.scale]  # <- DDP214
 
         def forward(self, x):
-            return self.fc(x) + x @ self.weights[0]
+            return self.fc(x) * self.scales[0]
 
 
     def ddp_lint_example():
@@ -65,10 +66,11 @@ class ParametersInPlainList(Rule):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.fc = nn.Linear(8, 8, bias=False)
+            self.fc = nn.Linear(8, 8)
+            self.scale = nn.Parameter(torch.ones(8))
 
         def forward(self, x):
-            return self.fc(x) + x @ self.fc.weight
+            return self.fc(x) * self.scale
 
 
     def ddp_lint_example():
@@ -109,7 +111,7 @@ class ParametersInPlainList(Rule):
                 lists[name] = item
         for name, item in lists.items():
             if self._read_in_forward(name, node) and not self._registered(name, node):
-                self._report(item, name)
+                self._report(item, name, makes_new=_makes(item))
 
     def _filled(self, node: cst.CSTNode, function: cst.FunctionDef) -> str | None:
         """The attribute whose plain list this assignment or `append` fills with parameters or layers."""
@@ -163,11 +165,16 @@ class ParametersInPlainList(Rule):
                 return True  # registered one by one
         return False
 
-    def _report(self, node: cst.CSTNode, name: str) -> None:
+    def _report(self, node: cst.CSTNode, name: str, *, makes_new: bool) -> None:
+        if makes_new:
+            what = "is a plain list of new parameters: no optimizer and no wrapper sees them, rank 0 and rank 1 compute with "
+            what += "different random weights that are never trained"
+        else:
+            what = "holds second references to parameters: FSDP1 raises in forward, FSDP2 reads the old tensors, which get no "
+            what += "gradient on any rank (right under DDP)"
         self.report(
             node,
-            f"`{name}` is a plain list: its parameters are invisible to the wrapper; FSDP2 trains without them and no rank "
-            "raises, and layers that are nowhere else stay different on rank 0 and rank 1",
+            f"`{name}` {what}",
             help="use nn.ModuleList or nn.ParameterList, or read the registered attribute",
         )
 
@@ -188,3 +195,10 @@ def _methods_reading(owner: ModuleClass, attribute: str) -> Iterator[str]:
             if isinstance(inner, ast.Attribute) and inner.attr == attribute and isinstance(inner.ctx, ast.Load):
                 yield name
                 break
+
+
+def _makes(node: cst.CSTNode) -> bool:
+    """Whether the elements are built on the spot: in no other place can they be registered."""
+    if isinstance(node, cst.Assign):
+        return any(isinstance(e, cst.Call) for e in _elements(node.value))
+    return isinstance(node, cst.Call) and any(isinstance(a.value, cst.Call) for a in node.args)

@@ -27,9 +27,17 @@ class ToEmptyUntiesWeights(Rule):
     ## Example
 
     ```python
+    import os
+
     import torch
+    import torch.distributed as dist
     from torch import nn
     from torch.distributed.fsdp import FullyShardedDataParallel
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
 
     class Net(nn.Module):
@@ -40,25 +48,38 @@ class ToEmptyUntiesWeights(Rule):
             self.head.weight = self.embed.weight
 
         def forward(self, x):
-            return self.head(self.embed(x))
+            return self.head(torch.tanh(self.embed(x)))
 
 
     def param_init_fn(module):
-        module.to_empty(device="cuda", recurse=False)  # <- DDP215
+        module.to_empty(device=device, recurse=False)  # <- DDP215
+        if isinstance(module, nn.Linear):
+            module.reset_parameters()
 
 
-    def build():
-        with torch.device("meta"):
-            net = Net()
-        return FullyShardedDataParallel(net, param_init_fn=param_init_fn)
+    with torch.device("meta"):
+        net = Net()
+    model = FullyShardedDataParallel(net, param_init_fn=param_init_fn, use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(4, 8, device=device)).square().mean().backward()
+    optimizer.step()
+    dist.destroy_process_group()
     ```
 
     ## Use instead
 
     ```python
+    import os
+
     import torch
+    import torch.distributed as dist
     from torch import nn
     from torch.distributed.fsdp import FullyShardedDataParallel
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
 
     class Net(nn.Module):
@@ -66,21 +87,19 @@ class ToEmptyUntiesWeights(Rule):
             super().__init__()
             self.embed = nn.Linear(8, 8, bias=False)
             self.head = nn.Linear(8, 8, bias=False)
-            self.tie_weights()
-
-        def tie_weights(self):
             self.head.weight = self.embed.weight
 
         def forward(self, x):
-            return self.head(self.embed(x))
+            return self.head(torch.tanh(self.embed(x)))
 
 
-    def build():
-        with torch.device("meta"):
-            net = Net()
-        net.to_empty(device="cuda")
-        net.tie_weights()
-        return FullyShardedDataParallel(net, sync_module_states=True)
+    with device:
+        net = Net()
+    model = FullyShardedDataParallel(net, use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(4, 8, device=device)).square().mean().backward()
+    optimizer.step()
+    dist.destroy_process_group()
     ```
 
     ## When it is silent
@@ -105,7 +124,8 @@ class ToEmptyUntiesWeights(Rule):
     default = False
     triggers = ("to_empty",)
     requires = ("param_init_fn",)
-    oracles = ("identity",)
+    oracles = ("identity", "parameter")
+    needs_cuda = True
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "to_empty":
