@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import operator
+import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, Union
+from typing import Any, ClassVar, Union
 
 from ddp_lint.divergence import worlds
 from ddp_lint.findings import Confidence, Label
@@ -29,11 +30,27 @@ class Known:
         return hash((type(self.value), self.value))
 
 
-@dataclasses.dataclass(frozen=True)
 class Symbol:
-    """An unknown; the key says which."""
+    """An unknown; the key says which.
 
+    There is one object for each key, so that comparing and hashing symbols costs nothing: keys are made of the
+    symbols that they were computed from, and would be walked to the bottom each time.
+    """
+
+    __slots__ = ("__weakref__", "key")
     key: Hashable
+    _of: ClassVar[weakref.WeakValueDictionary[Hashable, Symbol]] = weakref.WeakValueDictionary()
+
+    def __new__(cls, key: Hashable) -> Symbol:
+        found = cls._of.get(key)
+        if found is None:
+            found = super().__new__(cls)
+            found.key = key
+            cls._of[key] = found
+        return found
+
+    def __repr__(self) -> str:
+        return f"symbol({self.key!r})"
 
 
 Component = Union[Known, Symbol]
@@ -118,6 +135,8 @@ class Value:
     reference: Any = None
     items: tuple[Value, ...] | None = None
     test: Test | None = None
+    #: A collective has made it the same on all ranks.
+    agreed: bool = False
 
     @property
     def constant(self) -> Known | None:
@@ -154,12 +173,12 @@ class Value:
 
 
 def _truth(component: Component) -> bool | Hashable:
-    return bool(component.value) if isinstance(component, Known) else ("truth", component.key)
+    return bool(component.value) if isinstance(component, Known) else ("truth", component)
 
 
-def unknown(key: Hashable, reference: Any = None) -> Value:
+def unknown(key: Hashable, reference: Any = None, *, agreed: bool = False) -> Value:
     """The same unknown on all ranks."""
-    return Value((Symbol(key),) * worlds.COUNT, reference=reference)
+    return Value((symbol(key),) * worlds.COUNT, reference=reference, agreed=agreed)
 
 
 def constant(value: Any) -> Value:
@@ -168,7 +187,7 @@ def constant(value: Any) -> Value:
 
 def divergent(key: Hashable, varies: Variation) -> Value:
     """An unknown that each rank has a value of its own for."""
-    return Value((Symbol(key),) * worlds.COUNT, varies, open=True)
+    return Value((symbol(key),) * worlds.COUNT, varies, open=True)
 
 
 def per_rank(values: tuple[Any, ...], varies: Variation) -> Value:
@@ -211,7 +230,7 @@ def combine(function: Callable[..., Any], arguments: tuple[Value, ...], key: Has
             hash(components[-1])
         except Exception:  # a wrong operand, or one that only the run knows
             del components[world:]
-            components.append(Symbol((key, tuple(part for part in parts if isinstance(part, Symbol)))))
+            components.append(symbol((key, tuple(part for part in parts if isinstance(part, Symbol)))))
     varies = weaker(*arguments)
     if varies is None or (len(set(components)) == 1 and isinstance(components[0], Known)):
         return Value(tuple(components)) if varies is None else constant(components[0].value)  # type: ignore[union-attr]
@@ -232,6 +251,8 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     reference = yes.reference if no.constant == Known(None) else no.reference if yes.constant == Known(None) else None
     if reference is None and yes.reference == no.reference:
         reference = yes.reference
+    if yes.agreed != no.agreed and test.varying() is None:
+        return yes if yes.agreed else no  # the arm for several processes
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
     told = test.varying() is not None
     if told and all(outcome is not None for outcome in outcomes):
@@ -245,7 +266,7 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     formula = _formula(test, yes, no)
     if formula is not None:
         varies = formula.varying()
-        return Value((Symbol(key),) * worlds.COUNT, varies, varies is not None, reference, test=formula)
+        return Value((symbol(key),) * worlds.COUNT, varies, varies is not None, reference, test=formula)
     for candidate, other in ((yes, no), (no, yes)):
         if candidate.varies is not None and (other.constant is not None or other.varies is not None):
             return dataclasses.replace(candidate, reference=reference)
@@ -266,7 +287,7 @@ def _partly(
 ) -> Value:
     """Some worlds know the outcome (``rank == 0 and flag``): those take their value, the others an unknown."""
     picked = tuple(
-        Symbol(key) if outcome is None else (yes if outcome else no).components[world]
+        symbol(key) if outcome is None else (yes if outcome else no).components[world]
         for world, outcome in enumerate(outcomes)
     )
     return Value(picked, test.varying(), reference=reference)
