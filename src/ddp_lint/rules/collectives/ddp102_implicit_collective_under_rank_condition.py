@@ -24,15 +24,18 @@ class ImplicitCollectiveUnderRankCondition(PartingRule):
     ## Example
 
     ```python
+    import os
     import tempfile
 
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank()
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
     model = torch.nn.Linear(4, 4).to(device)
 
     if rank == 0:
@@ -44,6 +47,7 @@ class ImplicitCollectiveUnderRankCondition(PartingRule):
     ## Use instead
 
     ```python
+    import os
     import pathlib
     import tempfile
 
@@ -51,9 +55,11 @@ class ImplicitCollectiveUnderRankCondition(PartingRule):
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank()
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
     model = torch.nn.Linear(4, 4).to(device)
 
     dcp.save(model.state_dict(), checkpoint_id=pathlib.Path(tempfile.gettempdir(), "checkpoint"))

@@ -21,12 +21,16 @@ class CollectivesInDifferentOrder(PartingRule):
     ## Example
 
     ```python
+    import os
+
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank()
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
 
     loss, steps = torch.ones(1, device=device), torch.full((1,), 100.0, device=device)
     if rank == 0:
@@ -42,12 +46,16 @@ class CollectivesInDifferentOrder(PartingRule):
     ## Use instead
 
     ```python
+    import os
+
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank()
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
 
     loss, steps = torch.ones(1, device=device), torch.full((1,), 100.0, device=device)
     dist.all_reduce(loss)

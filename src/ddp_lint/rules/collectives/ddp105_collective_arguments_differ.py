@@ -37,12 +37,16 @@ class CollectiveArgumentsDiffer(PartingRule):
     ## Example
 
     ```python
+    import os
+
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank()
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
 
     weights = torch.full((4,), float(rank), device=device)
     dist.broadcast(weights, src=rank)  # <- DDP105
@@ -54,12 +58,16 @@ class CollectiveArgumentsDiffer(PartingRule):
     ## Use instead
 
     ```python
+    import os
+
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank()
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
 
     weights = torch.full((4,), float(rank), device=device)
     dist.broadcast(weights, src=0)

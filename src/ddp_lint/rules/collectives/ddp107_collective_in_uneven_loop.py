@@ -21,12 +21,16 @@ class CollectiveInUnevenLoop(PartingRule):
     ## Example
 
     ```python
+    import os
+
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
 
     shards = list(range(5))
     for shard in shards[rank::world]:
@@ -39,12 +43,16 @@ class CollectiveInUnevenLoop(PartingRule):
     ## Use instead
 
     ```python
+    import os
+
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
 
     shards = list(range(5))
     size = torch.zeros(1, device=device)

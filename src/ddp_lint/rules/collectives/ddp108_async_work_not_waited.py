@@ -38,12 +38,16 @@ class AsyncWorkNotWaited(Rule):
     ## Example
 
     ```python
+    import os
+
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank()
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
 
     count = torch.ones(1 << 24, device=device)
     work = dist.all_reduce(count, async_op=True)  # <- DDP108
@@ -56,12 +60,16 @@ class AsyncWorkNotWaited(Rule):
     ## Use instead
 
     ```python
+    import os
+
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank = dist.get_rank()
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
 
     count = torch.ones(1 << 24, device=device)
     work = dist.all_reduce(count, async_op=True)
