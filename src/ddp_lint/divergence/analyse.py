@@ -7,7 +7,6 @@ import dataclasses
 import weakref
 from collections.abc import Iterator
 
-from ddp_lint.config import Settings
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
@@ -52,7 +51,7 @@ class Root:
     seen_from: ClassRef | None = None
 
 
-def analyse(facts: ModuleFacts, project: Project, settings: Settings) -> tuple[Parting, ...]:
+def analyse(facts: ModuleFacts, project: Project) -> tuple[Parting, ...]:
     """The partings of a file, by line. Made once per file and project."""
     return result_of(facts, project).partings
 
@@ -130,27 +129,43 @@ def _as_root(node: ast.FunctionDef | ast.AsyncFunctionDef, facts: ModuleFacts, o
 
 def _hooked(of: ClassRef, facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
     """Inherited methods that call what this class defines."""
-    own = set(summaries.linker.members(of))
-    seen = set(own)
-    for base in summaries.linker.linearised(of)[0][1:]:
-        for name, node in summaries.linker.members(base).items():
-            if name in seen:
-                continue
-            seen.add(name)
-            if _calls_any(node, own):
-                receiver = unknown(("object", of.node.name), ref.Instance(of))
-                function = FunctionRef(node, base.facts, base, receiver, of, bare=True)
-                yield Root(f"{of.node.name}.{name}", node, function, of)
+    linker = summaries.linker
+    own = set(linker.members(of))
+    inherited: dict[str, tuple[ClassRef, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+    for base in linker.linearised(of)[0][1:]:
+        for name, node in linker.members(base).items():
+            if name not in own:
+                inherited.setdefault(name, (base, node))
+    reaching = _reaching({name: node for name, (_, node) in inherited.items()}, own)
+    for name in reaching:
+        base, node = inherited[name]
+        if _can_part(node):
+            receiver = unknown(("object", of.node.name), ref.Instance(of))
+            yield Root(f"{of.node.name}.{name}", node, FunctionRef(node, base.facts, base, receiver, of, bare=True), of)
 
 
-def _calls_any(node: ast.FunctionDef | ast.AsyncFunctionDef, names: set[str]) -> bool:
+def _reaching(methods: dict[str, ast.FunctionDef | ast.AsyncFunctionDef], own: set[str]) -> list[str]:
+    """The inherited methods that call an own one, by name, by computed name or through another inherited one."""
+    calls = {name: _self_calls(node) for name, node in methods.items()}
+    found = {name for name, called in calls.items() if called & own or "" in called}
+    while True:
+        more = {name for name, called in calls.items() if name not in found and called & found}
+        if not more:
+            return [name for name in methods if name in found]
+        found |= more
+
+
+def _self_calls(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Names of the methods that a method calls on its own object; '' for a computed name."""
+    called: set[str] = set()
     for child in children(node):
         if isinstance(child, ast.Call):
-            if isinstance(child.func, ast.Attribute) and child.func.attr in names:
-                return True
-            if isinstance(child.func, ast.Call) and getattr(child.func.func, "id", "") == "getattr":
-                return True
-    return False
+            function = child.func
+            if isinstance(function, ast.Name) and function.id == "getattr" and child.args:
+                called |= {""} if isinstance(child.args[0], ast.Name) and child.args[0].id == "self" else set()
+            elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+                called |= {function.attr} if function.value.id == "self" else set()
+    return called
 
 
 # ---- one root

@@ -295,8 +295,8 @@ def _unresolved(
             return _from_source(frame, source, parts, node)
     for argument in arguments.values:
         consume(frame, argument)
-    if _AGREED.search(name.lower()):
-        return unknown(key)
+    if is_agreement(name):
+        return unknown(key, agreed=True)
     return passed_on(frame, node, parts, key)
 
 
@@ -374,7 +374,8 @@ def _agree(frame: Frame, argument: ast.expr | None) -> None:
         for other in [name for name in frame.env if name.startswith((path + ".", path + "["))]:
             del frame.env[other]
         reference = reference_of(frame.env.get(path))
-        frame.env[path] = unknown(("agreed", path), reference)
+        frame.env[path] = unknown(("agreed", path), reference, agreed=True)
+        frame.agreed.add(path)
 
 
 def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: object) -> Value:
@@ -390,7 +391,12 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
     made = known().type_of(entry.name)
     if made:
         return unknown(frame.key(node), ref.Instance(made))
-    return unknown(key)  # type: ignore[arg-type]
+    return unknown(key, agreed=entry.returns == "uniform")  # type: ignore[arg-type]
+
+
+def is_agreement(name: str) -> bool:
+    """Does the name say that ranks agree on what the function returns?"""
+    return _AGREED.search(name.lower()) is not None
 
 
 def _pair(key: object) -> tuple[object]:

@@ -79,15 +79,45 @@ class Comparison:
 
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
         """Where two ranks part because each chooses for itself: data, clocks, files, ranks that only the run knows."""
+        assumed = self._assumed(start)
         for node in self._words.nodes:
             if isinstance(node, Choice) and node.condition.open and self._may_part(node.condition):
                 key = self._projection.truth(node.condition, 0)
+                common = assumed.get(node.number, {})
                 for world, other in ((0, 1), (1, 0)):
                     yes = Step(node.condition, True, node.span, None, 0)
                     no = Step(node.condition, False, node.span, None, 0)
                     yield from self._walk(
-                        Side(node.yes, world, {key: True}, yes), Side(node.no, other, {key: False}, no)
+                        Side(node.yes, world, {**common, key: True}, yes),
+                        Side(node.no, other, {**common, key: False}, no),
                     )
+
+    def _assumed(self, start: Node) -> dict[int, dict[Hashable, bool]]:
+        """The shared choices that every way to a node has made."""
+        found: dict[int, dict[Hashable, bool]] = {start.number: {}}
+        for node in reversed(self._words.nodes):
+            mine = found.get(node.number)
+            if mine is None:
+                continue
+            for child, more in self._ways(node):
+                there = {**mine, **more}
+                known = found.get(child.number)
+                if known is not None:
+                    there = {key: value for key, value in known.items() if there.get(key) is value}
+                found[child.number] = there
+        return found
+
+    def _ways(self, node: Node) -> list[tuple[Node, dict[Hashable, bool]]]:
+        if isinstance(node, Emit):
+            return [(node.after, {})]
+        if isinstance(node, Loop):
+            return [(node.body, {}), (node.after, {})]
+        if isinstance(node, Choice):
+            if node.condition.varies is not None:
+                return [(node.yes, {}), (node.no, {})]
+            key = self._projection.truth(node.condition, 0)
+            return [(node.yes, {key: True}), (node.no, {key: False})]
+        return []
 
     def of_rounds(self) -> Iterator[Difference]:
         """Loops with letters that ranks go round a different number of times."""

@@ -57,7 +57,9 @@ def passed_on(frame: Frame, node: ast.AST, parts: list[Value], key: Hashable = N
     key = key if key is not None else frame.key(node)
     varying = [part.varies for part in parts if part.varies is not None and part.open]
     lasting = next((v for v in varying if v.cause not in ("rank", "membership")), None)
-    return divergent(key, lasting) if lasting is not None else unknown(key)
+    if lasting is not None:
+        return divergent(key, lasting)
+    return unknown(key, agreed=any(part.agreed for part in parts))
 
 
 def _constant(frame: Frame, node: ast.Constant) -> Value:
@@ -111,7 +113,7 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
     method = ref.Method(guess, name, path.rpartition(".")[0], guessed=bool(guess))
     if base.varies is not None and base.open and base.varies.cause == "data" and name not in _STATIC:
         return divergent(("attribute", path), base.varies).with_reference(method)
-    return unknown(("attribute", base.key if base.reference is None else path, name), method)
+    return unknown(("attribute", base.key if base.reference is None else path, name), method, agreed=base.agreed)
 
 
 def _of_module(frame: Frame, reference: ref.External | ref.ModuleRef, name: str, node: ast.AST) -> Value:
@@ -184,9 +186,7 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
         return divergent(("item", base.key, index.key), base.varies)
     if index.varies is not None:
         return divergent(("item", base.key, index.key), index.varies)
-    if isinstance(reference, (ref.Instance, ref.GroupRef)) and path:
-        return unknown(("item", base.key, index.key))
-    return unknown(("item", base.key, index.key))
+    return unknown(("item", base.key, index.key), agreed=base.agreed)
 
 
 def environment(frame: Frame, name: object, node: ast.AST, default: Value | None = None) -> Value:
@@ -342,6 +342,9 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
 def element_of(frame: Frame, iterable: Value, node: ast.expr) -> Value:
     """What a loop variable is: an element of the iterable."""
     path = frame.text(node)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "enumerate" and node.args:
+        inner = element_of(frame, iterable, node.args[0])
+        return dataclasses.replace(unknown(("element", frame.key(node))), items=(unknown(("index", frame.key(node))), inner))
     if iterable.varies is not None and iterable.open:
         return divergent(("element", frame.key(node)), iterable.varies)
     if is_loader(iterable, path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,8 @@ class Frame:
     alive: bool = True
     loops: int = 0
     depth: int = 0
-    yields: bool = False
+    #: Names that a collective has made the same on all ranks.
+    agreed: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def linker(self) -> Linker:
@@ -95,12 +97,17 @@ def span_of(facts: ModuleFacts, node: ast.AST) -> Span:
 
 def _characters(facts: ModuleFacts, line: int, column: int) -> int:
     """`ast` counts UTF-8 bytes, findings count characters."""
-    if facts.file.text.isascii():
+    if column == 0 or facts.file.text.isascii():
         return column
-    lines = facts.file.text.splitlines()
+    lines = _lines(facts.file.text)
     if not 0 < line <= len(lines):
         return column
     return len(lines[line - 1].encode()[:column].decode(errors="ignore"))
+
+
+@functools.lru_cache(maxsize=32)
+def _lines(text: str) -> list[str]:
+    return text.splitlines()
 
 
 def text_of(node: ast.AST, limit: int = 60) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 
 from ddp_lint import knowledge
@@ -14,6 +15,8 @@ from ddp_lint.project import Project
 from ddp_lint.project.project import ModuleFacts
 
 _ANCESTORS = 40
+#: Names that ask for the rank on whatever object has them.
+_TELLING = re.compile(r"global_rank|local_rank|is_.*(zero|main|process|master)|process_index")
 
 
 class Linker:
@@ -166,6 +169,10 @@ class Known:
                     self._made[maker] = type_.name
             for name in type_.known_as:
                 self._known_as.setdefault(name, type_.name)
+        self._loose: dict[tuple[str, str], Rank] = {}
+        for (what, _), rank in self._all.ranks.items():
+            if rank.on and what in ("attribute", "method") and _TELLING.search(rank.name):
+                self._loose.setdefault((what, rank.name), rank)
 
     def rank(self, what: str, name: str, on: str = "") -> Rank | None:
         """The entry for a call, method, environment variable, attribute or name; `on` is the receiver's class."""
@@ -174,7 +181,7 @@ class Known:
             found = ranks.get((what, f"{class_}.{name}"))
             if found is not None:
                 return found
-        return ranks.get((what, name)) if not on else None  # type: ignore[call-overload, no-any-return]
+        return ranks.get((what, name)) or self._loose.get((what, name))
 
     def source(self, what: str, name: str) -> Source | None:
         found = self._all.sources.get((what, name))

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
-from ddp_lint.divergence.calls import Arguments, invoke
+from ddp_lint.divergence.calls import Arguments, invoke, is_agreement
 from ddp_lint.divergence.effects import Effect, Emitted, Inline, Leave, Rounds, matters, size
 from ddp_lint.divergence.expressions import attribute, evaluate, is_property
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
@@ -53,6 +53,8 @@ class Summary:
     effects: list[Effect]
     returned: Value
     env: dict[str, Value] = dataclasses.field(default_factory=dict)
+    #: Parameters that the function makes the same on all ranks.
+    agreed: frozenset[str] = frozenset()
 
 
 _NOTHING = Summary([], unknown("recursion"))
@@ -108,9 +110,20 @@ class Summaries:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)
         returned = leaving(summary.returned)
+        if summary.effects and returned.varies is not None and is_agreement(function.name):
+            return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
+        if returned.varies is None and returned.reference is None and (returned.constant is None or _is_absent(returned)):
+            ranked = self._rank_by_name(frame, function, node)
+            if ranked is not None:
+                return ranked
         if isinstance(returned.constant, Known) or returned.varies is not None or returned.reference is not None:
             return returned
         return dataclasses.replace(returned, components=unknown((frame.key(node), "returned")).components)
+
+    def _rank_by_name(self, frame: Frame, function: FunctionRef, node: ast.Call) -> Value | None:
+        """A project's own `get_rank()` whose body tells nothing: what its name says."""
+        entry = known().rank("call", f"*.{function.name}")
+        return frame.rank_value(entry, node) if entry is not None and not node.args else None
 
     def enter_unseen(self, frame: Frame, function: FunctionRef, at: ast.expr) -> Value:
         """Call without an `ast.Call` of its own: `__enter__`, a property."""
@@ -134,8 +147,7 @@ class Summaries:
         if function.receiver is not None and names:
             names = names[1:]
         for index, name in enumerate(names):
-            value = summary.env.get(name)
-            if value is not None and value.components[0] == unknown(("agreed", name)).components[0]:
+            if name in summary.agreed:
                 _agree(frame, arguments.nodes.get(index) or arguments.nodes.get(name))
 
     def _bind(self, frame: Frame, function: FunctionRef, arguments: Arguments, node: ast.Call) -> dict[str, Value]:
@@ -174,7 +186,7 @@ class Summaries:
             ranked = frame.named_rank("name", parameter.arg, parameter)
             if ranked is not None:
                 return ranked
-        of = self._annotated(function.facts, parameter.annotation)
+        of = self._annotated(function.facts, parameter.annotation) or self._documented(function, parameter.arg)
         if of is None:
             guess = known().guessed_type(parameter.arg)
             of = ref.Instance(guess, guessed=True) if guess else None
@@ -197,6 +209,18 @@ class Summaries:
             return ref.Instance(reference)
         if isinstance(reference, ref.External) and reference.name in known().types:
             return ref.Instance(reference.name)
+        return None
+
+    def _documented(self, function: FunctionRef, name: str) -> ref.Instance | None:
+        """The class that the docstring of the function or class gives: ``name : Optional[package.Class]``."""
+        for node in (function.node, function.owner.node if function.owner is not None else None):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                continue
+            match = re.search(rf"^\s*{re.escape(name)}\s*(?::|\()\s*(.+)$", ast.get_docstring(node, clean=False) or "", re.M)
+            for dotted in re.findall(r"[A-Za-z_][\w.]*\.[A-Z]\w*|\b[A-Z]\w+", match[1]) if match else ():
+                reference = self.linker.dotted(dotted) if "." in dotted else self.linker.in_module(function.facts, dotted)
+                if isinstance(reference, ClassRef):
+                    return ref.Instance(reference)
         return None
 
     def _decorate(self, frame: Frame, function: FunctionRef) -> Value | None:
@@ -259,7 +283,7 @@ class Summaries:
         finally:
             self._depth -= 1
             self._running.discard(key)
-        summary = Summary(self._compact(frame, function), _folded(frame), frame.env)
+        summary = Summary(self._compact(frame, function), _folded(frame), agreed=frozenset(frame.agreed))
         self._memo[key] = summary
         return summary
 
@@ -602,10 +626,8 @@ def _assignments(tree: ast.Module) -> dict[str, list[tuple[ast.expr, ast.expr]]]
 def _rebound(tree: ast.Module) -> dict[str, str]:
     """Module variables that functions rebind: 'counted' when only by `+=` and `-=`, else 'assigned'."""
     found: dict[str, str] = {}
-    for function in ast.walk(tree):
-        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        names = {name for child in children(function) if isinstance(child, ast.Global) for name in child.names}
+    for function in (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
+        names = {name for child in function.body if isinstance(child, ast.Global) for name in child.names}
         for child in children(function) if names else ():
             targets = child.targets if isinstance(child, ast.Assign) else [child.target] if isinstance(child, (ast.AugAssign, ast.AnnAssign)) else []
             for target in targets:

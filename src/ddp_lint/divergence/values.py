@@ -178,7 +178,7 @@ def _truth(component: Component) -> bool | Hashable:
 
 def unknown(key: Hashable, reference: Any = None, *, agreed: bool = False) -> Value:
     """The same unknown on all ranks."""
-    return Value((symbol(key),) * worlds.COUNT, reference=reference, agreed=agreed)
+    return Value((Symbol(key),) * worlds.COUNT, reference=reference, agreed=agreed)
 
 
 def constant(value: Any) -> Value:
@@ -187,7 +187,7 @@ def constant(value: Any) -> Value:
 
 def divergent(key: Hashable, varies: Variation) -> Value:
     """An unknown that each rank has a value of its own for."""
-    return Value((symbol(key),) * worlds.COUNT, varies, open=True)
+    return Value((Symbol(key),) * worlds.COUNT, varies, open=True)
 
 
 def per_rank(values: tuple[Any, ...], varies: Variation) -> Value:
@@ -230,7 +230,7 @@ def combine(function: Callable[..., Any], arguments: tuple[Value, ...], key: Has
             hash(components[-1])
         except Exception:  # a wrong operand, or one that only the run knows
             del components[world:]
-            components.append(symbol((key, tuple(part for part in parts if isinstance(part, Symbol)))))
+            components.append(Symbol((key, tuple(part for part in parts if isinstance(part, Symbol)))))
     varies = weaker(*arguments)
     if varies is None or (len(set(components)) == 1 and isinstance(components[0], Known)):
         return Value(tuple(components)) if varies is None else constant(components[0].value)  # type: ignore[union-attr]
@@ -266,7 +266,7 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     formula = _formula(test, yes, no)
     if formula is not None:
         varies = formula.varying()
-        return Value((symbol(key),) * worlds.COUNT, varies, varies is not None, reference, test=formula)
+        return Value((Symbol(key),) * worlds.COUNT, varies, varies is not None, reference, test=formula)
     for candidate, other in ((yes, no), (no, yes)):
         if candidate.varies is not None and (other.constant is not None or other.varies is not None):
             return dataclasses.replace(candidate, reference=reference)
@@ -287,7 +287,7 @@ def _partly(
 ) -> Value:
     """Some worlds know the outcome (``rank == 0 and flag``): those take their value, the others an unknown."""
     picked = tuple(
-        symbol(key) if outcome is None else (yes if outcome else no).components[world]
+        Symbol(key) if outcome is None else (yes if outcome else no).components[world]
         for world, outcome in enumerate(outcomes)
     )
     return Value(picked, test.varying(), reference=reference)
