@@ -47,7 +47,7 @@ class Watch:
 
 @dataclasses.dataclass(frozen=True)
 class Last:
-    """Where a rank was last seen: its last collective in words, the last module that it entered, its last user frame."""
+    """Where a rank was last seen: its last collective in words, the last module entered, the last user frame."""
 
     collective: str = ""
     module: str = ""

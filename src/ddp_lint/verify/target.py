@@ -75,7 +75,7 @@ def _file_of(place: str) -> pathlib.Path:
         raise UsageError(f"{place}: a folder; name the file with the model or the training script")
     if path.is_file():
         return path.resolve()
-    if path.suffix or "/" in place:
+    if path.suffix == ".py" or "/" in place:
         raise UsageError(f"{place}: no such file")
     sys.path.insert(0, str(pathlib.Path.cwd()))
     try:

@@ -1,0 +1,200 @@
+"""Real launches of two gloo ranks: what the observers see, and every way to die."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.launch import TOKEN, run
+from ddp_lint.verify.options import Options, RankOutcome, RunResult, UsageError, Watch
+from ddp_lint.verify.target import resolve
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.launch
+
+TARGETS = pathlib.Path(__file__).parent / "targets"
+CPU = Options(device="cpu", timeout=4.0)
+
+
+def line_of(name: str, mark: str) -> int:
+    lines = (TARGETS / name).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {mark}"))
+
+
+def launch(name: str, options: Options, watch: Watch | None = None) -> list[RunResult]:
+    return run(resolve(str(TARGETS / name), options), options, watch or Watch())
+
+
+def watch(name: str, *, lines: tuple[str, ...] = (), guards: tuple[str, ...] = (), graph_breaks: bool = False) -> Watch:
+    path = str(TARGETS / name)
+    return Watch(
+        lines={path: frozenset(line_of(name, mark) for mark in lines)},
+        guards={path: frozenset(line_of(name, mark) for mark in guards)},
+        graph_breaks=graph_breaks,
+    )
+
+
+def sites(rank: RankOutcome, kind: type[trace.Event]) -> set[int]:
+    return {event.site.line for event in rank.trace.of(kind) if event.site is not None}
+
+
+def test_a_model_under_ddp_and_fsdp2(tmp_path: pathlib.Path) -> None:
+    options = dataclasses.replace(CPU, traces=tmp_path)
+    ddp, fsdp2 = launch(
+        "hazards.py", options, watch("hazards.py", lines=("write",), guards=("guard",), graph_breaks=True)
+    )
+    written, guard = line_of("hazards.py", "write"), line_of("hazards.py", "guard")
+    for result in (ddp, fsdp2):
+        assert (result.outcome, result.model, result.backend) == ("completed", "Net", "gloo")
+        for rank in result.ranks:
+            write = next(rank.trace.of(trace.Write))
+            assert (write.name, write.through_data, write.phase) == ("block.linear.weight", True, "forward")
+            assert sites(rank, trace.Write) == {written}
+            assert guard in sites(rank, trace.Sync)
+            lines = rank.trace.last(trace.Lines)
+            assert lines is not None
+            assert lines.counts[str(TARGETS / "hazards.py")] == {written: 3}
+            assert lines.guards[str(TARGETS / "hazards.py")] == {guard: (0, 3)}
+            without = rank.trace.last(trace.NoGrad)
+            assert without is not None and without.names == without.reference
+        assert guard in sites(result.ranks[0], trace.GraphBreak)
+        streams = [[(e.group, e.op, e.tensors) for e in r.trace.of(trace.Collective)] for r in result.ranks]
+        assert streams[0] == streams[1] and streams[0]
+    largest = {result.wrap: max(_reference(result).parameters.values()) for result in (ddp, fsdp2)}
+    assert largest["ddp"] < 1e-6 and largest["fsdp2"] > 1e-3
+    assert not (tmp_path / "ddp" / "tmp").exists()
+
+
+def _reference(result: RunResult) -> trace.Reference:
+    found = result.ranks[0].trace.last(trace.Reference)
+    assert found is not None and not found.error and found.separable and found.repeatable
+    return found
+
+
+def test_a_script(tmp_path: pathlib.Path) -> None:
+    options = dataclasses.replace(CPU, arguments=(str(tmp_path / "checkpoint"),))
+    (result,) = launch("script.py", options, watch("script.py", lines=("raise",), guards=("rank guard",)))
+    assert result.outcome == "completed", result.ranks[0].log
+    for rank in result.ranks:
+        events = rank.trace
+        environment = {event.name: event for event in events.of(trace.Environment) if event.final}
+        assert environment["OMP_NUM_THREADS"].in_force == "3", "set before the script imports torch: honoured"
+        assert environment["TORCH_DISTRIBUTED_DEBUG"].in_force != "DETAIL", "set after it: ignored"
+        assert sites(rank, trace.Race) == {line_of("script.py", "race")}
+        assert any(event.where == "caught" and event.type == "KeyError" for event in events.of(trace.Raised))
+        assert [event.epoch for event in events.of(trace.Samples)] == [0, 0]
+        loaded = next(event for event in events.of(trace.Call) if event.name == "torch.load")
+        assert loaded.arguments == {"map_location": "", "storages": ["cpu"], "landed": ["cpu"]}
+        reduced = next(event for event in events.of(trace.Collective) if event.op == "reduce")
+        assert (reduced.group, reduced.root, reduced.reduce_op) == ("0,1", 1, "MAX")
+        assert reduced.site is not None and reduced.site.line == line_of("script.py", "reduce")
+        objects = [event for event in events.of(trace.Collective) if event.api == "broadcast_object_list"]
+        assert {event.root for event in objects} == {1}
+        lines = events.last(trace.Lines)
+        assert lines is not None
+        assert list(lines.guards[str(TARGETS / "script.py")].values()) == [(rank.rank, 1 - rank.rank)]
+    gradients = [
+        next(event for event in rank.trace.of(trace.Hashes) if event.what == "gradients").digests
+        for rank in result.ranks
+    ]
+    assert gradients[0] != gradients[1], "model.module(x) bypasses DDP: gradients are not reduced"
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome", "exit", "name", "mark"),
+    [
+        ("segv", "crash", None, "SIGSEGV", "segv"),
+        ("kill", "crash", None, "SIGKILL", None),
+        ("os._exit", "exit", 0, "", "os._exit"),
+        ("raise", "exception", 1, "", "raise"),
+    ],
+)
+def test_one_rank_dies(how: str, outcome: str, exit: int | None, name: str, mark: str | None) -> None:
+    (result,) = launch("deaths.py", dataclasses.replace(CPU, arguments=(how,)))
+    assert result.outcome == outcome, result.message
+    rank0, rank1 = result.ranks
+    assert (rank1.exit, rank1.signal) == (exit, name)
+    assert "all_reduce(float32[4]) #0" in rank1.last.collective and "#1" in rank0.last.collective
+    assert rank0.last.frame is not None and rank0.last.frame.line == line_of("deaths.py", "wait")
+    assert rank1.last.module == "(root)"
+    if mark is not None:
+        assert rank1.last.frame is not None and rank1.last.frame.line == line_of("deaths.py", mark)
+    if how == "os._exit":
+        left = rank1.trace.last(trace.Exit)
+        assert left is not None and left.pending == "ValueError"
+
+
+def test_a_hang_ends_with_both_stacks() -> None:
+    (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=2.0, arguments=("hang",)))
+    assert result.outcome == "hang"
+    for rank, mark in zip(result.ranks, ("wait", "hang"), strict=True):
+        stall = rank.trace.last(trace.Stall)
+        assert stall is not None and stall.site is not None and stall.site.line == line_of("deaths.py", mark)
+    pending = result.ranks[0].trace.last(trace.Stall)
+    assert pending is not None and pending.pending, "rank 0 waits in a collective"
+
+
+def test_a_port_in_use() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        options = dataclasses.replace(CPU, wraps=("ddp",), launcher=(f"--master-port={taken.getsockname()[1]}",))
+        (result,) = launch("clean.py", options)
+    assert result.outcome == "port_in_use"
+    assert [rank.how for rank in result.ranks] == ["not_started", "not_started"]
+
+
+def test_nothing_is_left_after_ctrl_c(tmp_path: pathlib.Path) -> None:
+    code = (
+        "import sys; from ddp_lint.verify.launch import run; from ddp_lint.verify.target import resolve\n"
+        "from ddp_lint.verify.options import Options, Watch\n"
+        "o = Options(device='cpu', timeout=60.0, arguments=('hang',))\n"
+        f"run(resolve({str(TARGETS / 'deaths.py')!r}, o), o, Watch(), progress=print)"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL) as parent:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not list(tmp_path.glob("*/script/rank1.ready")):
+            time.sleep(0.1)
+        parent.send_signal(signal.SIGINT)
+        parent.wait(30)
+    assert not list(tmp_path.iterdir())
+    assert not _processes_below(tmp_path)
+
+
+def _processes_below(folder: pathlib.Path) -> list[int]:
+    """Processes of runs whose workspace lay in the folder."""
+    found = []
+    for path in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            environment = (path / "environ").read_bytes() if path.name.isdigit() else b""
+            if TOKEN.encode() in environment and str(folder).encode() in environment:
+                found.append(int(path.name))
+    return found
+
+
+def test_a_model_that_cannot_be_built_says_what_to_add(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "odd.py"
+    path.write_text(
+        "from torch import nn\n"
+        "class Odd(nn.Module):\n"
+        "    def __init__(self, grammar, *, width=4):\n"
+        "        super().__init__(); self.l = nn.Linear(width, width); self.g = grammar.rules\n"
+        "    def forward(self, tree, depth):\n"
+        "        return self.l(tree.leaves[depth])\n"
+    )
+    with pytest.raises(UsageError) as error:
+        run(resolve(str(path), CPU), CPU, Watch())
+    message = str(error.value)
+    assert "def ddp_lint_example():" in message and "(grammar, *, width=4)" in message
+    assert "model = Odd(grammar=...)" in message and "return model, (tree, depth,)" in message
