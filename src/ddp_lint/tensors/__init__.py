@@ -8,5 +8,16 @@ from ddp_lint.tensors.state import Save, Write
 from ddp_lint.tensors.values import Kind, Value
 
 __all__ = [
-    "Attribute", "Code", "Flow", "Kind", "ModuleClass", "ModuleClasses", "Reached", "Role", "Save", "TensorFile", "Value", "Write",
-]  # fmt: skip
+    "Attribute",
+    "Code",
+    "Flow",
+    "Kind",
+    "ModuleClass",
+    "ModuleClasses",
+    "Reached",
+    "Role",
+    "Save",
+    "TensorFile",
+    "Value",
+    "Write",
+]

@@ -1,4 +1,4 @@
-"""What the attributes of an `nn.Module` are: parameters, buffers, layers. Read from `ast`, across the project's files."""
+"""What the attributes of an `nn.Module` are: parameters, buffers, layers. Read from `ast`, across files."""
 
 from __future__ import annotations
 

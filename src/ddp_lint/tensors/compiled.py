@@ -15,7 +15,9 @@ from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.tensors.operations import names
 
-_MENTIONS = re.compile(r"torch\.compile|(?<!\bre)\.compile\(|torch\._dynamo|import compile|is_compiling|is_dynamo_compiling")
+_MENTIONS = re.compile(
+    r"torch\.compile|(?<!\bre)\.compile\(|torch\._dynamo|import compile|is_compiling|is_dynamo_compiling"
+)
 _TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
 _DEPTH = 4  # of class evidence for one expression
 _LIMIT = 20_000  # functions; a project where more are reached is cut off there
@@ -164,8 +166,9 @@ class _Roots:
                 callee = decorator.args[0]
             if self._project.meaning(self._facts, callee) in names("compile", "entries"):
                 yield code, self._compiled(decorator, f"`{code.node.name}`")
-        for node in ast.walk(code.node) if self._asks else ():
-            asked = self._project.meaning(self._facts, node.func) if isinstance(node, ast.Call) else ""
+        calls = (n for n in ast.walk(code.node) if isinstance(n, ast.Call)) if self._asks else ()
+        for node in calls:
+            asked = self._project.meaning(self._facts, node.func)
             if asked in names("branches", "tracing") and asked.endswith("compiling"):
                 compiled = self._compiled(node, f"`{code.node.name}`")
                 yield code, dataclasses.replace(compiled, assumed=True)

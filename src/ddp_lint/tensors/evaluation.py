@@ -107,8 +107,9 @@ class Evaluator:
                     found.add(node.value.value)
             elif isinstance(node, cst.Call) and node.args and isinstance(node.args[0].value, cst.Name):
                 layer = self._layer(dotted(node.func))
-                torch_function = operations.is_tensor_function(self._module.qualified(node.func))
-                if torch_function or (layer is not None and layer_kind(layer.maker)):
+                called = self._module.qualified(node.func)
+                computes = operations.is_tensor_function(called) and not operations.is_factory(called)
+                if computes or (layer is not None and layer_kind(layer.maker)):
                     found.add(node.args[0].value.value)
         return found
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import ast
+from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.compile.host import HostRule, Place
+from ddp_lint.rules.compile.host import HostRule, Place, Wants
 from ddp_lint.source import dotted
 
 _READS = {"item", "tolist"}
@@ -34,8 +35,8 @@ class TensorReadOnHost(HostRule):
 
     ## Why it breaks
 
-    The host has to wait until the GPU has computed the value: every rank stalls in every step, and the slowest rank sets
-    the pace of all. `torch.compile` ends its graph there and starts another: 4 graphs for 3 reads, and DDP's
+    The host has to wait until the GPU has computed the value: every rank stalls in every step, and the slowest rank
+    sets the pace of all. `torch.compile` ends its graph there and starts another: 4 graphs for 3 reads, and DDP's
     buckets and FSDP's units are cut as well (1 to 4 compiled calls plain and FSDP2, 4 to 6 under DDP). With
     `fullgraph=True` scalars are captured, so `.item()`, `float` and `int` pass, `bool` and `.tolist()` of floats
     raise. A rank that takes another branch for the value it read runs other collectives than its peers. Measured on
@@ -100,8 +101,8 @@ class TensorReadOnHost(HostRule):
 
     ## Fix safety
 
-    No automatic fix: keep the value as a tensor (`torch.where`, mask arithmetic, `.detach()`), pass sizes in as integers,
-    or read once a step, after backward.
+    No automatic fix: keep the value as a tensor (`torch.where`, mask arithmetic, `.detach()`), pass sizes in as
+    integers, or read once a step, after backward.
 
     ## References
 
@@ -109,7 +110,7 @@ class TensorReadOnHost(HostRule):
     """
 
     confidence = Confidence.MEDIUM
-    wants = staticmethod(holds_read)
+    wants: ClassVar[Wants] = staticmethod(holds_read)
     oracles = ("graph_break", "sync")
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import ast
+from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.compile.host import HostRule, Place, truth_values
+from ddp_lint.rules.compile.host import HostRule, Place, Wants, truth_values
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors.operations import names
@@ -35,11 +36,11 @@ class BranchOnTensor(HostRule):
 
     ## Why it breaks
 
-    Python needs the value to go on: the host waits for the GPU in every forward, and `torch.compile` breaks the graph at
-    every such branch, with scalar capture on too (4 graphs for 3 branches; an error with `fullgraph=True`; measured
-    on torch 2.11 and 2.13). The value comes from the rank's own batch, so rank 0 and rank 1 can take different arms:
-    when the arms use different layers DDP raises at the second step, FSDP2 is silently wrong (0.04 off a
-    single-process run) or hangs.
+    Python needs the value to go on: the host waits for the GPU in every forward, and `torch.compile` breaks the
+    graph at every such branch, with scalar capture on too (4 graphs for 3 branches; an error with `fullgraph=True`;
+    measured on torch 2.11 and 2.13). The value comes from the rank's own batch, so rank 0 and rank 1 can take
+    different arms: when the arms use different layers DDP raises at the second step, FSDP2 is silently wrong (0.04
+    off a single-process run) or hangs.
 
     ## Example
 
@@ -104,7 +105,7 @@ class BranchOnTensor(HostRule):
     """
 
     confidence = Confidence.MEDIUM
-    wants = staticmethod(holds_branch_on_value)
+    wants: ClassVar[Wants] = staticmethod(holds_branch_on_value)
     oracles = ("graph_break", "sync")
 
     def visit_If(self, node: cst.If) -> None:
@@ -117,7 +118,9 @@ class BranchOnTensor(HostRule):
         self._look(node.test)
 
     def _look(self, test: cst.BaseExpression) -> None:
-        candidates = [c for c in truth_values(test) if isinstance(c, (cst.Call, cst.Comparison, cst.Name, cst.Subscript))]
+        candidates = [
+            c for c in truth_values(test) if isinstance(c, (cst.Call, cst.Comparison, cst.Name, cst.Subscript))
+        ]
         if not candidates or self.module.function_of(test) is None:
             return
         checked = _type_checked(test)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.compile.host import HostRule, Place, truth_values
+from ddp_lint.rules.compile.host import HostRule, Place, Wants, truth_values
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.tensors import TensorFile
@@ -32,9 +33,9 @@ class TensorPrinted(HostRule):
 
     ## Why it breaks
 
-    Formatting a tensor copies it to the host: every rank waits for its GPU in every forward, and every rank prints. Under
-    `torch.compile` each call breaks the graph, also one that prints plain text (3 graphs for 2 calls; an error with
-    `fullgraph=True`; measured on torch 2.11 and 2.13).
+    Formatting a tensor copies it to the host: every rank waits for its GPU in every forward, and every rank prints.
+    Under `torch.compile` each call breaks the graph, also one that prints plain text (3 graphs for 2 calls; an
+    error with `fullgraph=True`; measured on torch 2.11 and 2.13).
 
     ## Example
 
@@ -98,7 +99,7 @@ class TensorPrinted(HostRule):
     """
 
     confidence = Confidence.MEDIUM
-    wants = staticmethod(holds_print)
+    wants: ClassVar[Wants] = staticmethod(holds_print)
     oracles = ("graph_break", "sync")
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -106,8 +106,8 @@ class ReadPerParameter(Rule):
         if why:
             self.report(
                 node,
-                f"`{self.module.code(node)}` reads a tensor on the host {why}: each rank waits for its GPU once for each "
-                "of them, in every step",
+                f"`{self.module.code(node)}` reads a tensor on the host {why}: each rank waits for its GPU once for "
+                "each of them, in every step",
                 help="stack the values and read them once after the loop, or keep them as tensors (torch.where)",
             )
 
@@ -118,7 +118,9 @@ class ReadPerParameter(Rule):
             isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in (read, *descendants(read))
         )
         converted = isinstance(node.func, cst.Name)
-        if loops and (mentions_gradient or (value.kind is Kind.TENSOR and value.learned and self._over_parameters(loops))):
+        if loops and (
+            mentions_gradient or (value.kind is Kind.TENSOR and value.learned and self._over_parameters(loops))
+        ):
             return "for every parameter" if not converted or value.tensorish or mentions_gradient else ""
         if self._steps(function) and not converted and self._is_computed(read):
             return "in the optimizer's step"
@@ -126,7 +128,7 @@ class ReadPerParameter(Rule):
             return self._per_gradient(value.tensorish or not converted or _is_reduction(read), function)
         return ""
 
-    def _over_parameters(self, loops: list[cst.CSTNode]) -> bool:
+    def _over_parameters(self, loops: Sequence[cst.CSTNode]) -> bool:
         return any(isinstance(x, cst.For) and "parameters(" in self.module.code(x.iter) for x in loops)
 
     def _steps(self, function: cst.FunctionDef) -> bool:
@@ -146,7 +148,7 @@ class ReadPerParameter(Rule):
         return any(word in text for word in ("step", "numel(", "shape", "size(", "len("))
 
     def _per_gradient(self, is_tensor: bool, function: cst.FunctionDef) -> str:
-        """For a helper that reads its argument: whether a loop in this file calls it with one gradient after another."""
+        """For a helper that reads its argument: whether a loop of this file calls it on one gradient after another."""
         name = function.name.value
         facts = self.module.facts
         if not is_tensor or facts is None:

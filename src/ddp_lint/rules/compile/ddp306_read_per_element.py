@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import ast
+from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.compile.host import Wants
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile
@@ -102,7 +104,7 @@ class ReadPerElement(Rule):
     default = False
     requires = ("torch",)
     oracles = ("sync", "graph_break")
-    wants = staticmethod(holds_item)
+    wants: ClassVar[Wants] = staticmethod(holds_item)
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "item" or node.args:
@@ -118,7 +120,8 @@ class ReadPerElement(Rule):
             return
         self.report(
             node,
-            f"`{self.module.code(node)}` waits for the GPU once for each element of the loop, on every rank in every step",
+            f"`{self.module.code(node)}` waits for the GPU once for each element of the loop, on every rank in every "
+            "step",
             labels=[(loop, "the loop")],
             help="compare with torch.arange, or call `.tolist()` once before the loop",
         )

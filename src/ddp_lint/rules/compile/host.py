@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
@@ -18,6 +19,9 @@ from ddp_lint.tensors.contexts import (
     without_gradient,
 )
 from ddp_lint.tensors.operations import names
+
+#: The type of `Rule.wants`.
+Wants = Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None
 
 
 def truth_values(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
@@ -62,9 +66,8 @@ class Place:
         """What a read on the host costs here."""
         if self.compiled is None or self.compiled.assumed:
             way = f" (from `{self.reached.chain[0]}`)" if self.reached is not None and self.reached.chain else ""
-            return (
-                f"on CUDA each rank waits for its GPU in every forward{way}, and under torch.compile the graph breaks here"
-            )
+            waits = f"on CUDA each rank waits for its GPU in every forward{way}"
+            return f"{waits}, and under torch.compile the graph breaks here"
         if self.compiled.fullgraph:
             return "torch.compile(fullgraph=True) raises here on every rank"
         return "the compiled graph breaks here, and on CUDA each rank waits for its GPU in every call"

@@ -101,7 +101,7 @@ class ParameterWrittenInForward(InPlaceRule):
         )
         self.report(
             write.node,
-            f"forward writes the parameter `{value.name}`{self.way(reached)}: under FSDP each rank writes a gathered copy "
-            f"and the write is lost; under DDP {ranks}",
+            f"forward writes the parameter `{value.name}`{self.way(reached)}: under FSDP each rank writes a gathered "
+            f"copy and the write is lost; under DDP {ranks}",
             help="compute with a new tensor (`weight = self.weight * scale`), or write after optimizer.step()",
         )

@@ -91,9 +91,11 @@ class OverwritesCallersTensor(InPlaceRule):
 
     ## When it is silent
 
-    Places that are filled and not computed from what was there (`x[mask] = 0`, `masked_fill_`). The argument was replaced first (`x = x.clone()`, `x = x + 1`, `x = self.norm(x)`), masks, indices, lengths, caches
-    and states (they carry no gradient, or are there to be written), code under `torch.no_grad()`, evaluation and
-    inference, helpers that return nothing (they are called for the write). Where the function itself shows what keeps the tensor, DDP203 reports it instead.
+    Places that are filled and not computed from what was there (`x[mask] = 0`, `masked_fill_`). The argument was
+    replaced first (`x = x.clone()`, `x = x + 1`, `x = self.norm(x)`), masks, indices, lengths, caches and states
+    (they carry no gradient, or are there to be written), code under `torch.no_grad()`, evaluation and inference,
+    helpers that return nothing (they are called for the write). Where the function itself shows what keeps the
+    tensor, DDP203 reports it instead.
 
     ## How to confirm
 
@@ -125,8 +127,8 @@ class OverwritesCallersTensor(InPlaceRule):
             return
         self.report(
             write.node,
-            f"`{self.module.code(write.target)}` is the caller's tensor{self.way(reached)}, and forward overwrites it: if "
-            "autograd kept it, `backward()` raises on every rank; if the caller reads it again, it reads other values",
+            f"`{self.module.code(write.target)}` is the caller's tensor{self.way(reached)}, and forward overwrites it: "
+            "if autograd kept it, `backward()` raises on every rank; or the caller reads other values than it wrote",
             help=f"make a new tensor: `{argument} = {argument} + ..`, or start with `{argument} = {argument}.clone()`",
             fix=self.out_of_place(write),
         )

@@ -93,7 +93,7 @@ class MomentumEncoderUpdatedInForward(InPlaceRule):
         if write.value.name and reached is not None and is_moving_average(self.module, write, function):
             self.report(
                 write.node,
-                f"the moving average over `{write.value.name}` is written in forward{self.way(reached)}: right under DDP, "
-                "but under FSDP each rank writes a gathered copy and the update is lost",
+                f"the moving average over `{write.value.name}` is written in forward{self.way(reached)}: right under "
+                "DDP, but under FSDP each rank writes a gathered copy and the update is lost",
                 help="update the momentum encoder from the training loop, after optimizer.step()",
             )

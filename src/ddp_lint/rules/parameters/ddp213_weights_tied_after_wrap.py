@@ -17,8 +17,8 @@ class WeightsTiedAfterWrap(Rule):
 
     ## Why it breaks
 
-    DDP has a hook on each of the two parameters; after the tie one of them never gets a gradient. The second step raises
-    "Expected to have finished reduction in the prior iteration" on both ranks, and with
+    DDP has a hook on each of the two parameters; after the tie one of them never gets a gradient. The second step
+    raises "Expected to have finished reduction in the prior iteration" on both ranks, and with
     `find_unused_parameters=True` the ranks drift apart without an error. FSDP1 raises on one rank while the other
     waits in its collective. Measured on 2 x H200 (NCCL, torch 2.11) and gloo (torch 2.13).
 
@@ -102,8 +102,8 @@ class WeightsTiedAfterWrap(Rule):
             return
         self.report(
             node,
-            f"weights are tied after `{wrap.outer}` was wrapped: the wrapper waits for a gradient that never comes, and the "
-            "second step raises on both ranks, or they drift apart",
+            f"weights are tied after `{wrap.outer}` was wrapped: the wrapper waits for a gradient that never comes, "
+            "and the second step raises on both ranks, or they drift apart",
             labels=[(wrap.call, "the wrapper takes stock of the parameters here")],
             help="tie first, wrap last",
         )

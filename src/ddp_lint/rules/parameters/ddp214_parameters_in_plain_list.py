@@ -79,8 +79,8 @@ class ParametersInPlainList(Rule):
 
     ## When it is silent
 
-    The elements are registered too: passed to `nn.Sequential`, `nn.ModuleList`, `add_module`, `setattr`. The list is not
-    read in forward. Classes that are no `nn.Module`.
+    The elements are registered too: passed to `nn.Sequential`, `nn.ModuleList`, `add_module`, `setattr`. The list
+    is not read in forward. Classes that are no `nn.Module`.
 
     ## How to confirm
 
@@ -167,11 +167,11 @@ class ParametersInPlainList(Rule):
 
     def _report(self, node: cst.CSTNode, name: str, *, makes_new: bool) -> None:
         if makes_new:
-            what = "is a plain list of new parameters: no optimizer and no wrapper sees them, rank 0 and rank 1 compute with "
-            what += "different random weights that are never trained"
+            what = "is a plain list of new parameters: no optimizer and no wrapper sees them, rank 0 and rank 1 compute"
+            what += " with different random weights that are never trained"
         else:
-            what = "holds second references to parameters: FSDP1 raises in forward, FSDP2 reads the old tensors, which get no "
-            what += "gradient on any rank (right under DDP)"
+            what = "holds second references to parameters: FSDP1 raises in forward, FSDP2 reads the old tensors, which"
+            what += " get no gradient on any rank (right under DDP)"
         self.report(
             node,
             f"`{name}` {what}",
@@ -180,7 +180,7 @@ class ParametersInPlainList(Rule):
 
 
 def _elements(value: cst.BaseExpression) -> Iterator[cst.CSTNode]:
-    if isinstance(value, (cst.List, cst.Tuple)) or isinstance(value, cst.Dict):
+    if isinstance(value, (cst.List, cst.Tuple, cst.Dict)):
         yield from (e.value for e in value.elements)
     elif isinstance(value, cst.ListComp):
         yield value.elt

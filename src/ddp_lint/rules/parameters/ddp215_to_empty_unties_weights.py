@@ -134,8 +134,8 @@ class ToEmptyUntiesWeights(Rule):
             return
         self.report(
             node,
-            "`to_empty` is called module by module: weights that two modules share become two, each rank trains them apart, "
-            "and no rank raises",
+            "`to_empty` is called module by module: weights that two modules share become two, each rank trains them "
+            "apart, and no rank raises",
             help="tie the weights again after materialising and before the wrap (`model.tie_weights()`)",
         )
 
