@@ -97,10 +97,10 @@ class CollectiveUnderLocalCondition(PartingRule):
     kind = Kind.CONDITION
 
     def message(self, parting: Parting) -> str:
-        decided = f"`{parting.condition}` decides" if parting.condition else "it is decided"
+        under = f"under `{parting.condition}`, which depends" if parting.condition else "on some ranks, depending"
         return (
-            f"{decided} on each rank for itself, from {parting.says}, whether {operation(parting)} runs"
-            f"{whenever(parting)}: a rank that enters waits for those that do not"
+            f"{operation(parting)} runs {under} on {parting.says}{whenever(parting)}: "
+            "a rank that enters waits for those that do not"
         )
 
     def remedy(self, parting: Parting) -> str:

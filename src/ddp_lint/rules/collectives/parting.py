@@ -45,12 +45,12 @@ class PartingRule(Rule):
 
 
 def reached_by(parting: Parting) -> str:
-    """Who gets to the call, for use after its name: "on rank 0 only", "only where ... holds, which depends on ..."."""
+    """Who gets to the call, for use after its name: "on rank 0 only", "under ..., which depends on ..."."""
     if parting.cause in ("rank", "membership"):
         return f"on {parting.ranks[0]} only"
     if not parting.condition:
         return f"only on some ranks, depending on {parting.says}"
-    return f"only where `{parting.condition}` holds, which depends on {parting.says}"
+    return f"under `{parting.condition}`, which depends on {parting.says}"
 
 
 def operation(parting: Parting) -> str:
@@ -61,5 +61,5 @@ def operation(parting: Parting) -> str:
 
 
 def whenever(parting: Parting) -> str:
-    """The condition under which the call communicates at all: ", when ..." or ''."""
-    return f" when {parting.when}" if parting.when else ""
+    """The condition under which the call communicates at all: " (when ...)" or ''."""
+    return f" (when {parting.when})" if parting.when else ""
