@@ -70,7 +70,7 @@ class _Mark:
 
 @dataclasses.dataclass(frozen=True)
 class _Underline:
-    """The part of a mark on one line, in columns of the terminal from 0; the text is on a mark's last line."""
+    """The part of a mark on one line, in columns of the terminal from 0; the text is on a mark's first line."""
 
     start: int
     end: int
@@ -106,7 +106,7 @@ def _marks(finding: Finding) -> list[_Mark]:
 def _shown_lines(marks: Iterable[_Mark], lines: Sequence[str]) -> list[int]:
     wanted: set[int] = set()
     for mark in marks:
-        wanted.update(_marked_lines(mark.span))
+        wanted.update(_marked_lines(mark))
         if mark.primary:
             wanted.update(_context(mark.span.line, -1, lines))
             wanted.update(_context(mark.span.end_line, 1, lines))
@@ -125,11 +125,14 @@ def _context(line: int, step: int, lines: Sequence[str]) -> list[int]:
     return near
 
 
-def _marked_lines(span: Span) -> list[int]:
-    """The lines of a span that are underlined; of a long one the first and the last."""
+def _marked_lines(mark: _Mark) -> list[int]:
+    """The lines of a mark that are underlined: all of a short one; of a long one the first, and the last if primary."""
+    span = mark.span
     last = span.end_line - 1 if span.end_column == 1 and span.end_line > span.line else span.end_line
     lines = range(span.line, last + 1)
-    return list(lines) if len(lines) <= _WHOLE_SPAN else [span.line, last]
+    if len(lines) <= _WHOLE_SPAN:
+        return list(lines)
+    return [span.line, last] if mark.primary else [span.line]
 
 
 def _file_rows(
@@ -142,7 +145,7 @@ def _file_rows(
         if previous is not None and line > previous + 1:
             rows.append(style.blue("..."))
         previous = line
-        on_line = [mark for mark in marks if line in _marked_lines(mark.span)]
+        on_line = [mark for mark in marks if line in _marked_lines(mark)]
         source = _Line(lines[line - 1], [column for mark in on_line for column in _columns(mark, line, lines)])
         rows.append(f"{style.blue(str(line).rjust(width))} {bar} {source.text}")
         underlines = [_underline(mark, line, lines, source) for mark in on_line]
@@ -160,8 +163,8 @@ def _columns(mark: _Mark, line: int, lines: Sequence[str]) -> tuple[int, int]:
 
 def _underline(mark: _Mark, line: int, lines: Sequence[str], source: _Line) -> _Underline:
     start, end = (source.column(n) for n in _columns(mark, line, lines))
-    last = line == _marked_lines(mark.span)[-1]
-    return _Underline(start, max(end, start + 1), mark.message if last else "", mark.primary)
+    message = mark.message if line == mark.span.line else ""
+    return _Underline(start, max(end, start + 1), message, mark.primary)
 
 
 class _Line:

@@ -1,0 +1,74 @@
+"""`check --why FILE:LINE` and `check -v`: the reason for every silence."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from .conftest import Check
+
+SOURCE = """\
+import time
+
+import torch.distributed as dist
+
+
+def save(model, rank, flag, group):
+    dist.barrier()
+    if rank == 0:
+        dist.barrier()
+    else:
+        time.sleep(1)
+        dist.barrier()
+    if flag:
+        dist.all_reduce(model.x)
+    model.sync()
+    for _ in range(3):
+        dist.all_reduce(model.x)
+    if dist.get_rank() == 0:
+        dist.broadcast(model.y, 0)
+"""
+REASONS = {
+    7: "barrier is not reported: no test decides who gets here",
+    9: "barrier is not reported: whatever `rank == 0` says, the ranks take part in the same collectives",
+    11: "time.sleep is not reported: as far as ddp-lint knows, no rank waits",
+    14: "all_reduce is not reported: `flag` is chosen alike by all ranks",
+    15: "model.sync is not reported: the call is not resolved",
+    17: "all_reduce is not reported: no test decides who gets here",
+    19: "broadcast is reported: it depends on the rank",
+}
+
+
+@pytest.mark.parametrize("line", REASONS)
+def test_the_reason_is_told(check: Check, project: pathlib.Path, line: int) -> None:
+    (project / "m.py").write_text(SOURCE)
+    result = check("--why", f"m.py:{line}")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(REASONS[line])
+    assert f"--> m.py:{line}:" in result.stdout
+
+
+def test_what_is_reported_but_suppressed_says_so(check: Check, project: pathlib.Path) -> None:
+    (project / "m.py").write_text(SOURCE.replace("(model.y, 0)", "(model.y, 0)  # noqa"))
+    assert (
+        "not reported: it depends on the rank, and the ranks part there, but its rule"
+        in check("--why", "m.py:19").stdout
+    )
+
+
+def test_verbose_lists_every_silence(check: Check, project: pathlib.Path) -> None:
+    (project / "m.py").write_text(SOURCE)
+    result = check("-v", "--output-format", "concise")
+    told = {int(row.split(":")[1]) for row in result.stderr.splitlines() if " is not reported: " in row}
+    assert told == {7, 9, 12, 14, 17}
+    assert "1 file checked in" in result.stderr
+    assert "DDP101" in result.stdout
+
+
+def test_where_there_is_nothing(check: Check, project: pathlib.Path) -> None:
+    (project / "m.py").write_text(SOURCE)
+    assert check("--why", "m.py:2").stdout == "m.py:2: there is no call here\n"
+    (project / "bad.py").write_text("def (\n")
+    assert check("--why", "bad.py:1").exit_code == 0
+    assert check("--why", "gone.py:1").exit_code == 2
