@@ -224,6 +224,8 @@ class _Launch:
         command = [sys.executable, "-m", "torch.distributed.run", *self._torchrun_options()]
         command += ["-m", "ddp_lint.verify.child", str(spec_path)]
         with (self.directory / "torchrun.log").open("wb") as log, _processes(self.directory) as environment:
+            if self.plan.device == "cpu":
+                environment["CUDA_VISIBLE_DEVICES"] = ""
             launcher = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
             )

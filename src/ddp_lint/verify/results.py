@@ -35,8 +35,13 @@ class Evidence:
     message: str
     path: str = ""
     line: int = 0
-    #: False: damage of the run as a whole, which this finding would explain but which nothing ties to its place.
-    linked: bool = True
+    #: What ties it to the finding: "place" (it happened on a line that the finding names), "name" (it concerns a
+    #: parameter that the finding's statement names), or "" for damage of the run as a whole.
+    tie: str = "place"
+
+    @property
+    def linked(self) -> bool:
+        return bool(self.tie)
 
 
 @dataclasses.dataclass(frozen=True)

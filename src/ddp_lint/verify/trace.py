@@ -267,13 +267,15 @@ class GraphBreak(Event):
 class Sync(Event):
     """The host waited for the device (on CPU: it would on CUDA). `cause` is the operation; `device` of the tensor.
 
-    `value` is what was read, for `.item()` and its kin; `sharded`: of a DTensor or of a parameter that FSDP shards.
+    `value` is what was read, for `.item()` and its kin; `sharded`: of a DTensor or of a parameter that FSDP shards;
+    `again`: re-read after `torch.cuda.synchronize()`, where side streams are in use (another value is a race).
     """
 
     kind: ClassVar[str] = "sync"
     cause: str = ""
     device: str = "cpu"
     value: float | None = None
+    again: float | None = None
     sharded: bool = False
     #: Names of parameters or gradients that were read directly.
     name: str = ""

@@ -83,7 +83,7 @@ def _rule_on(case: Case) -> Ruling:
     if rule.needs_cuda and case.run.device == "cpu":
         reason = undecided("needs-cuda")
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (case.evidence("backend", reason), *_facts(case)))
-    fired = tuple(e for opinion in opinions.values() for e in opinion.fired if not stimuli or _survives(e))
+    fired = tuple(e for opinion in opinions.values() for e in opinion.fired if _counts(e, case))
     if fired:
         linked = any(evidence.linked for evidence in fired)
         return Ruling(case, Verdict.CONFIRMED, _first(fired).message, (*fired, *_facts(case)), linked=linked)
@@ -92,9 +92,15 @@ def _rule_on(case: Case) -> Ruling:
     return _unconfirmed(case, opinions)
 
 
-def _survives(evidence: Evidence) -> bool:
-    """Under a stimulus a run may hang or drift by the stimulus alone: only what happened at the finding counts."""
-    return evidence.linked or evidence.kind in _NEEDS_STIMULUS
+def _counts(evidence: Evidence, case: Case) -> bool:
+    """Where the line did not run, or a stimulus changed the run, only what happened at the finding's place counts.
+
+    Another class of the file may be to blame for what its own run shows, and a stimulus may hang or desynchronise the
+    ranks all by itself.
+    """
+    if not case.ran:
+        return evidence.tie == "place"
+    return not case.run.stimuli or evidence.linked or evidence.kind in _NEEDS_STIMULUS
 
 
 def _first(fired: Sequence[Evidence]) -> Evidence:

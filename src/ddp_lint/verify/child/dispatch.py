@@ -45,6 +45,7 @@ class Dispatch(TorchDispatchMode):
             return func(*args, **kwargs)
         for cls in types:
             if cls.__name__ in _OWN_DISPATCH:
+                self._recorder.of_dtensor = func._opname
                 return NotImplemented
             if cls.__name__ == "FakeTensor":
                 return func(*args, **kwargs)

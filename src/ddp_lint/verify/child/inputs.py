@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import enum
@@ -63,10 +64,16 @@ _SIZES = (
 )
 _TARGETS = ("target", "label", "y", "tgt_ids", "targets", "labels")
 _MASKS = ("mask",)
+#: In errors of autograd about what the model does to its tensors, not about what it was given.
+_AUTOGRAD_OBJECTS = ("inplace", "in-place", "a leaf Variable", "does not require grad")
 
 
 class CannotBuild(Exception):
     """The model cannot be built or run on one process: the message says what to add."""
+
+
+class HazardInTrial(CannotBuild):
+    """The inputs fit, and the model's own code fails in autograd: that is for the ranks to show."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,8 +137,15 @@ class Builder:
         self._recipe = recipe
         self._example: Batch | None = None
 
-    def build(self) -> nn.Module:
-        """A new model, with the same weights on every call in every process, unless its own code differs by rank."""
+    def build(self, device: torch.device | str = "cpu") -> nn.Module:
+        """A new model, with the same weights on every call in every process, unless its own code differs by rank.
+
+        It is made on the device: moving it there would give parameters that share memory a storage each.
+        """
+        with torch.device(device):
+            return self._build().to(device)
+
+    def _build(self) -> nn.Module:
         seed_all(0)
         source = self._recipe["source"]
         if source == "entry":
@@ -178,7 +192,8 @@ def find_recipe(module: ModuleType, name: str, entry: str) -> dict[str, Any]:
     """The first way that works, tried on one process. Raises CannotBuild."""
     if entry:
         recipe: dict[str, Any] = {"source": "entry", "entry": entry}
-        _try(Builder(module, name, recipe), entry)
+        with contextlib.suppress(HazardInTrial):
+            _try(Builder(module, name, recipe), entry)
         return recipe
     cls = getattr(module, name)
     reasons: list[str] = []
@@ -194,6 +209,8 @@ def find_recipe(module: ModuleType, name: str, entry: str) -> dict[str, Any]:
             try:
                 _try(Builder(module, name, recipe), name)
                 return recipe
+            except HazardInTrial:
+                return recipe
             except CannotBuild as error:
                 reasons.append(str(error))
         found = _infer(module, name, model, shrink, reasons)
@@ -203,14 +220,19 @@ def find_recipe(module: ModuleType, name: str, entry: str) -> dict[str, Any]:
 
 
 def _try(builder: Builder, what: str) -> None:
-    """One forward and backward."""
+    """One forward and backward. Raises HazardInTrial when the inputs fit and autograd objects, else CannotBuild."""
+    fits = False
     try:
         model = builder.build()
-        loss_of(call(model, builder.batch(0, 0))).backward()
+        loss = loss_of(call(model, builder.batch(0, 0)))
+        fits = True
+        loss.backward()
     except CannotBuild:
         raise
     except Exception as error:
-        raise CannotBuild(f"{what}: one training step on one process fails: {_line(error)}") from error
+        objected = fits or any(words in str(error) for words in _AUTOGRAD_OBJECTS)
+        text = f"{what}: one training step on one process fails: {_line(error)}"
+        raise (HazardInTrial if objected else CannotBuild)(text) from error
 
 
 def _example_of(module: ModuleType, entry: str) -> tuple[nn.Module, Any]:
@@ -366,16 +388,19 @@ def _infer(module: ModuleType, name: str, model: nn.Module, shrink: bool, reason
     layers = list(_candidates(model))
     columns = [list(_named_candidates(p.name.lower(), model)) + layers for p in required]
     first_error = ""
+    objected: dict[str, Any] | None = None
     for specs in itertools.islice(_in_order(columns), _TRIALS):
         recipe = {"source": "inferred", "shrink": shrink, "inputs": list(specs), "keywords": {}}
         try:
             _try(Builder(module, name, recipe), name)
             return recipe
+        except HazardInTrial:
+            objected = objected or recipe
         except CannotBuild as error:
             first_error = first_error or str(error)
-    if first_error:
+    if first_error and objected is None:
         reasons.append(f"with inputs {_show(columns)}: {first_error}")
-    return None
+    return objected
 
 
 def _in_order(columns: list[list[dict[str, Any]]]) -> Iterator[tuple[dict[str, Any], ...]]:
@@ -469,12 +494,12 @@ def _make(spec: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:
 
 
 def _vary(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Another batch like the example: noise on numbers, samples in another order for the rest."""
+    """Another batch like the example: noise on numbers, samples drawn anew from its own for the rest."""
     tensor = tensor.detach().cpu()
     if tensor.is_floating_point():
         return tensor + 0.1 * torch.randn(tensor.shape, generator=generator).to(tensor.dtype) * (tensor.abs() + 0.1)
     if tensor.dim() and tensor.shape[0] > 1:
-        return tensor[torch.randperm(tensor.shape[0], generator=generator)]
+        return tensor[torch.randint(0, tensor.shape[0], (tensor.shape[0],), generator=generator)]
     return tensor.clone()
 
 

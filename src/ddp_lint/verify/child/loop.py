@@ -45,7 +45,7 @@ class _Training:
         )
         self.session.watch_lines()
         self.recorder.enter("build")
-        model = self.builder.build().to(self.device)
+        model = self.builder.build(self.device)
         self.session.phases.adopt(model)
         root = self._wrap(model)
         gradients = self._steps(root)

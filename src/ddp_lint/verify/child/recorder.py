@@ -40,6 +40,10 @@ class Recorder:
         self.backward_frames: tuple[trace.Frame, ...] = ()
         #: Parameters that have no gradient in the single-process reference either.
         self.reference_without_gradient: tuple[str, ...] = ()
+        #: The operator that a DTensor was given last: the same on its local tensor belongs to it.
+        self.of_dtensor = ""
+        #: A parameter was written outside forward and optimizer since the last look at the parameters.
+        self.parameters_written = False
         self._local = threading.local()
         self._position = self._open_position()
         os.register_at_fork(after_in_child=self._die)

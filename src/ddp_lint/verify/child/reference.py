@@ -72,7 +72,7 @@ def compute(builder: Builder, steps: int, world: int, device: torch.device) -> T
 
 def _full(builder: Builder, steps: int, world: int, device: torch.device) -> Trained | None:
     batches = [builder.full_batch(step, world) for step in range(steps)]
-    model = builder.build().to(device)
+    model = builder.build(device)
     batches = [builder.full_batch(step, world) for step in range(steps)]
     if any(batch is None for batch in batches):
         return None
@@ -89,7 +89,7 @@ def _full(builder: Builder, steps: int, world: int, device: torch.device) -> Tra
 
 def _replicas(builder: Builder, steps: int, world: int, device: torch.device) -> Trained:
     """As DDP: buffers of replica 0 before each forward, the mean of the gradients after each backward."""
-    replicas = [builder.build().to(device) for _ in range(world)]
+    replicas = [builder.build(device) for _ in range(world)]
     optimizers = [optimizer_of(replica) for replica in replicas]
     gradients: Tensors = {}
     for step in range(steps):

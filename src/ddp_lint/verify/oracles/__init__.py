@@ -94,9 +94,10 @@ class Case:
     def evidence(
         self, kind: str, message: str, *, rank: int | None = None, frame: Frame | None = None, linked: bool = True
     ) -> Evidence:
-        """`linked` says that place or name ties it to this finding; else it is damage of the run as a whole."""
+        """Evidence at a frame, which ties it to the finding by place; else `linked` says that a name does."""
         path, line = (frame.path, frame.line) if frame else (self.situation.path, self.situation.finding.span.line)
-        return Evidence(self.run.wrap, rank, kind, message, shown(path), line, linked)
+        tie = "" if not linked else "place" if frame else "name"
+        return Evidence(self.run.wrap, rank, kind, message, shown(path), line, tie)
 
 
 def line_counts(trace: Trace, path: str, lines: Iterable[int]) -> Iterator[int]:

@@ -6,11 +6,13 @@ import collections
 import math
 from collections.abc import Iterator
 
-from ddp_lint.verify.oracles import Case, Opinion
+from ddp_lint.verify.oracles import Case, Opinion, real
 from ddp_lint.verify.results import Evidence
 from ddp_lint.verify.trace import Collective, Frame, Race, Sync, Value
 
 _RELATIVE = 1e-4
+#: Values of which every rank must hold the same.
+_AGREED = ("clip_grad_norm_", "scale")
 
 
 def testify(case: Case) -> Opinion:
@@ -63,17 +65,21 @@ def _disagreements(case: Case) -> Iterator[Evidence]:
         first = next(iter(numbers.values()))
         if any(_differ(first, number) for number in numbers.values()):
             said = ", ".join(f"{number:g} on rank {rank}" for rank, number in numbers.items())
-            yield case.evidence("value", f"{what} is {said}", frame=next(iter(row.values()))[1])
+            frame = next(iter(row.values()))[1]
+            linked = frame.line in case.situation.lines and real(frame.path) == case.situation.path
+            yield case.evidence("value", f"{what} is {said}", frame=frame, linked=linked)
             return
 
 
 def _numbers(case: Case) -> Iterator[tuple[int, str, float, Frame]]:
-    for rank, event, frame in case.hits(Value):
-        if event.local is not None:
-            yield rank, event.what, event.local, frame
+    for trace in case.traces:
+        for event in trace.of(Value):
+            # The total norm and the scale must be the same on all ranks wherever they are computed.
+            if event.local is not None and event.what in _AGREED and event.site:
+                yield trace.rank, event.what, event.local, event.site
     for rank, read, frame in case.hits(Sync):
-        if read.value is not None and read.sharded:
-            yield rank, f"the shard's {read.cause}", read.value, frame
+        if read.value is not None and (read.sharded or case.sharded):
+            yield rank, f"the value that {read.cause} reads here", read.value, frame
 
 
 def _differ(a: float, b: float) -> bool:

@@ -45,6 +45,9 @@ class Observer:
     def wrapped(self, model: Model) -> None:
         """A model was wrapped, or (unwrapped) ran for the first time."""
 
+    def before_forward(self, root: Any) -> None:
+        """A root module is about to run."""
+
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step."""
 

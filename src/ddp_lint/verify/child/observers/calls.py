@@ -56,7 +56,7 @@ class Calls(Observer):
         patching.after(torch.amp.GradScaler, "update", lambda _, scaler, *args: self._scaled(scaler))
         nn.utils.clip_grad_norm_ = nn.utils.clip_grad.clip_grad_norm_
 
-    def _call(self, name: str, **arguments: Any) -> None:
+    def _call(self, name: str, /, **arguments: Any) -> None:
         if self.recorder.active and not torch.compiler.is_compiling() and self.recorder.here():
             self.recorder.emit(trace.Call, name=name, arguments=arguments)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import sys
@@ -213,8 +214,7 @@ class Collectives(Observer):
             kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
             result = original(*args, **kwargs)
             self.groups.forget()
-            with self.recorder.quieted():
-                warm_up(None)
+            self._warm_up(None)
             return result
 
         return replacement
@@ -236,11 +236,24 @@ class Collectives(Observer):
             if isinstance(group, dist.ProcessGroup):
                 self.groups.name(group)
                 if "nccl" in str(dist.get_backend(group)):
-                    with self.recorder.quieted():
-                        warm_up(group)
+                    self._warm_up(group)
             return group
 
         return replacement
+
+    def _warm_up(self, group: Any) -> None:
+        """One all_reduce, so that the group's communicator exists. It never fails the run: that is the user's part."""
+        nccl = "nccl" in str(dist.get_backend(group))
+        bound = getattr(group or dist.group.WORLD, "bound_device_id", None)
+        device = (bound or torch.device("cuda", self.recorder.local_rank)) if nccl else torch.device("cpu")
+        try:
+            with self.recorder.quieted(), torch.cuda.device(device) if nccl else contextlib.nullcontext():
+                dist.all_reduce(torch.zeros(1, device=device), group=group)
+                if nccl:
+                    torch.cuda.synchronize(device)
+        except RuntimeError as error:
+            text = f"the first collective of a group failed: {type(error).__name__}: {str(error)[:300]}"
+            self.recorder.emit(trace.Note, text=text)
 
     def _emit_new_group(self, members: tuple[int, ...]) -> int:
         world, ranks = self.groups.name(dist.group.WORLD)
@@ -267,14 +280,6 @@ def work_of(result: Any) -> Any:
     if isinstance(last, torch.ScriptObject) and hasattr(dist.Work, "unbox"):
         return dist.Work.unbox(last)
     return None
-
-
-def warm_up(group: Any) -> None:
-    """One all_reduce, so that the group's communicator exists."""
-    device = "cuda" if "nccl" in str(dist.get_backend(group)) else "cpu"
-    dist.all_reduce(torch.zeros(1, device=device), group=group)
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def _reduce_op(given: dict[str, Any], variables: dict[str, Any]) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child.models import Model, clean, local
+from ddp_lint.verify.child.models import Model, Models, clean, local
 from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.recorder import Recorder
 
 #: Steps that are looked at: damage that shows at all shows in the first few; scripts may make a million.
 _STEPS = 5
@@ -19,7 +20,11 @@ _WHOLE = 1 << 20
 
 
 class Hashes(Observer):
-    """Hashes before and after the wrap and around each of the first steps, NoGrad at each of them."""
+    """Hashes before and after the wrap, around each of the first steps and after updates by hand; NoGrad at a step."""
+
+    def __init__(self, recorder: Recorder, models: Models) -> None:
+        super().__init__(recorder, models)
+        self._by_hand = 0
 
     def before_wrap(self, module: Any) -> None:
         named = {clean(name): p for name, p in module.named_parameters()}
@@ -31,6 +36,12 @@ class Hashes(Observer):
             return
         self._emit("parameters", "after_wrap", model.wrap, model.number, model.parameters())
         self._emit("buffers", "after_wrap", model.wrap, model.number, model.buffers())
+
+    def before_forward(self, root: Any) -> None:
+        """The user's code has updated parameters by hand."""
+        if self.recorder.parameters_written and self._by_hand < _STEPS:
+            self._by_hand += 1
+            self._after(list(self.models))
 
     def before_step(self, optimizer: Any) -> None:
         if self.recorder.step >= _STEPS:
@@ -49,10 +60,11 @@ class Hashes(Observer):
             self._after(self._stepped(optimizer))
 
     def finish(self) -> None:
-        if self.recorder.step > _STEPS:
+        if self.recorder.step > _STEPS or not self.recorder.step or self.recorder.parameters_written:
             self._after(list(self.models))
 
     def _after(self, models: list[Model]) -> None:
+        self.recorder.parameters_written = False
         for model in models:
             self._emit("parameters", "after_step", model.wrap, model.number, model.parameters())
             self._emit("buffers", "after_step", model.wrap, model.number, model.buffers())

@@ -55,7 +55,7 @@ class Phases(Observer):
             if owner is not None and hasattr(owner, "fully_shard"):
                 patching.replace(owner, "fully_shard", self._fully_shard)
 
-    def _call(self, name: str, **arguments: Any) -> None:
+    def _call(self, name: str, /, **arguments: Any) -> None:
         if self.recorder.active and not torch.compiler.is_compiling():
             self.recorder.emit(trace.Call, name=name, arguments=arguments)
 
@@ -69,6 +69,7 @@ class Phases(Observer):
             self.tell_wrapped(module)
         self.recorder.enter_module(self.models.name_of_module(module))
         if len(stack) == 1 and self.recorder.phase not in ("backward", "step"):
+            self._tell("before_forward", module)
             self.recorder.enter("forward")
 
     def _leave_module(self, _module: nn.Module, _args: Any, _output: Any) -> None:

@@ -43,6 +43,7 @@ class Samples(Observer):
         self._begun = 0
 
     def install(self) -> None:
+        patching.after(dataloader._BaseDataLoaderIter, "__init__", self._begin)
         patching.after(dataloader._BaseDataLoaderIter, "_reset", self._begin)
         patching.replace(dataloader._BaseDataLoaderIter, "_next_index", self._next)
         patching.replace(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import collections
 import re
+import sys
 import warnings
+from types import FrameType
 from typing import Any
 
 import torch
 
 from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import arguments, tensors
-from ddp_lint.verify.child.models import Models, Place
+from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
+from ddp_lint.verify.frames import is_user, outwards
 
 _READS = {
     "_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
     "equal", "is_nonzero", "repeat_interleave",
 }  # fmt: skip
+_OWN_READERS = ("torch/utils/data/", "torch/distributed/distributed_c10d.py", "torch/optim/", "torch/serialization.py")
 _COPIES = {"_to_copy", "copy_"}
 #: Times a line is reported; its count is among the line counts.
 _LIMIT = 100
@@ -30,18 +35,21 @@ class Syncs(Observer):
 
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
+        self._side_streams = False
         self._seen: collections.Counter[tuple[trace.Frame, ...]] = collections.Counter()
 
     def install(self) -> None:
         if self.recorder.spec.device != "cuda" or not torch.cuda.is_available():
             return
+        patching.before(torch.cuda, "set_stream", self._streams)
+        patching.before(torch.cuda.StreamContext, "__enter__", self._streams)
         show = warnings.showwarning
 
         def showwarning(message: Warning | str, *args: Any, **kwargs: Any) -> None:
             if _SYNC_WARNING not in str(message):
                 show(message, *args, **kwargs)
             elif self.recorder.active:
-                self._emit("synchronizing CUDA operation", "cuda", None, None)
+                self._emit("synchronizing CUDA operation", "cuda")
 
         warnings.showwarning = showwarning
         warnings.filterwarnings("always", message=f".*{re.escape(_SYNC_WARNING)}.*")
@@ -51,20 +59,41 @@ class Syncs(Observer):
         return op.namespace == "aten" and (op._opname in _READS or op._opname in _COPIES)
 
     def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.recorder.phase in ("step", "wrap"):
+        if self.recorder.phase in ("step", "wrap") or _within_torch(sys._getframe(2)):
             return None
         given = arguments(op, args, kwargs)
         source = next(iter(tensors(list(given.values()))), None)
         if source is None or (op._opname in _COPIES and not _leaves_device(op, given)):
             return None
-        return op._opname, source
+        of_shards = self.recorder.of_dtensor == op._opname
+        self.recorder.of_dtensor = ""
+        return op._opname, source, of_shards
 
     def after(self, token: Any, result: Any) -> None:
-        cause, source = token
+        cause, source, of_shards = token
         value = float(result) if isinstance(result, bool | int | float) else None
-        self._emit(cause, source.device.type, value, self.models.place(source))
+        place = self.models.place(source)
+        self._emit(
+            cause,
+            source.device.type,
+            value=value,
+            again=self._again(source) if value is not None else None,
+            sharded=of_shards or (place is not None and place.sharded),
+            name=place.name if place else "",
+        )
 
-    def _emit(self, cause: str, device: str, value: float | None, place: Place | None) -> None:
+    def _again(self, source: torch.Tensor) -> float | None:
+        """The number re-read when all streams have finished, where side streams are in use (on CUDA)."""
+        if not self._side_streams or source.device.type != "cuda":
+            return None
+        with self.recorder.quieted():
+            torch.cuda.synchronize()
+            return float(source)
+
+    def _streams(self, *_: Any) -> None:
+        self._side_streams = True
+
+    def _emit(self, cause: str, device: str, **fields: Any) -> None:
         frames = self.recorder.here()
         if not frames or self._seen[frames] >= _LIMIT:
             return
@@ -74,10 +103,19 @@ class Syncs(Observer):
             frames=frames,
             cause=cause,
             device=device,
-            value=value,
-            sharded=place is not None and place.sharded,
-            name=place.name if place else "",
+            **fields,
         )
+
+
+def _within_torch(frame: FrameType | None) -> bool:
+    """A library reads a tensor of its own (a loader its seed, an object collective its sizes), always on the CPU."""
+    for here in outwards(frame):
+        path = here.f_code.co_filename
+        if is_user(path):
+            return False
+        if any(owner in path for owner in _OWN_READERS):
+            return True
+    return False
 
 
 def _leaves_device(op: Any, given: dict[str, Any]) -> bool:

@@ -50,6 +50,8 @@ class Writes(Observer):
 
     def after(self, token: Any, result: Any) -> None:
         op, places, versions = token
+        if self.recorder.phase != "forward":
+            self.recorder.parameters_written = True
         for place, version in zip(places, versions, strict=True):
             self.recorder.emit(
                 trace.Write,
