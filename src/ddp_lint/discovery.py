@@ -1,13 +1,18 @@
-"""Which files a run is about: folders are searched for Python files, files that are named are taken as they are."""
+"""Which files a run is about: folders are searched for Python files and for the scripts and settings of launchers that
+some rule reads; files that are named are taken as they are.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Iterator
 
 from ddp_lint.config import ConfigError, Configuration, Globs, Settings, without
+from ddp_lint.rules.registry import text_globs
 
 
 @dataclasses.dataclass
@@ -26,7 +31,7 @@ class Discovered:
 
 
 def discover(paths: Iterable[str], configuration: Configuration) -> Discovered:
-    """The Python files at and below `paths`.
+    """The files to check at and below `paths`.
 
     Below a folder, what `exclude` or a .gitignore leaves out is not entered, and symbolic links are not followed, so
     that loops do no harm. What is named is taken whatever it is called and wherever it lies, unless `force-exclude` is
@@ -58,6 +63,7 @@ def _search(
     errors: dict[tuple[str, str], None],
 ) -> None:
     """Put all files below `start` into `found`."""
+    wanted = re.compile("|".join(map(fnmatch.translate, ("*.py", *text_globs())))).match
     above = tuple(without(globs, str(start)) for globs in _ignores_above(start))
     stack = [(start, above)]
     while stack:
@@ -74,7 +80,7 @@ def _search(
             ignores = (*ignores, *_gitignore(folder / ".gitignore", folder))
         for entry in entries:
             is_folder = entry.is_dir(follow_symlinks=False)
-            if not is_folder and not (entry.name.endswith(".py") and entry.is_file(follow_symlinks=False)):
+            if not is_folder and not (wanted(entry.name) and entry.is_file(follow_symlinks=False)):
                 continue
             if any(globs.decide(entry.path, is_folder) for globs in exclude):
                 continue

@@ -56,6 +56,13 @@ def test_gitignore_can_be_left_aside(check: Check, tree: pathlib.Path) -> None:
     assert {"a.py", "a.gen.py", "logs/l.py", "quiet/q.py"} <= set(shown(check))
 
 
+def test_what_launches_training_is_found_too(check: Check, project: pathlib.Path) -> None:
+    names = ["run.sh", "Dockerfile.gpu", "job.yaml", "train.py", "train.pyc", "README.md", "sh"]
+    for name in names:
+        (project / name).write_text("")
+    assert shown(check) == ["Dockerfile.gpu", "job.yaml", "run.sh", "train.py"]
+
+
 def test_without_a_repository_only_the_folders_own_files_count(check: Check, project: pathlib.Path) -> None:
     (project / ".gitignore").write_text("x.py\n")
     (project / "in").mkdir()

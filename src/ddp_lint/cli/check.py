@@ -165,7 +165,7 @@ def _run_files(discovered: Discovered, options: _Options) -> int:
 
     started = time.perf_counter()
     if not discovered.files and not discovered.errors and not options.quiet:
-        say("warning: no Python files found", options.color)
+        say("warning: no files to check found", options.color)
     output_format = _format(options, discovered.files.values())
     report = _check(discovered, options)
     if options.diff:

@@ -1,7 +1,7 @@
-"""The generated part of docs/: a page a rule, their index, the options, the JSON schema, and what commands print.
+"""The generated documentation: a page a rule, their index, the options, the JSON schema, and what commands print.
 
 A guide shows real output by a code block below a comment, ``<!-- output of: ddp-lint check hang.py -->``: the command
-is run in docs/examples and the block holds what it prints, or its first lines with ``| head -20``.
+is run in examples/ and the block holds what it prints, or its first lines with ``| head -20``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OUTPUT = re.compile(
 
 
 def stale(root: pathlib.Path) -> dict[pathlib.Path, str | None]:
-    """The files under docs/ that are not what they should be, with what they should hold; None for one too many."""
+    """The files that are not what they should be, with what they should hold; None for one too many."""
     wanted = generated(root)
     out: dict[pathlib.Path, str | None] = {
         path: text for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
@@ -44,9 +44,9 @@ def generated(root: pathlib.Path) -> dict[pathlib.Path, str]:
     files[docs / "rules" / "index.md"] = _NOTE + _index()
     files[docs / "options.md"] = _NOTE + _options()
     files[docs / "ddp-lint.schema.json"] = json.dumps(json_schema(), indent=2) + "\n"
-    for guide in sorted(docs.glob("*.md")):
+    for guide in [root / "README.md", *sorted(docs.glob("*.md"))]:
         if guide not in files:
-            files[guide] = _with_output(guide.read_text(encoding="utf-8"), docs / "examples")
+            files[guide] = _with_output(guide.read_text(encoding="utf-8"), root / "examples")
     return files
 
 
@@ -97,7 +97,7 @@ def output_of(command: str, folder: pathlib.Path) -> str:
         result = CliRunner(env={"NO_COLOR": "1", "FORCE_COLOR": ""}).invoke(main, shlex.split(call)[1:])
     if result.exit_code not in (0, 1, 2) or (result.exception and not isinstance(result.exception, SystemExit)):
         raise RuntimeError(f"{command}: {result.exception or result.output}")
-    if str(folder.parents[1]) in result.stdout:
+    if str(folder.parent) in result.stdout:
         raise RuntimeError(f"`{command}` prints where this checkout lies: {result.stdout}")
     lines = result.stdout.rstrip("\n").split("\n")
     kept = lines[: int(head)] if head else lines

@@ -1,171 +1,126 @@
-"""Why a collective is not reported: silence is a result, and a reader may ask for its reason."""
+"""Why a collective was not reported: silence as a result that can be asked for."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
-import operator
 import pathlib
-from collections.abc import Iterator
 
-from ddp_lint.divergence.analyse import Result, Root, result_of, roots, summaries_of, word_of
-from ddp_lint.divergence.frame import span_of
-from ddp_lint.divergence.groups import Group, can_part
-from ddp_lint.divergence.summaries import Summaries
+from ddp_lint.config import Settings
+from ddp_lint.divergence.analyse import result_of, roots, summaries_of, word_of
+from ddp_lint.divergence.frame import span_of, text_of
+from ddp_lint.divergence.partings import Parting
 from ddp_lint.divergence.values import Condition
-from ddp_lint.divergence.words import Choice, Emit, Letter, Loop, Node, TooLarge, Words
-from ddp_lint.findings import Label, Span
+from ddp_lint.divergence.words import Choice, Emit, Letter, Loop, Projection, TooLarge, Words
+from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts
-
-#: Functions with larger words are explained by their size alone: what governs a letter costs the square of it.
-_BOUND = 4_000
-#: A column behind the end of every line.
-_LINE_END = 10_000
+from ddp_lint.project.project import ModuleFacts
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What the analysis holds of one collective, or of one call that it holds to be none.
-
-    `parts` tells whether ranks part there; `reason` is one line; `labels` are the tests that decide who gets there.
-    """
+    """`reason` is one line that says why the collective `what` at `span` is or is not reported."""
 
     span: Span
     what: str
-    parts: bool
+    reported: bool
     reason: str
     labels: tuple[Label, ...] = ()
 
 
-def explain(path: pathlib.Path, project: Project, line: int | None = None) -> list[Explanation]:
-    """The collectives of a file; with `line`, those on it, else the other calls on it. [] for a file without Python."""
+def explain(path: pathlib.Path, project: Project, settings: Settings, line: int | None = None) -> list[Explanation]:
+    """One explanation for each collective of the file; with a line only for those whose call covers it, or, if there
+    is none, for those of the function around it. Empty for a file that cannot be parsed."""
     facts = project.facts_of(path)
     if facts is None:
         return []
-    found = [e for e in _collectives(facts, project) if line is None or e.span.line <= line <= e.span.end_line]
-    if line is not None and not found:
-        found = list(_other_calls(facts, project, line))
-    return sorted(set(found), key=lambda e: (e.span, e.what, e.reason))
-
-
-# ---- collectives
-
-
-def _collectives(facts: ModuleFacts, project: Project) -> Iterator[Explanation]:
-    result, summaries = result_of(facts, project), summaries_of(project)
-    for root in roots(facts, summaries):
-        if root.seen_from is not None:
-            continue  # the method is another file's; what it means for this one is in the result
-        skipped = (getattr(root.node, "lineno", 1), root.name) in result.skipped
-        span = span_of(facts, root.node)
-        size = Explanation(
-            span, root.name, False, "the function is larger than the analysis looks at, so it stays silent"
-        )
-        words = None if skipped else _words(root, facts, summaries)
-        if words is None or len(words.nodes) > _BOUND:
-            yield size
+    summaries = summaries_of(project)
+    partings = {parting.span: parting for parting in result_of(facts, project).partings}
+    found: dict[Span, Explanation] = {}
+    for root in roots(facts, summaries, every=True):
+        region = span_of(root.function.facts if root.function else facts, root.node)
+        if line is not None and root.function is not None and not region.line <= line <= region.end_line:
             continue
-        yield from _of_words(words, result)
-
-
-def _words(root: Root, facts: ModuleFacts, summaries: Summaries) -> Words | None:
-    try:
-        return word_of(root, facts, summaries)[0]
-    except (TooLarge, RecursionError):
-        return None
-
-
-def _of_words(words: Words, result: Result) -> Iterator[Explanation]:
-    parted = {parting.span: parting for parting in result.partings}
-    guards = _guards(words)
-    for node in words.nodes:
-        if not isinstance(node, Emit):
+        try:
+            words, _ = word_of(root, facts, summaries)
+        except (TooLarge, RecursionError):
+            header = dataclasses.replace(region, end_line=region.line, end_column=region.column + 1)
+            reason = "the function is too large for the analysis, nothing is said about it"
+            found.setdefault(header, Explanation(header, root.name, False, reason))
             continue
-        letter, tests = node.letter, guards[node.number]
-        labels = tuple(dict.fromkeys(_label(test, condition) for test in tests if (condition := _condition(test))))
-        parting = parted.get(letter.span)
-        if parting is not None:
-            reason = f"it depends on {parting.says or parting.condition}, and the ranks part there"
-        else:
-            reason = _reason(letter, tests)
-        yield Explanation(letter.span, _name(letter), parting is not None, reason, labels)
+        for node in words.nodes:
+            if isinstance(node, Emit) and node.letter.span.path == facts.file.path:
+                explanation = _explained(node, words, partings.get(node.letter.span))
+                found.setdefault(node.letter.span, explanation)
+    every = sorted(found.values(), key=lambda explanation: explanation.span)
+    if line is None:
+        return every
+    here = [e for e in every if e.span.line <= line <= e.span.end_line]
+    return here or _silent_calls(facts, line) or every
 
 
-def _label(test: Choice | Loop, condition: Condition) -> Label:
-    """The test, at the first line of its statement."""
-    end = test.span.end_column if test.span.end_line == test.span.line else _LINE_END
-    head = dataclasses.replace(test.span, end_line=test.span.line, end_column=end)
-    return Label(head, f"`{condition.text}` decides who gets here")
-
-
-def _name(letter: Letter) -> str:
-    return f"{letter.op} (through {letter.call})" if letter.chain else letter.op
-
-
-def _reason(letter: Letter, tests: list[Choice | Loop]) -> str:
-    """Why ranks do not part at a letter that is governed by `tests`."""
-    conditions = [condition for test in tests if (condition := _condition(test))]
-    if not conditions:
-        return "no test decides who gets here: every rank that enters the function does"
-    varying = [condition for condition in conditions if condition.varies is not None]
-    if not varying:
-        return f"{_quoted(conditions)} chosen alike by all ranks, as far as the analysis can tell"
-    stream = letter.stream
-    if isinstance(stream, Group) and not any(can_part(c.varies, stream) for c in varying if c.varies):
-        return f"{_quoted(varying)} chosen alike by all members of its group: only they take part"
-    return (
-        f"whatever {_quoted(varying, verb=False)} says, the ranks take part in the same collectives in the same order"
-    )
-
-
-def _quoted(conditions: list[Condition], verb: bool = True) -> str:
-    texts = list(dict.fromkeys(f"`{condition.text}`" for condition in conditions))
-    listed = " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
-    return f"{listed} {'is' if len(texts) == 1 else 'are'}" if verb else listed
-
-
-def _condition(test: Choice | Loop) -> Condition | None:
-    return test.condition if isinstance(test, Choice) else test.rounds
-
-
-def _guards(words: Words) -> list[list[Choice | Loop]]:
-    """For each node the choices and loops that decide whether it is reached: it is on one way only."""
-    reach: list[int] = []  # a bit for every node that can follow, itself included
-    guards: list[list[Choice | Loop]] = [[] for _ in words.nodes]
-    for node in words.nodes:
-        ways = [reach[way.number] for way in _ways(node)]
-        reach.append(functools.reduce(operator.or_, ways, 1 << node.number))
-        if isinstance(node, Choice):
-            decided = ways[0] ^ ways[1]
-        elif isinstance(node, Loop):
-            decided = ways[0] & ~ways[1]
-        else:
-            continue
-        for other in range(node.number):
-            if decided >> other & 1:
-                guards[other].append(node)
-    return guards
-
-
-def _ways(node: Node) -> list[Node]:
-    if isinstance(node, Emit):
-        return [node.after]
-    if isinstance(node, Choice):
-        return [node.yes, node.no]
-    return [node.body, node.after] if isinstance(node, Loop) else []
-
-
-# ---- calls that are no collectives
-
-
-def _other_calls(facts: ModuleFacts, project: Project, line: int) -> Iterator[Explanation]:
+def _silent_calls(facts: ModuleFacts, line: int) -> list[Explanation]:
+    """Calls on the line that are not known to communicate."""
+    found = []
     for node in ast.walk(facts.tree):
         if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno):
-            name = project.meaning(facts, node.func)
-            if name:
-                reason = "as far as ddp-lint knows, no rank waits for another one in it"
-            else:
-                reason = "the call is not resolved, and what is not resolved never makes a finding"
-            yield Explanation(span_of(facts, node), name or ast.unparse(node.func), False, reason)
+            if node.func.lineno <= line <= (node.func.end_lineno or line):
+                reason = "not known to communicate: the callee is not resolved, or neither it nor what it calls does"
+                found.append(Explanation(span_of(facts, node), text_of(node.func), False, reason))
+    return found
+
+
+def _explained(node: Emit, words: Words, parting: Parting | None) -> Explanation:
+    letter = node.letter
+    what = letter.call if letter.call.endswith(letter.op) else f"{letter.call} ({letter.op})"
+    if parting is not None and parting.confidence is not Confidence.LOW:
+        return Explanation(letter.span, what, True, f"reported: {parting.kind.value}", parting.labels)
+    if parting is not None:
+        doubt = f"communicates only when {parting.when}, of which nothing is to be seen" if parting.when else "doubtful"
+        return Explanation(letter.span, what, False, f"not reported by default: {doubt}", parting.labels)
+    guards = _guards(node, words, letter)
+    varying = [guard for guard in guards if guard.condition.varies is not None]
+    if not guards:
+        return Explanation(letter.span, what, False, "every rank comes here: no condition leads to it")
+    if not varying:
+        texts = ", ".join(f"`{guard.condition.text}`" for guard in guards[-2:])
+        reason = f"the guard is uniform: {texts} is the same on all ranks"
+        return Explanation(letter.span, what, False, reason, _labels(guards[-2:]))
+    projection = Projection(words, letter.stream)
+    guard = varying[-1]
+    assert guard.condition.varies is not None
+    if not projection.parts(guard.condition.varies):
+        reason = f"only whole groups come here: `{guard.condition.text}` does not tell members of the group apart"
+    elif guard.condition.varies.foreign:
+        reason = f"`{guard.condition.text}` differs only if a caller passes a value that does"
+    else:
+        reason = f"equal words: the ranks for which `{guard.condition.text}` differs call it elsewhere, or all end"
+    return Explanation(letter.span, what, False, reason, _labels([guard]))
+
+
+def _guards(node: Emit, words: Words, letter: Letter) -> list[Choice]:
+    """The choices of which only one arm leads to the letter, outermost first."""
+    reaches = [False] * len(words.nodes)
+    guards: list[Choice] = []
+    for other in words.nodes:
+        if other is node:
+            reaches[other.number] = True
+        elif isinstance(other, Emit):
+            reaches[other.number] = reaches[other.after.number]
+        elif isinstance(other, Loop):
+            reaches[other.number] = reaches[other.body.number] or reaches[other.after.number]
+        elif isinstance(other, Choice):
+            yes, no = reaches[other.yes.number], reaches[other.no.number]
+            reaches[other.number] = yes or no
+            if yes != no:
+                guards.append(other)
+    return guards[::-1]
+
+
+def _labels(guards: list[Choice]) -> tuple[Label, ...]:
+    labels = [Label(guard.span, f"guarded by `{guard.condition.text}`") for guard in guards]
+    return tuple(labels + [origin for guard in guards if (origin := _origin(guard.condition)) is not None])
+
+
+def _origin(condition: Condition) -> Label | None:
+    return condition.varies.origin if condition.varies is not None else None

@@ -126,13 +126,15 @@ def _context(line: int, step: int, lines: Sequence[str]) -> list[int]:
 
 
 def _marked_lines(mark: _Mark) -> list[int]:
-    """The lines of a mark that are underlined: all of a short one; of a long one the first, and the last if primary."""
+    """The lines that are underlined: of the primary span all, of a long one the first and the last; of others the
+    first, which is where a branch, a loop or a `try` says what it is.
+    """
     span = mark.span
     last = span.end_line - 1 if span.end_column == 1 and span.end_line > span.line else span.end_line
     lines = range(span.line, last + 1)
-    if len(lines) <= _WHOLE_SPAN:
-        return list(lines)
-    return [span.line, last] if mark.primary else [span.line]
+    if not mark.primary:
+        return [span.line]
+    return list(lines) if len(lines) <= _WHOLE_SPAN else [span.line, last]
 
 
 def _file_rows(

@@ -15,7 +15,7 @@ import tokenize
 from collections.abc import Iterable, Iterator
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Fix, Span
-from ddp_lint.rules.registry import documented
+from ddp_lint.rules.registry import documented, rules_for_text
 from ddp_lint.source.file import SourceFile
 
 # flake8's own pattern, so that both doors read a comment alike: codes follow the colon, anything else makes it bare.
@@ -120,8 +120,8 @@ def _comments(file: SourceFile) -> Iterator[_Comment]:
     A comment beside code covers that line. One on a line of its own covers the statement line below it (a call over
     five lines is one), decorators included; within brackets, the line below it.
     """
-    python = file.path.endswith((".py", ".pyi", ".pyw")) or "." not in file.path.rpartition("/")[2]
-    return _python_comments(file) if python else _line_comments(file)
+    name = file.path.rpartition("/")[2]
+    return _line_comments(file) if rules_for_text(name) else _python_comments(file)
 
 
 def _line_comments(file: SourceFile) -> Iterator[_Comment]:
