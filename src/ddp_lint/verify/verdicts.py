@@ -54,14 +54,18 @@ def judge(situations: Sequence[Situation], runs: Sequence[Examined]) -> list[Jud
 def wanted_stimuli(situations: Sequence[Situation], runs: Sequence[Examined]) -> list[tuple[str, ...]]:
     """The passes, each with its stimuli, that could decide what the plain one left open; none when nothing is open."""
     rulings = [_rule_on(Case(at, examined)) for at in situations for examined in runs if examined.completed]
-    confirmed = {id(r.case.situation) for r in rulings if r.verdict is Verdict.CONFIRMED}
-    still_open = [r.case.situation for r in rulings if r.open and id(r.case.situation) not in confirmed]
+    decided = {id(r.case.situation) for r in rulings if _decides(r)}
+    still_open = [r.case.situation for r in rulings if r.open and id(r.case.situation) not in decided]
     passes: list[tuple[str, ...]] = []
     if any(not _NEEDS_STIMULUS & set(_oracles(at)) for at in still_open):
         passes += [("seeds", "nan"), ("short",)]
     if any(_NEEDS_STIMULUS & set(_oracles(at)) for at in still_open):
         passes.append(("large",))
     return passes
+
+
+def _decides(ruling: Ruling) -> bool:
+    return ruling.verdict in (Verdict.CONFIRMED, Verdict.REFUTED) and not ruling.open
 
 
 def _rule(at: Situation) -> type[Rule] | None:

@@ -81,7 +81,7 @@ class SamplerOverWholeWorld(Rule):
 
     triggers = ("DistributedSampler",)
     requires = tuple(table("data")["model_parallelism"])
-    oracles = ("samples",)
+    oracles = ("divided",)
     confidence = Confidence.MEDIUM
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -78,7 +78,7 @@ class OneAugmentationSeed(Rule):
 
     triggers = ("seed", "set_random_seed", "set_seed")
     requires = ("DataLoader", "DistributedSampler", "create_dataloader", "build_dataloader")
-    oracles = ("value", "samples")
+    oracles = ("seeds",)
     confidence = Confidence.LOW
     default = False
 
