@@ -87,9 +87,11 @@ def _analyse(facts: ModuleFacts, summaries: Summaries) -> Result:
 # ---- roots
 
 
-def roots(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
-    """The module's own statements, every function, and base-class methods that run this file's hooks."""
-    if any(not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)) for node in facts.tree.body):
+def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> Iterator[Root]:
+    """The module's own statements, functions in which ranks could part (or `every` one), and base-class methods that
+    run this file's hooks."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+    if any(not isinstance(node, definitions) for node in facts.tree.body):
         yield Root("the module", facts.tree, None)
     stack: list[tuple[ast.AST, ClassRef | None, str]] = [(facts.tree, None, "")]
     while stack:
@@ -101,7 +103,7 @@ def roots(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
                 yield from _hooked(class_, facts, summaries)
             elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 stack.append((child, None, f"{prefix}{child.name}."))
-                if _can_part(child):
+                if every or _can_part(child):
                     yield Root(prefix + child.name, child, _as_root(child, facts, owner))
             elif isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):
                 stack.append((child, owner, prefix))

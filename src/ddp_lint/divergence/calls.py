@@ -19,7 +19,7 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, reference_of
-from ddp_lint.divergence.groups import Group, axis_in
+from ddp_lint.divergence.groups import Group, named
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Value, Variation, combine, constant, divergent, unknown
 from ddp_lint.divergence.words import Letter
@@ -36,6 +36,10 @@ _DISTINCTIVE = frozenset(
     }
 )  # fmt: skip
 _ACCELERATE = ("wait_for_everyone", "gather_for_metrics", "pad_across_processes")
+#: Tests of a number that are made of each rank's own loss.
+_NOT_A_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
+#: In a name: a number that is the same on all ranks.
+_SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b")
 #: Methods that a computed name is tried for.
 _ALTERNATIVES = 40
 _KEPT = frozenset({"int", "float", "bool", "abs", "round", "min", "max", "sum", "any", "all", "str", "divmod", "pow"})
@@ -283,6 +287,10 @@ def _unresolved(
         return communicate(frame, knows.collectives["torch.Tensor.backward"], arguments, node)
     if is_method and name in _DISTINCTIVE:
         return communicate(frame, knows.collectives[f"torch.distributed.{name}"], arguments, node, confidence=Confidence.LOW)
+    if is_method and name == "full_tensor":
+        entry = knows.method("torch.distributed.tensor.DTensor", name)
+        if entry is not None:
+            return communicate(frame, entry, arguments, node, confidence=Confidence.MEDIUM)
     if is_method and name in _ACCELERATE:
         return communicate(frame, knows.collectives[f"accelerate.Accelerator.{name}"], arguments, node)
     gate = knows.gates.get(f"*.{name}")
@@ -303,7 +311,11 @@ def _unresolved(
 def _from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call) -> Value:
     """A value that differs although no rank is mentioned. Data must come from this rank's batches."""
     key = ("call", frame.text(node))
-    if source.cause == "data":
+    if source.cause == "data" and source.name.rpartition(".")[2] in _NOT_A_NUMBER:
+        text = frame.text(node).lower()
+        if any(p.agreed or p.constant is not None for p in parts) or _SHARED.search(text):
+            return unknown(key)
+    elif source.cause == "data":
         varying = next((p.varies for p in parts if p.varies is not None and p.open), None)
         if varying is None and source.name != "next":
             return unknown(key)
@@ -411,7 +423,7 @@ def _group_of(frame: Frame, value: Value | None, node: ast.expr | None) -> Group
     text = frame.text(node) if node is not None else "group"
     if text.endswith("WORLD") or text.endswith("get_default_group()"):
         return Group()
-    return Group(text, axis_in(text))
+    return named(text)
 
 
 # ---- builtins and the standard library

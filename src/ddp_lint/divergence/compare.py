@@ -178,12 +178,7 @@ class Comparison:
         return one.letter.symbol == two.letter.symbol
 
     def _may_part(self, condition: Condition) -> bool:
-        from ddp_lint.divergence.groups import Group, can_part
-
-        stream = self._projection.stream
-        return condition.varies is not None and not (
-            isinstance(stream, Group) and not can_part(condition.varies, stream)
-        )
+        return condition.varies is not None and self._projection.parts(condition.varies)
 
     def _advance(self, side: Side, matched: int) -> Side:
         """Past letters of other streams, choices that the world or the rank has made, and loops without letters."""

@@ -206,7 +206,14 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
             return constant(operation in (ast.IsNot, ast.NotEq))
     negative = operation in (ast.NotEq, ast.IsNot, ast.NotIn)
     opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(operation, operation)
-    result = combine(COMPARE[opposite], (left, right), ("compare", opposite.__name__, _keys(values)))
+    key = ("compare", opposite.__name__, _keys(values))
+    result = combine(COMPARE[opposite], (left, right), key)
+    if right.constant == Known(None) and result.open and result.varies is not None and result.varies.cause == "data":
+        return unknown(key)  # whether a batch has something is the same for all
+    if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
+        grouped = left.varies.scope != right.varies.scope or left.varies.scope.startswith("group:")
+        if grouped and not left.open and not right.open:
+            result = divergent(key, dataclasses.replace(left.varies, cause="membership"))
     if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
         result = dataclasses.replace(result, varies=dataclasses.replace(left.varies, cause="membership"))
     if negative:
@@ -373,6 +380,8 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr) -> Condition | None
         return Condition((("order", frame.key(node)),) * 3, text, varies, open=True)
     if iterable.varies is None:
         return None
+    if not iterable.open and all(isinstance(component, Symbol) for component in iterable.components):
+        return None  # something else on each rank, which may well be as long
     truths = tuple(("rounds", component) for component in iterable.components)
     return Condition(truths, text, iterable.varies, open=True)
 

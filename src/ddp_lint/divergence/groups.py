@@ -40,6 +40,19 @@ class Group:
 WORLD = Group()
 
 
+def named(text: str) -> Group:
+    """The group that an expression names: ``self.dp_group`` and ``mpu.get_dp_group()`` by what they have in common."""
+    key = re.sub(r"\(.*\)$", "", text).rpartition(".")[2].lstrip("_").removeprefix("get_").lower()
+    return Group(key or text, axis_in(key))
+
+
+def replicas_can_part(varies: Variation) -> bool:
+    """Can two replicas of one model differ in it? They share their place along every other parallel axis."""
+    if varies.cause == "membership":
+        return False
+    return varies.cause != "rank" or varies.scope in (WORLD_AXIS, "node", "data")
+
+
 def can_part(varies: Variation, group: Group) -> bool:
     """Can two members of `group` differ in a value that varies like this?
 
@@ -51,7 +64,8 @@ def can_part(varies: Variation, group: Group) -> bool:
     if varies.cause == "membership":
         return False
     if varies.scope.startswith("group:"):
-        return varies.scope == f"group:{group.key}"
+        key = varies.scope[len("group:") :]
+        return key == group.key or bool(group.axis) and axis_in(key) == group.axis
     if varies.scope == "world":
         return group.axis != "node"
     return bool(group.axis) and varies.scope == group.axis

@@ -15,7 +15,7 @@ from ddp_lint.divergence.calls import Arguments, invoke, is_agreement
 from ddp_lint.divergence.effects import Effect, Emitted, Inline, Leave, Rounds, matters, size
 from ddp_lint.divergence.expressions import attribute, evaluate, is_property
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
-from ddp_lint.divergence.groups import Group, axis_in
+from ddp_lint.divergence.groups import Group, named
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, children, known
 from ddp_lint.divergence.statements import run
@@ -566,7 +566,7 @@ def _named_group(frame: Frame, name: str, value: Value, node: ast.expr | None) -
     if value.reference is None and value.constant is None and node is not None and ("group" in name or name == "pg"):
         text = frame.text(node)
         if not text.endswith("WORLD"):
-            return value.with_reference(ref.GroupRef(Group(text, axis_in(text))))
+            return value.with_reference(ref.GroupRef(named(text)))
         return constant(None)
     return value
 

@@ -268,7 +268,7 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
         varies = formula.varying()
         return Value((Symbol(key),) * worlds.COUNT, varies, varies is not None, reference, test=formula)
     for candidate, other in ((yes, no), (no, yes)):
-        if candidate.varies is not None and (other.constant is not None or other.varies is not None):
+        if candidate.varies is not None and (other.constant is not None or other.varies is not None or not told):
             return dataclasses.replace(candidate, reference=reference)
     if told and test.varying() is not None:
         if any(outcome is not None for outcome in outcomes) and yes.same and no.same:
@@ -303,6 +303,10 @@ def _formula(test: Test, yes: Value, no: Value) -> Test | None:
             return test if first.value else negated(test)
     if second == Known(False) and yes.test is not None and yes.test.size < _CEILING:
         return Test("and", (test, yes.test))
+    if first == Known(False) and no.test is not None and no.test.size < _CEILING:
+        return Test("and", (negated(test), no.test))
+    if second == Known(True) and yes.test is not None and yes.test.size < _CEILING:
+        return Test("or", (negated(test), yes.test))
     if first == Known(True) and no.test is not None and no.test.size < _CEILING:
         return Test("or", (test, no.test))
     return None

@@ -12,8 +12,8 @@ from collections.abc import Hashable, Iterator
 from typing import Union
 
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.groups import Group, can_part
-from ddp_lint.divergence.values import Condition, Value
+from ddp_lint.divergence.groups import Group, can_part, replicas_can_part
+from ddp_lint.divergence.values import Condition, Value, Variation
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Kind as Effect
 
@@ -176,10 +176,15 @@ class Projection:
         """The choice in a world; a key where it is the same choice for all members of the stream's group."""
         if condition.open:
             return condition.truths[0]
-        if condition.varies is not None and isinstance(self.stream, Group):
-            if not can_part(condition.varies, self.stream):
-                return ("together", condition.truths)
+        if condition.varies is not None and not self.parts(condition.varies):
+            return ("together", condition.truths)
         return condition.truths[world]
+
+    def parts(self, varies: Variation) -> bool:
+        """Can two of the ranks that take part in the stream differ in this?"""
+        if isinstance(self.stream, Group):
+            return can_part(varies, self.stream)
+        return replicas_can_part(varies)
 
     def loop_of(self, end: End) -> Loop | None:
         return self._loops.get(end)
