@@ -5,13 +5,13 @@ from ddp_lint.rules.collectives.parting import PartingRule, operation, whenever
 
 
 class CollectiveUnderLocalCondition(PartingRule):
-    """A collective under a condition that each rank decides from its own data, clock, files or exceptions.
+    """A collective under a condition that each rank decides from its own data, clock or exceptions.
 
     ## What it does
 
     Finds collectives, also implicit ones, whose condition mentions no rank and still differs between ranks: a value of
-    this rank's batch (`loss.item()`, `isnan`, an empty selection), the wall clock, a file that may exist on one node
-    only, a future that has finished here but not there, free memory, or an exception that one rank catches.
+    this rank's batch (`loss.item()`, `isnan`, an empty selection), the wall clock, a future that has finished here but
+    not there, free memory, or an exception that one rank catches. Conditions on files are DDP111.
 
     ## Why it breaks
 

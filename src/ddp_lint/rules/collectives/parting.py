@@ -24,7 +24,7 @@ class PartingRule(Rule):
         if facts is None or project is None:
             return
         for parting in analyse(facts, project):
-            if parting.kind is self.kind and parting.confidence is not Confidence.LOW:
+            if self.concerns(parting) and parting.confidence is not Confidence.LOW:
                 self.report(
                     parting.span,
                     self.message(parting),
@@ -34,6 +34,10 @@ class PartingRule(Rule):
                     confidence=parting.confidence,
                     witness=parting.witness,
                 )
+
+    def concerns(self, parting: Parting) -> bool:
+        """Partings by files are left to the rule on files: on a shared disk all ranks find the same."""
+        return parting.kind is self.kind and parting.cause != "file"
 
     def message(self, parting: Parting) -> str:
         """One line: what the one rank does, what the other does."""
