@@ -133,6 +133,7 @@ class ForwardBypassesWrapper(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         name = dotted(node.func)
         if not name:
+            self._unwrapped(node, node.func)
             return
         if ".module.module" in name and self._reaches_through(node, name):
             return
@@ -190,8 +191,28 @@ class ForwardBypassesWrapper(Rule):
                     ],
                     help=f"call `{wrap.outer}(...)`",
                 )
-        elif "." in name:
+            return
+        before = [value for value in self.module.assignments(node.func) if self._wraps.follows(node, value)]
+        if before and self._unwrapped(node, before[-1]):
+            return
+        if "." in name:
             self._framework_twin(node, name)
+
+    def _unwrapped(self, node: cst.Call, value: cst.BaseExpression) -> bool:
+        """A call of what was taken out of its wrapper: `net = model.module`, `accelerator.unwrap_model(model)`."""
+        wrapper = _wrapper_of(value)
+        backward = backward_of(self.module, node) if wrapper else None
+        if backward is None:
+            return False
+        self.report(
+            node,
+            f"trains what was taken out of the wrapper `{wrapper}`: no gradient is averaged, rank 0 and rank 1 each "
+            "train a model of their own",
+            labels=[(value, f"unwrapped from `{wrapper}` here"), (backward, "this backward averages nothing")],
+            help=f"call `{wrapper}(...)`",
+            confidence=Confidence.MEDIUM,
+        )
+        return True
 
     def _framework_twin(self, node: cst.Call, name: str) -> None:
         """`self.raw.x(...)` where the framework wraps `self.wrapped.x` (knowledge/wrappers.toml, [[twins]])."""
@@ -247,6 +268,17 @@ def _split_module(name: str) -> tuple[str, bool]:
     """`model.module.encode` -> ("model", True); `model` -> ("model", False)."""
     head, behind, _ = f"{name}.".partition(".module.")
     return (head, True) if behind else (name, False)
+
+
+def _wrapper_of(value: cst.BaseExpression) -> str:
+    """The name of the wrapper that an expression takes the inner module of, '' when it does not."""
+    if isinstance(value, cst.IfExp):
+        return _wrapper_of(value.body) or _wrapper_of(value.orelse)
+    if isinstance(value, cst.Call) and dotted(value.func).rpartition(".")[2] in table("wrappers")["unwrapping"]:
+        return dotted(value.args[0].value) if value.args else ""
+    name = dotted(value)
+    owner = name.removesuffix(".module")
+    return owner if owner not in (name, "self", "") else ""
 
 
 def _is_forward(name: str) -> bool:
