@@ -83,14 +83,14 @@ class Evaluator:
         last_words = {w.strip("\"'").rpartition(".")[2] for w in words}
         tensor = Value(Kind.TENSOR, frozenset({next(self._storages)}), inputs=True, argument=name)
         if last_words & {"Tensor", "FloatTensor", "LongTensor"}:
-            if last_words & _CONTAINER_ANNOTATIONS:
-                return Value(Kind.GROUP, inputs=True, argument=name, each=tensor)
+            grouped = Value(Kind.GROUP, inputs=True, argument=name, each=tensor)
+            of_containers = bool(last_words & _CONTAINER_ANNOTATIONS)
             if last_words & {"dict", "Dict", "Mapping"}:
-                return Value(Kind.GROUP, inputs=True, each=tensor)
-            return tensor
-        elif last_words & _PYTHON_ANNOTATIONS and last_words <= _PYTHON_ANNOTATIONS | {"Optional", "None", "Union"}:
+                return Value(Kind.GROUP, inputs=True, each=grouped if of_containers else tensor)
+            return grouped if of_containers else tensor
+        if last_words & _PYTHON_ANNOTATIONS and last_words <= _PYTHON_ANNOTATIONS | {"Optional", "None", "Union"}:
             return PYTHON
-        elif not annotation and used_as_tensor:
+        if not annotation and used_as_tensor:
             return tensor
         default = param.default
         if isinstance(default, (cst.BaseNumber, cst.BaseString)) or dotted(default) in ("True", "False"):

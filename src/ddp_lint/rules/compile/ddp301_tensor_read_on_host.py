@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 from typing import ClassVar
 
 import libcst as cst
@@ -8,20 +7,11 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.compile.host import HostRule, Place, Wants
 from ddp_lint.source import dotted
+from ddp_lint.tensors.traits import Trait, traits
 
 _READS = {"item", "tolist"}
 _CONVERSIONS = {"float", "int", "bool"}
 _COMPARISONS = {"torch.allclose", "torch.is_nonzero"}
-
-
-def holds_read(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function converts anything: ``x.item()``, ``float(x)``."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Attribute) and node.attr in _READS | {"allclose", "is_nonzero"}:
-            return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CONVERSIONS:
-            return True
-    return False
 
 
 class TensorReadOnHost(HostRule):
@@ -110,7 +100,7 @@ class TensorReadOnHost(HostRule):
     """
 
     confidence = Confidence.MEDIUM
-    wants: ClassVar[Wants] = staticmethod(holds_read)
+    wants: ClassVar[Wants] = staticmethod(lambda function: Trait.READS in traits(function))
     oracles = ("graph_break", "sync")
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 from typing import ClassVar
 
 import libcst as cst
@@ -9,20 +8,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.rules.compile.host import HostRule, Place, Wants, truth_values
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
-from ddp_lint.tensors.operations import names
-
-
-def holds_branch_on_value(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a condition of the function computes: ``if x.isnan().any():``; in `forward` also ``if err > tol:``."""
-    for node in ast.walk(function):
-        if isinstance(node, (ast.If, ast.While, ast.IfExp)):
-            for part in ast.walk(node.test):
-                called = part.func if isinstance(part, ast.Call) else None
-                if isinstance(called, ast.Attribute) and called.attr in names("evidence", "reductions"):
-                    return True
-                if isinstance(part, ast.Compare) and function.name == "forward":
-                    return True
-    return False
+from ddp_lint.tensors.traits import Trait, traits
 
 
 class BranchOnTensor(HostRule):
@@ -105,7 +91,7 @@ class BranchOnTensor(HostRule):
     """
 
     confidence = Confidence.MEDIUM
-    wants: ClassVar[Wants] = staticmethod(holds_branch_on_value)
+    wants: ClassVar[Wants] = staticmethod(lambda function: Trait.BRANCHES in traits(function))
     oracles = ("graph_break", "sync")
 
     def visit_If(self, node: cst.If) -> None:

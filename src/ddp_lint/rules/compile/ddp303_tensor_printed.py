@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -9,18 +8,9 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.compile.host import HostRule, Place, Wants, truth_values
 from ddp_lint.source import dotted
-from ddp_lint.source.imports import dotted_ast
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.contexts import conditions
-
-_LEVELS = {"debug", "info", "warning", "warn", "error", "critical", "exception", "log"}
-_LOGGERS = {"logging", "logger", "log", "LOGGER", "LOG", "_logger", "logging_logger"}
-
-
-def holds_print(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function prints or logs."""
-    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
-    return any(name == "print" or _is_log(name) for name in (dotted_ast(call.func) for call in calls))
+from ddp_lint.tensors.traits import Trait, is_log, traits
 
 
 class TensorPrinted(HostRule):
@@ -99,13 +89,13 @@ class TensorPrinted(HostRule):
     """
 
     confidence = Confidence.MEDIUM
-    wants: ClassVar[Wants] = staticmethod(holds_print)
+    wants: ClassVar[Wants] = staticmethod(lambda function: Trait.PRINTS in traits(function))
     oracles = ("graph_break", "sync")
 
     def visit_Call(self, node: cst.Call) -> None:
         name = dotted(node.func)
         prints = name == "print"
-        if not prints and not _is_log(name):
+        if not prints and not is_log(name):
             return
         function = self.module.function_of(node)
         if function is None or not TensorFile.of(self.module).flow(function).has_tensors:
@@ -138,11 +128,6 @@ class TensorPrinted(HostRule):
                 if self.value(part, place.function).tensor and self.value(part, place.function).computed:
                     return part
         return None
-
-
-def _is_log(name: str) -> bool:
-    owner, _, method = name.rpartition(".")
-    return method in _LEVELS and owner.rpartition(".")[2] in _LOGGERS
 
 
 def _formatted(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

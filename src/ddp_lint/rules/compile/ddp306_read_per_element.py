@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 from typing import ClassVar
 
 import libcst as cst
@@ -12,12 +11,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
-
-
-def holds_item(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function reads a tensor by `.item()` and speaks of devices."""
-    attributes = {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
-    return "item" in attributes
+from ddp_lint.tensors.traits import Trait, traits
 
 
 class ReadPerElement(Rule):
@@ -104,7 +98,7 @@ class ReadPerElement(Rule):
     default = False
     requires = ("torch",)
     oracles = ("sync", "graph_break")
-    wants: ClassVar[Wants] = staticmethod(holds_item)
+    wants: ClassVar[Wants] = staticmethod(lambda function: Trait.READS in traits(function))
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "item" or node.args:

@@ -27,7 +27,6 @@ class EmbeddingMaxNorm(Rule):
     ## Example
 
     ```python
-    import torch
     from torch import nn
 
 
@@ -39,16 +38,11 @@ class EmbeddingMaxNorm(Rule):
 
         def forward(self, tokens):
             return self.fc(self.embed(tokens))
-
-
-    def ddp_lint_example():
-        return Net(), (torch.arange(24).view(4, 6),)
     ```
 
     ## Use instead
 
     ```python
-    import torch
     from torch import nn
 
 
@@ -62,10 +56,6 @@ class EmbeddingMaxNorm(Rule):
             rows = self.embed(tokens)
             norm = rows.norm(dim=-1, keepdim=True)
             return self.fc(rows * (0.5 / norm.clamp(min=0.5)))
-
-
-    def ddp_lint_example():
-        return Net(), (torch.arange(24).view(4, 6),)
     ```
 
     ## When it is silent

@@ -34,7 +34,7 @@ class MomentumEncoderUpdatedInForward(InPlaceRule):
 
         def forward(self, x):
             for q, k in zip(self.query.parameters(), self.key.parameters()):
-                k.data = k.data * 0.9 + q.data * 0.1  # <- DDP209
+                k.data.mul_(0.9).add_(q.data, alpha=1 - 0.9)  # <- DDP209
             return self.query(x) * self.key(x)
 
 

@@ -15,23 +15,11 @@ from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
 from ddp_lint.tensors.contexts import conditions, evaluation_only, words_of
-from ddp_lint.tensors.operations import writes
+from ddp_lint.tensors.traits import Trait, traits
 
 _SIGNS = {cst.AddAssign: "+", cst.SubtractAssign: "-", cst.MultiplyAssign: "*", cst.DivideAssign: "/"}
 _COMPLEMENT = re.compile(r"\b1(\.0?)? - |\* 0?\.\d+ \+ .* \* 0?\.\d+")
 _METHODS = {"add_", "sub_", "mul_", "div_", "clamp_", "masked_fill_", "exp_", "sigmoid_", "tanh_", "relu_", "scatter_"}
-
-
-def holds_write(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function writes anything in place: ``x += y``, ``x[i] = y``, ``x.add_(y)``, ``self.relu(x)``."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.AugAssign):
-            return True
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Subscript) for t in node.targets):
-            return True
-        if isinstance(node, ast.Attribute) and writes(node.attr):
-            return True
-    return "forward" in function.name  # `self.relu(x)` may be made with `inplace=True`
 
 
 def is_moving_average(module: Module, write: Write, function: Code) -> bool:
@@ -50,7 +38,9 @@ class InPlaceRule(Rule):
     """A rule on writes to tensors, one call of `check` for each write that training can come by."""
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
-    wants: ClassVar[Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None] = staticmethod(holds_write)
+    wants: ClassVar[Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None] = staticmethod(
+        lambda function: Trait.WRITES in traits(function)
+    )
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._look_into(node)
