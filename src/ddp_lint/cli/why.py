@@ -28,11 +28,11 @@ def why(place: str, configuration: Configuration, color: str) -> int:
         return FAILED
     settings = configuration.of(path.parent)
     reported = _reported([path], settings)
-    found = explain(path, Project(settings.root), int(line))
+    found = explain(path, Project(settings.root), settings, int(line))
     style = Style(wants_color(color, sys.stdout))
     if not found:
         write(f"{shown(path)}:{line}: there is no call here\n", None)
-    write("\n".join(_block(e, e.span in reported, style) for e in found), None)
+    write("\n".join(_block(e, reported.get(e.span), style) for e in found), None)
     return CLEAN
 
 
@@ -42,23 +42,22 @@ def silence(files: Iterable[pathlib.Path], settings: Settings) -> Iterator[str]:
     reported = _reported(files, settings)
     project = Project(settings.root)
     for path in files:
-        for e in explain(path, project):
+        for e in explain(path, project, settings):
             if e.span not in reported:
-                yield f"{e.span.path}:{e.span.line}: {e.what} is not reported: {_reason(e, False)}"
+                yield f"{e.span.path}:{e.span.line}: {_silent(e)}"
 
 
-def _reported(files: list[pathlib.Path], settings: Settings) -> set[Span]:
-    """The spans of the divergence rules' findings."""
-    return {f.span for f in check_paths(files, settings).findings if f.code.startswith("DDP1")}
+def _reported(files: list[pathlib.Path], settings: Settings) -> dict[Span, Finding]:
+    """The divergence rules' findings by their spans."""
+    return {f.span: f for f in check_paths(files, settings).findings if f.code.startswith("DDP1")}
 
 
-def _reason(e: Explanation, reported: bool) -> str:
-    hidden = e.parts and not reported
-    return f"{e.reason}, but its rule is off, unsure or suppressed here" if hidden else e.reason
+def _silent(e: Explanation) -> str:
+    reason = "its rule is off, or it is suppressed" if e.reported else e.reason
+    return f"`{e.what}` is not reported: {reason}"
 
 
-def _block(e: Explanation, reported: bool, style: Style) -> str:
-    state = style.red("reported") if reported else style.green("not reported")
+def _block(e: Explanation, finding: Finding | None, style: Style) -> str:
+    head = f"`{e.what}` is reported: {finding.code} {finding.message}" if finding else _silent(e)
     place = Finding("", "", "", e.span, Confidence.HIGH, labels=e.labels)
-    head = f"{style.bold(e.what)} is {state}: {_reason(e, reported)}"
-    return "\n".join([head, *excerpt(place, Sources(), style)]) + "\n"
+    return "\n".join([style.bold(head), *excerpt(place, Sources(), style)]) + "\n"
