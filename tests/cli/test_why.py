@@ -30,13 +30,13 @@ def save(model, rank, flag, group):
         dist.broadcast(model.y, 0)
 """
 REASONS = {
-    7: "barrier is not reported: no test decides who gets here",
-    9: "barrier is not reported: whatever `rank == 0` says, the ranks take part in the same collectives",
-    11: "time.sleep is not reported: as far as ddp-lint knows, no rank waits",
-    14: "all_reduce is not reported: `flag` is chosen alike by all ranks",
-    15: "model.sync is not reported: the call is not resolved",
-    17: "all_reduce is not reported: no test decides who gets here",
-    19: "broadcast is reported: it depends on the rank",
+    7: "`dist.barrier` is not reported: every rank comes here",
+    9: "`dist.barrier` is not reported: equal words: ",
+    11: "`time.sleep` is not reported: not known to communicate",
+    14: "`dist.all_reduce` is not reported: the guard is uniform: `flag`",
+    15: "`model.sync` is not reported: not known to communicate: the callee is not resolved",
+    17: "`dist.all_reduce` is not reported: every rank comes here",
+    19: "`dist.broadcast` is reported: DDP101 ",
 }
 
 
@@ -51,10 +51,8 @@ def test_the_reason_is_told(check: Check, project: pathlib.Path, line: int) -> N
 
 def test_what_is_reported_but_suppressed_says_so(check: Check, project: pathlib.Path) -> None:
     (project / "m.py").write_text(SOURCE.replace("(model.y, 0)", "(model.y, 0)  # noqa"))
-    assert (
-        "not reported: it depends on the rank, and the ranks part there, but its rule"
-        in check("--why", "m.py:19").stdout
-    )
+    said = check("--why", "m.py:19").stdout
+    assert said.startswith("`dist.broadcast` is not reported: its rule is off, or it is suppressed")
 
 
 def test_verbose_lists_every_silence(check: Check, project: pathlib.Path) -> None:
