@@ -110,16 +110,8 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
 
 
 def _can_part(node: ast.AST) -> bool:
-    """Is there anything that could make ranks do different things, and a call?"""
-    called = parted = bool(getattr(node, "decorator_list", None))
-    for child in children(node):
-        called = called or isinstance(child, ast.Call)
-        parted = parted or isinstance(
-            child, (ast.If, ast.For, ast.While, ast.Try, ast.With, ast.IfExp, ast.BoolOp, ast.AsyncFor, ast.AsyncWith, ast.Match, ast.comprehension, ast.keyword)
-        )
-        if called and parted:
-            return True
-    return False
+    """Is there a call at all? Whether it is decorated, gated or collective only the evaluation can tell."""
+    return any(isinstance(child, ast.Call) for child in children(node))
 
 
 def _as_root(node: ast.FunctionDef | ast.AsyncFunctionDef, facts: ModuleFacts, owner: ClassRef | None) -> FunctionRef:
@@ -185,7 +177,9 @@ def _partings(root: Root, facts: ModuleFacts, summaries: Summaries) -> Iterator[
                 continue
             seen.add(key)
             parting = parting_of(difference, Comparison(words, projection), region)
-            parting = _in_class(parting, root) if root.seen_from else parting
+            parting = _in_class(parting, root.seen_from) if root.seen_from else parting
+            if root.function is not None and parting is not None and parting.span.line == region.line:
+                parting = _in_body(parting, region)
             if parting is not None:
                 yield parting
     yield from wrong_roots(words, start)
@@ -199,10 +193,17 @@ def _differences(words: Words, projection: Projection, start: Node) -> Iterator[
     yield from comparison.of_rounds()
 
 
-def _in_class(parting: Parting | None, root: Root) -> Parting | None:
+def _in_body(parting: Parting, region: Span) -> Parting:
+    """A parting that a decorator brings about, told at the call in the function's body."""
+    for label in parting.labels:
+        if _within(label.span, region) and label.span.line > region.line and "is called here" in label.message:
+            return dataclasses.replace(parting, span=label.span)
+    return parting
+
+
+def _in_class(parting: Parting, of: ClassRef) -> Parting | None:
     """A parting in a base class's method, told at the place in this file that it is about; None if there is none."""
-    assert root.seen_from is not None and parting is not None
-    region = span_of(root.seen_from.facts, root.seen_from.node)
+    region = span_of(of.facts, of.node)
     for label in parting.labels:
         if _within(label.span, region) and label.span.line > region.line and "is called here" in label.message:
             return dataclasses.replace(parting, span=label.span)
@@ -220,7 +221,8 @@ def word_of(root: Root, facts: ModuleFacts, summaries: Summaries) -> tuple[Words
         frame = Frame(summaries, facts, None)
         run(frame, facts.tree.body)
     else:
-        frame = summaries.evaluate(root.function, summaries.general(root.function, heuristic=True))
+        decorated = summaries.decorated(root.function)
+        frame = decorated or summaries.evaluate(root.function, summaries.general(root.function, heuristic=True))
     words = Words()
     return words, build(frame.effects, words)
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Hashable, Iterator, Mapping
 
 from ddp_lint.divergence.values import Condition, Variation
-from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words
+from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words, told
 from ddp_lint.findings import Span
 
 
@@ -358,9 +358,7 @@ class Comparison:
         if first is second:
             return None
         for mine, other in ((first.root, second.root), (first.reduce_op, second.reduce_op)):
-            if mine is None or other is None or mine.constant is None or other.constant is None:
-                continue
-            if mine.constant != other.constant:
+            if told(mine) is not None and told(other) is not None and told(mine) != told(other):
                 parted = self._parted(one, two, first)
                 return parted and Difference(first, second, one, two, parted, "argument")
         return None

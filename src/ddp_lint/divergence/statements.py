@@ -144,7 +144,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = env
     orelse, after, alive = _arm(frame, node.orelse, None)
     if isinstance(source, ref.Generator) and matters(source.call.effects):
-        frame.effects.append(dataclasses.replace(source.call, yields=body))
+        frame.effects.append(dataclasses.replace(source.call, call=frame.span(node.iter), yields=body))
     elif body or orelse:
         frame.effects.append(Rounds(body, orelse, rounds, frame.span(node)))
     frame.env = after

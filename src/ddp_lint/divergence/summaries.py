@@ -20,7 +20,7 @@ from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, children, known
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.values import Condition, Known, Test, Value, constant, merge, unknown
-from ddp_lint.divergence.words import Letter, Projection, TooLarge, Words, streams_of
+from ddp_lint.divergence.words import Emit, Letter, Projection, TooLarge, Words, streams_of
 from ddp_lint.findings import Label
 from ddp_lint.project import Project
 from ddp_lint.project.project import ModuleFacts
@@ -98,7 +98,11 @@ class Summaries:
             if decorated is not None:
                 receiver = () if function.receiver is None or _is_static(function) else (function.receiver,)
                 shifted = dataclasses.replace(arguments, positional=(*receiver, *arguments.positional), nodes={})
-                return invoke(frame, decorated, shifted, node)
+                outer, frame.effects = frame.effects, []
+                result = invoke(frame, decorated, shifted, node)
+                inner, frame.effects = frame.effects, outer
+                frame.effects += self._whole_if_parted(inner, function.name)
+                return result
         env = self._bind(frame, function, arguments, node)
         summary = self._summary(function, env)
         callee = Label(span_of(function.facts, function.node), f"`{function.name}` is defined here")
@@ -238,6 +242,21 @@ class Summaries:
         self._decorated[key] = value
         return None if value.reference == bare else value
 
+    def decorated(self, function: FunctionRef) -> Frame | None:
+        """The function called through its decorators, arguments unknown; None where they leave it as it is."""
+        if not getattr(function.node, "decorator_list", None) or is_generator(function.node):
+            return None
+        frame = Frame(self, function.facts, None, function.owner, function.receiver)
+        value = self._decorate(frame, dataclasses.replace(function, bare=False))
+        if value is None:
+            return None
+        name = ast.copy_location(ast.Name(function.name, ast.Load()), function.node)
+        name.end_lineno, name.end_col_offset = name.lineno, name.col_offset + 3
+        node = ast.copy_location(ast.Call(func=name, args=[], keywords=[]), name)
+        receiver = () if function.receiver is None or _is_static(function) else (function.receiver,)
+        invoke(frame, value, Arguments(receiver, starred=True), node)
+        return frame if frame.effects else None
+
     def _apply(self, outer: Frame, decorator: ast.expr, inner: Value, function: FunctionRef) -> Value:
         if isinstance(decorator, ast.Attribute) and decorator.attr in ("setter", "getter", "deleter"):
             return inner
@@ -323,20 +342,30 @@ class Summaries:
             return [Leave("raise")] if effects and isinstance(effects[-1], Leave) and effects[-1].what == "raise" and not frame.returned else []
         if is_generator(function.node):
             return effects
+        if size(effects) > _SPLICED:
+            return self._whole(effects, function.name)
+        return effects if function.closure is not None else self._whole_if_parted(effects, function.name)
+
+    def _whole_if_parted(self, effects: list[Effect], name: str) -> list[Effect]:
+        """What parts the ranks by itself is reported where it stands; around it, it is one letter."""
+        if not matters(effects):
+            return effects
         words = Words()
         start = build(effects, words)
-        streams = list(streams_of(words.nodes))
-        if not streams:
-            return []
-        foreign = any(
-            atom.varies is not None and atom.varies.foreign for atom in _atoms(words)
-        )
-        unbalanced = not foreign and any(_parts(words, start, stream) for stream in streams)
-        if not unbalanced and size(effects) <= _SPLICED:
+        if any(atom.varies is not None and atom.varies.foreign for atom in _atoms(words)):
             return effects
-        first = next(node.letter for node in reversed(words.nodes) if hasattr(node, "letter"))
+        parted = any(_parts(words, start, stream) for stream in list(streams_of(words.nodes)))
+        return self._whole(effects, name) if parted else effects
+
+    def _whole(self, effects: list[Effect], name: str) -> list[Effect]:
+        words = Words()
+        build(effects, words)
+        streams = frozenset(streams_of(words.nodes))
+        first = next((node.letter for node in reversed(words.nodes) if isinstance(node, Emit)), None)
+        if first is None:
+            return []
         whole: Letter = dataclasses.replace(
-            first, op=function.name, kind="collective", group=Group(), streams=frozenset(streams), root=None, reduce_op=None
+            first, op=name, kind="collective", group=Group(), streams=streams, root=None, reduce_op=None
         )
         return [Emitted(whole)]
 
@@ -529,7 +558,8 @@ def _header(span: object) -> object:
 
 @functools.cache
 def _collective_names() -> frozenset[str]:
-    return frozenset(name.rpartition(".")[2] for name in known().collectives)
+    prefix = "torch.distributed."
+    return frozenset(name[len(prefix) :] for name in known().collectives if name.startswith(prefix))
 
 
 def _atoms(words: Words) -> list[Condition]:

@@ -56,6 +56,20 @@ class Letter:
         """What must agree on all ranks."""
         return (self.op, self.stream)
 
+    @property
+    def detail(self) -> Hashable:
+        """The symbol, with the root and reduce operation as far as they are known."""
+        return (self.op, self.stream, told(self.root), told(self.reduce_op))
+
+
+def told(value: Value | None) -> Hashable:
+    """A constant or the name of one (``ReduceOp.SUM``); None for anything else."""
+    if value is None:
+        return None
+    if value.constant is not None:
+        return ("constant", value.constant)
+    return getattr(value.reference, "name", None)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class End:
@@ -207,7 +221,7 @@ class Projection:
             return ("stop", node.what)
         if isinstance(node, Emit):
             after = numbers[node.after.number]
-            return (node.letter.symbol, after) if self.holds(node.letter) else after
+            return (node.letter.detail, after) if self.holds(node.letter) else after
         if isinstance(node, Choice):
             truth = self.truth(node.condition, world)
             yes, no = numbers[node.yes.number], numbers[node.no.number]

@@ -1,0 +1,577 @@
+"""Small programs and where their ranks part.
+
+A line that ends with `# !kind` must be the span of a parting of that kind, and no other line may be one.
+"""
+
+import pathlib
+import re
+import textwrap
+
+import pytest
+
+from ddp_lint.divergence import Parting, analyse
+from ddp_lint.divergence.analyse import result_of
+from ddp_lint.findings import Confidence
+from ddp_lint.project import Project
+
+HEAD = "import os, time\nimport torch\nimport torch.distributed as dist\n"
+MARK = re.compile(r"# !([\w-]+)\s*$")
+
+
+def partings(folder: pathlib.Path, source: str, **others: str) -> tuple[Parting, ...]:
+    """The partings of a program; `others` are further modules of its project by name."""
+    (folder / "pyproject.toml").touch()
+    for name, text in others.items():
+        (folder / f"{name}.py").write_text(HEAD + textwrap.dedent(text))
+    path = folder / "program.py"
+    path.write_text(HEAD + textwrap.dedent(source))
+    project = Project(folder, folder)
+    facts = project.facts_of(path)
+    assert facts is not None
+    return analyse(facts, project)
+
+
+def check(folder: pathlib.Path, source: str, **others: str) -> None:
+    found = [p for p in partings(folder, source, **others) if p.confidence is not Confidence.LOW]
+    lines = (HEAD + textwrap.dedent(source)).splitlines()
+    expected = {(n, m[1]) for n, line in enumerate(lines, 1) if (m := MARK.search(line))}
+    assert {(p.span.line, p.kind.value) for p in found} == expected
+
+
+PARTING = {
+    "rank branch": """
+        def f(x):
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "early return": """
+        def f():
+            if dist.get_rank() != 0:
+                return
+            dist.barrier()  # !rank-branch
+    """,
+    "the condition has a uniform part too": """
+        def f(flag):
+            if flag and int(os.environ["RANK"]) == 0:
+                dist.barrier()  # !rank-branch
+    """,
+    "derived flag": """
+        def f(save):
+            is_saver = False
+            if dist.get_rank() == 0 and save:
+                is_saver = True
+            if is_saver:
+                dist.barrier()  # !rank-branch
+    """,
+    "a variable that only rank 0 sets": """
+        def f(reason):
+            cancel = None
+            if dist.get_rank() == 0:
+                if reason():
+                    cancel = "time"
+            if cancel is not None:
+                dist.barrier()  # !rank-branch
+    """,
+    "short circuit": """
+        def sync():
+            dist.barrier()
+            return True
+
+        def f():
+            return dist.get_rank() == 0 and sync()  # !rank-branch
+    """,
+    "conditional expression": """
+        def f(x):
+            return dist.all_gather_object([None], x) if dist.get_rank() == 0 else None  # !rank-branch
+    """,
+    "match": """
+        def f():
+            match dist.get_rank():
+                case 0:
+                    dist.barrier()  # !rank-branch
+                case _:
+                    pass
+    """,
+    "helper": """
+        def helper(x):
+            dist.all_reduce(x)
+
+        def f(x):
+            if dist.get_rank() == 0:
+                helper(x)  # !rank-branch
+    """,
+    "the rank is an argument": """
+        def helper(flag, x):
+            if flag:
+                dist.all_reduce(x)
+
+        def f(x):
+            helper(dist.get_rank() == 0, x)  # !rank-branch
+    """,
+    "clock": """
+        def f(start):
+            if time.time() - start > 60:
+                dist.barrier()  # !data-condition
+    """,
+    "file": """
+        def f(path):
+            if not os.path.exists(path):
+                return
+            dist.barrier()  # !data-condition
+    """,
+    "a rank's own batch": """
+        def f(loader, model):
+            for batch in loader:
+                loss = model(batch)
+                if loss.item() > 3:
+                    continue
+                dist.all_reduce(loss)  # !data-condition
+    """,
+    "swallowed exception": """
+        def f(path, x):
+            try:
+                x = torch.load(path)
+                dist.all_reduce(x)  # !data-condition
+            except Exception:
+                pass
+    """,
+    "suppressed exception": """
+        import contextlib
+
+        def f(path, x):
+            with contextlib.suppress(OSError):
+                x = torch.load(path)
+                dist.all_reduce(x)  # !data-condition
+    """,
+    "loop over as many rounds as the rank says": """
+        def f():
+            for _ in range(dist.get_rank()):
+                dist.barrier()  # !loop-count
+    """,
+    "each rank leaves the loop when it is done": """
+        def f(loader, x):
+            it = iter(loader)
+            while True:
+                try:
+                    batch = next(it)
+                except StopIteration:
+                    break
+                dist.all_reduce(x)  # !loop-count
+    """,
+    "order of a set": """
+        def f(names, values):
+            for name in set(names):
+                dist.all_reduce(values[name])  # !order
+    """,
+    "swapped": """
+        def f(a, b):
+            if dist.get_rank() == 0:
+                dist.broadcast(a, 0)  # !order
+                dist.all_reduce(b)
+            else:
+                dist.all_reduce(b)
+                dist.broadcast(a, 0)
+    """,
+    "root is the rank": """
+        def f(x):
+            dist.broadcast(x, src=dist.get_rank())  # !argument
+    """,
+    "roots differ between arms": """
+        def f(x):
+            if dist.get_rank() == 0:
+                dist.broadcast(x, src=0)  # !argument
+            else:
+                dist.broadcast(x, src=1)
+    """,
+    "new_group by members only": """
+        def f(ranks):
+            if dist.get_rank() in ranks:
+                dist.new_group(ranks)  # !new-group
+    """,
+    "gating decorator": """
+        from lightning.pytorch.utilities import rank_zero_only
+
+        @rank_zero_only
+        def save():
+            dist.barrier()  # !rank-branch
+
+        def f():
+            save()
+    """,
+    "gating decorator of the project": """
+        import functools
+
+        def main_only(function):
+            @functools.wraps(function)
+            def wrapper(*args, **kwargs):
+                if dist.get_rank() == 0:
+                    return function(*args, **kwargs)
+            return wrapper
+
+        @main_only
+        def save():
+            dist.barrier()  # !rank-branch
+
+        def f():
+            save()
+    """,
+    "generator that only rank 0 consumes": """
+        def shards(tensors):
+            for t in tensors:
+                dist.all_reduce(t)
+                yield t
+
+        def f(tensors):
+            it = shards(tensors)
+            if dist.get_rank() == 0:
+                for t in it:  # !rank-branch
+                    print(t)
+    """,
+    "partial": """
+        import functools
+
+        def f(x):
+            reduce = functools.partial(dist.all_reduce, x)
+            if dist.get_rank() == 0:
+                reduce()  # !rank-branch
+    """,
+    "forward of a module": """
+        class Model(torch.nn.Module):
+            def forward(self, x):
+                dist.all_reduce(x)
+                return x
+
+        def f(x):
+            model = Model()
+            if dist.get_rank() == 0:
+                model(x)  # !rank-branch
+    """,
+    "attribute set in the constructor": """
+        class Trainer:
+            def __init__(self):
+                self.is_saver = dist.get_rank() == 0
+
+            def save(self):
+                if self.is_saver:
+                    self._gather()  # !rank-branch
+
+            def _gather(self):
+                dist.barrier()
+    """,
+    "hook of a base class that only one rank runs": """
+        class Callback:
+            def run(self, event):
+                if dist.get_rank() != 0:
+                    return
+                self.step()
+
+            def step(self):
+                pass
+
+        class Speed(Callback):
+            def step(self):
+                dist.barrier()  # !rank-branch
+    """,
+    "super": """
+        class Base:
+            def save(self):
+                dist.barrier()
+
+        class Child(Base):
+            def save(self):
+                if dist.get_rank() == 0:
+                    super().save()  # !rank-branch
+    """,
+    "two ranks of one group": """
+        def f(x, group):
+            if dist.get_rank(group) == 0:
+                dist.all_reduce(x, group=group)  # !rank-branch
+    """,
+    "implicit collective": """
+        from accelerate import Accelerator
+
+        def f(path):
+            accelerator = Accelerator()
+            if accelerator.is_main_process:
+                accelerator.wait_for_everyone()  # !rank-branch
+    """,
+}
+
+EQUAL = {
+    "complementary barriers": """
+        def f():
+            if dist.get_rank() != 0:
+                dist.barrier()
+            print()
+            if dist.get_rank() == 0:
+                dist.barrier()
+    """,
+    "complementary barriers around a yield": """
+        import contextlib
+
+        @contextlib.contextmanager
+        def first(rank):
+            if rank not in (-1, 0):
+                dist.barrier()
+            yield
+            if rank == 0:
+                dist.barrier()
+
+        def f(rank):
+            with first(rank):
+                return 1
+    """,
+    "nested complementary barriers": """
+        def f(is_local_main_process):
+            is_main = dist.get_rank() == 0
+            is_local = int(os.environ["LOCAL_RANK"]) == 0
+            if not is_main and is_local:
+                dist.barrier()
+            if not is_local:
+                dist.barrier()
+                dist.barrier()
+            print()
+            if is_main:
+                dist.barrier()
+                dist.barrier()
+            if not is_main and is_local:
+                dist.barrier()
+    """,
+    "both arms": """
+        def f(x, buffer):
+            if dist.get_rank() == 0:
+                dist.broadcast(x, src=0)
+            else:
+                dist.broadcast(buffer, src=0)
+    """,
+    "both arms loop": """
+        def f(tensors):
+            if dist.get_rank() == 0:
+                for t in tensors:
+                    dist.broadcast(t, src=0)
+            else:
+                for i in range(len(tensors)):
+                    dist.broadcast(torch.empty(3), src=0)
+    """,
+    "one barrier on each way out": """
+        def f(config):
+            if dist.get_rank() == 0:
+                if config is None:
+                    dist.barrier()
+                    return
+                print()
+            dist.barrier()
+    """,
+    "agreed on by a collective": """
+        def f(x, flag):
+            stop = torch.tensor(time.time() > flag)
+            dist.all_reduce(stop)
+            if stop.item():
+                dist.barrier()
+    """,
+    "agreed on in a helper": """
+        def synchronize_flag(flag):
+            if dist.is_initialized():
+                t = torch.tensor(flag)
+                dist.broadcast(t, 0)
+                return t.item()
+            return flag
+
+        def f(start):
+            if synchronize_flag(time.time() > start):
+                dist.barrier()
+    """,
+    "sentinel": """
+        def f():
+            rank = int(os.environ.get("RANK", -1))
+            if rank != -1:
+                dist.barrier()
+    """,
+    "initialised": """
+        def f():
+            if dist.is_initialized() and dist.get_world_size() > 1:
+                dist.barrier()
+    """,
+    "error exit": """
+        def f(path):
+            if dist.get_rank() == 0 and not path:
+                raise ValueError
+            dist.barrier()
+    """,
+    "point to point": """
+        def f(x):
+            if dist.get_rank() == 0:
+                dist.send(x, 1)
+            else:
+                dist.recv(x, 0)
+    """,
+    "members of the group": """
+        def f(x, ranks):
+            group = dist.new_group(ranks)
+            if dist.get_rank() in ranks:
+                dist.all_reduce(x, group=group)
+    """,
+    "stages are whole data-parallel groups": """
+        def f(x, pp_rank, dp_group):
+            if pp_rank == 0:
+                dist.all_reduce(x, group=dp_group)
+    """,
+    "each group is made by all": """
+        def f(groups):
+            mine = None
+            for ranks in groups:
+                group = dist.new_group(ranks)
+                if dist.get_rank() in ranks:
+                    mine = group
+            return mine
+    """,
+    "ranks take turns": """
+        def f():
+            for i in range(dist.get_world_size()):
+                if i == dist.get_rank():
+                    print()
+                dist.barrier()
+    """,
+    "only the payload is prepared on rank 0": """
+        def f():
+            box = [None]
+            if dist.get_rank() == 0:
+                box = [os.listdir(".")]
+            dist.broadcast_object_list(box, src=0)
+            return box[0]
+    """,
+    "barrier in finally": """
+        def f(path):
+            try:
+                if dist.get_rank() == 0:
+                    torch.load(path)
+            finally:
+                dist.barrier()
+    """,
+    "no distributed gather": """
+        def f(x, index):
+            if dist.get_rank() == 0:
+                return torch.gather(x, 0, index)
+    """,
+    "a name that is no rank": """
+        def f(lora_rank, load_on_all_ranks):
+            if lora_rank == 0 or load_on_all_ranks:
+                dist.barrier()
+    """,
+    "unresolved call": """
+        import somewhere
+
+        def f(x):
+            if dist.get_rank() == 0:
+                somewhere.save(x)
+    """,
+    "a counter disables the barrier": """
+        INSIDE = 0
+
+        def barrier():
+            if INSIDE >= 1:
+                return
+            dist.barrier()
+
+        def main_only(function):
+            def wrapper(*args):
+                global INSIDE
+                if dist.get_rank() == 0:
+                    INSIDE += 1
+                    function(*args)
+                    INSIDE -= 1
+            return wrapper
+
+        @main_only
+        def save():
+            barrier()
+
+        def f():
+            save()
+    """,
+    "leaves the loop with all": """
+        def f(loader, x):
+            while True:
+                done = torch.tensor(time.time() > 3)
+                dist.all_reduce(done)
+                if done.item():
+                    break
+                dist.all_reduce(x)
+    """,
+}
+
+
+@pytest.mark.parametrize("source", PARTING.values(), ids=PARTING)
+def test_ranks_part(source: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, source)
+
+
+@pytest.mark.parametrize("source", EQUAL.values(), ids=EQUAL)
+def test_words_are_equal(source: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, source)
+
+
+def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:
+    source = """
+        from helpers import Saver, is_main
+        saver = Saver()
+
+        def f():
+            if is_main():
+                saver.save()  # !rank-branch
+    """
+    helpers = """
+        def is_main():
+            return not dist.is_initialized() or dist.get_rank() == 0
+
+        class Saver:
+            def save(self):
+                self.wait()
+
+            def wait(self):
+                dist.barrier()
+    """
+    check(tmp_path, source, helpers=helpers)
+    (parting,) = partings(tmp_path, source, helpers=helpers)
+    assert [label.span.path for label in parting.labels].count("helpers.py") >= 2, "the chain into the callee"
+    assert {trace.rank for trace in parting.witness} == {"rank 0", "rank 1"}
+    assert "helpers.py" in {label.span.path for label in parting.labels if "differs between ranks" in label.message}
+
+
+def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
+    (parting,) = partings(tmp_path, PARTING["early return"])
+    first, second = parting.witness
+    assert (first.rank, second.rank) == ("rank 0", "rank 1")
+    assert any("waits in dist.barrier()" in step.message for step in first.steps)
+    assert any("without it" in step.message for step in second.steps)
+    assert parting.branch is not None and parting.branch.line < parting.span.line
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(n):\n    return f(n - 1) if n else dist.barrier()\n",
+        "def f(n):\n    g(n)\ndef g(n):\n    f(n)\n    dist.barrier()\n",
+        "".join(f"def f{i}():\n    f{i + 1}()\n    f{i + 1}()\n" for i in range(60)) + "def f60():\n    dist.barrier()\n",
+        "def f(x):\n" + "".join(f"{'    ' * i}for i{i} in x:\n" for i in range(1, 15)) + "    " * 15 + "dist.barrier()\n",
+        "def f(x):\n" + "".join(f"    if x[{i}]:\n        dist.all_reduce(x)\n" for i in range(500)),
+        "def f(x):\n    if x == 0:\n        pass\n" + "".join(f"    elif x == {i}:\n        dist.barrier()\n" for i in range(300)),
+        "def f(x):\n" + "".join(f"    if dist.get_rank() == x[{i}]:\n        dist.barrier()\n" for i in range(60)),
+    ],
+    ids=["recursion", "mutual recursion", "doubling calls", "nested loops", "branches", "elif chain", "open ranks"],
+)
+def test_terminates(body: str, tmp_path: pathlib.Path) -> None:
+    partings(tmp_path, body)
+
+
+def test_a_function_beyond_the_bound_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ddp_lint.divergence.words import Words
+
+    monkeypatch.setattr(Words, "BOUND", 3)
+    path = tmp_path / "program.py"
+    path.write_text(HEAD + textwrap.dedent(PARTING["rank branch"]))
+    project = Project(tmp_path, tmp_path)
+    facts = project.facts_of(path)
+    assert facts is not None
+    result = result_of(facts, project)
+    assert result.partings == () and [name for _, name in result.skipped] == ["f"]
