@@ -132,11 +132,11 @@ def _last(node: ast.expr) -> str:
 
 
 def _roots(tree: ast.Module, classes: tuple[ast.ClassDef, ...]) -> tuple[str, ...]:
-    """The models of a file: its modules that no other definition of the file uses, in order; all when each is used."""
+    """The models of a file: its modules that no other class of the file uses, in order; all when each is used."""
     used: set[str] = set()
     for node in tree.body:
-        own = node.name if isinstance(node, ast.ClassDef) else ""
-        used |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)} - {own}
+        if isinstance(node, ast.ClassDef):
+            used |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)} - {node.name}
     abstract = {node.name for node in classes if not _has_forward(node, classes)}
     free = tuple(node.name for node in classes if node.name not in used | abstract)
     return free or tuple(node.name for node in classes if node.name not in abstract) or (classes[-1].name,)

@@ -1,4 +1,4 @@
-"""A model that writes a parameter through `.data`, branches on its data, and has two parameters over one storage."""
+"""A model that writes a parameter through `.data` and branches on its data."""
 
 import torch
 from torch import nn
@@ -8,7 +8,6 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4)
-        self.unused = nn.Linear(2, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.linear.weight.data.mul_(0.9)  # line: write

@@ -3,7 +3,7 @@
 import os
 import sys
 
-os.environ["OMP_NUM_THREADS"] = "3"
+os.environ["OMP_NUM_THREADS"] = "2"
 import torch
 import torch.distributed as dist
 

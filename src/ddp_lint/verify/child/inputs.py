@@ -31,6 +31,7 @@ _TRIALS = 200
 #: What an argument without a default is probably for, by parts of its name; the first that matches counts.
 _ARGUMENTS: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("dropout", "drop_rate", "drop_path", "p_drop"), 0.0),
+    (("upscale", "upsample", "factor", "ratio", "expansion", "mult"), 2),
     (("eps", "lr", "temperature", "scale", "alpha", "beta", "gamma"), 0.1),
     (("kernel",), 3),
     (("stride", "dilation", "groups"), 1),
@@ -363,8 +364,8 @@ def _config(kind: Any, module: ModuleType, shrink: bool) -> Any:
 def _by_name(name: str, kind: Any) -> Any:
     if kind is bool:
         return False
-    if kind is str:
-        return ""
+    if kind is str or "type" in name:
+        return "LSTM" if "rnn" in name else ""
     for words, value in _ARGUMENTS:
         if any(word in name for word in words):
             return float(value) if kind is float else int(value) if kind is int else value
