@@ -175,6 +175,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if path and path in frame.env:
         return frame.env[path]
     base, index = evaluate(frame, node.value), evaluate(frame, node.slice)
+    if isinstance(node.slice, ast.Slice):
+        return _slice(frame, node, node.slice, base)
     key = index.constant
     reference = base.reference
     if isinstance(reference, ref.External) and reference.name == "os.environ" and key is not None:
@@ -187,6 +189,21 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if index.varies is not None:
         return divergent(("item", base.key, index.key), index.varies)
     return unknown(("item", base.key, index.key), agreed=base.agreed)
+
+
+def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) -> Value:
+    """``files[rank::world]``: every rank has elements of its own, and shards of different length."""
+    parts = [evaluate(frame, bound) for bound in (bounds.lower, bounds.upper, bounds.step) if bound is not None]
+    key = ("slice", frame.key(node), base.key, tuple(part.key for part in parts))
+    if base.varies is not None and base.open:
+        return divergent(key, base.varies)
+    varies = next((part.varies for part in parts if part.varies is not None), None)
+    if varies is None:
+        return unknown(key, agreed=base.agreed)
+    if bounds.step is None or bounds.upper is not None:
+        return dataclasses.replace(unknown(key), varies=varies)  # a block for each rank, which may well be as long
+    origin = Label(frame.span(node), "each rank takes elements of its own, not always equally many")
+    return divergent(key, Variation("data", "how many elements this rank's share has", origin=origin))
 
 
 def environment(frame: Frame, name: object, node: ast.AST, default: Value | None = None) -> Value:
@@ -215,6 +232,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         if grouped and not left.open and not right.open:
             result = divergent(key, dataclasses.replace(left.varies, cause="membership"))
     if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
+        if left.open:  # a key that each rank looks up: ranks fill their caches alike
+            return unknown(key)
         result = dataclasses.replace(result, varies=dataclasses.replace(left.varies, cause="membership"))
     if negative:
         positive = ast.Compare(node.left, [opposite()], node.comparators)
