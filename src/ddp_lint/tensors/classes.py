@@ -13,7 +13,7 @@ from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.tensors.operations import layer_kind, names
+from ddp_lint.tensors.operations import layer_kind, names, words_of
 
 PARAMETER_MAKERS = frozenset({"torch.nn.Parameter", "torch.nn.UninitializedParameter"})
 _CLASSES_LIMIT = 4096
@@ -99,6 +99,8 @@ class ModuleClass:
             if name in reached or name not in self.methods:
                 continue
             cls, node = self.methods[name]
+            if words_of(name) & names("branches", "evaluation"):
+                continue
             gradient = how.gradient and not any(without_gradient(d, cls.facts) for d in node.decorator_list)
             reached[name] = Reached(how.chain, gradient)
             for used, with_gradient in uses_of_self(node, cls.facts):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import descendants
-from ddp_lint.tensors.operations import names
-
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+from ddp_lint.tensors.operations import names, words_of
 
 
 def without_gradient(module: Module, node: cst.CSTNode) -> bool:
@@ -42,8 +39,10 @@ def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
             return True
         if taken and not negated and _words(test) & names("branches", "evaluation"):
             return True
-    function = module.function_of(node)
-    return function is not None and bool(words_of(function.name.value) & names("branches", "evaluation"))
+    function, owner = module.function_of(node), module.class_of(node)
+    if function is not None and words_of(function.name.value) & names("branches", "evaluation"):
+        return True
+    return owner is not None and bool(words_of(owner.name.value) & names("branches", "evaluation_classes"))
 
 
 def logging_only(module: Module, node: cst.CSTNode) -> bool:
@@ -124,8 +123,3 @@ def _names_in(test: cst.BaseExpression) -> Iterator[cst.CSTNode]:
 
 def _words(test: cst.BaseExpression) -> set[str]:
     return {word for node in _names_in(test) if isinstance(node, cst.Name) for word in words_of(node.value)}
-
-
-def words_of(name: str) -> set[str]:
-    """The words of an identifier, lower case: `logPerStep` and `log_per_step` -> {log, per, step}."""
-    return {w.lower() for part in name.split("_") for w in _WORD.findall(part)}

@@ -399,7 +399,10 @@ class Evaluator:
         if receiver.tensorish:
             return self._tensor_method(node, method, receiver, operands, state)
         if method in names("evidence", "methods") or method in names("evidence", "reductions"):
-            return computed_from([receiver, *operands], Kind.LIKELY, next(self._storages))
+            result = computed_from([receiver, *operands], Kind.LIKELY, next(self._storages))
+            # What a call returned is computed; what an attribute holds may have been put there on the host.
+            is_attribute = isinstance(node.func.value, cst.Attribute)
+            return dataclasses.replace(result, inputs=result.inputs or not is_attribute)
         return self._unknown_call([receiver, *operands])
 
     def _tensor_method(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from ddp_lint.knowledge import table
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 @functools.cache
@@ -63,3 +66,8 @@ def _keeps(section: str, operation: str) -> bool:
 def writes(method: str) -> bool:
     """Whether a method name is an in-place write of values: `add_`, `copy_`, not `requires_grad_` or `__init__`."""
     return method.endswith("_") and not method.startswith("_") and method not in names("in_place", "not_writes")
+
+
+def words_of(name: str) -> set[str]:
+    """The words of an identifier, lower case: `logPerStep` and `log_per_step` -> {log, per, step}."""
+    return {w.lower() for part in name.split("_") for w in _WORD.findall(part)}

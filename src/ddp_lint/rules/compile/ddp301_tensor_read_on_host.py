@@ -21,7 +21,7 @@ class TensorReadOnHost(HostRule):
 
     Finds `.item()`, `.tolist()`, `float(t)`, `int(t)`, `bool(t)`, `torch.allclose` and `torch.is_nonzero` on tensors
     that are computed from arguments, parameters or layers: in any function that `torch.compile` reaches, also from
-    another file of the project, and in the training forward of any `nn.Module`.
+    another file of the project, and in the training forward of any `nn.Module` or `autograd.Function`.
 
     ## Why it breaks
 

@@ -89,7 +89,7 @@ class HostRule(Rule):
             return None
         if evaluation_only(self.module, node) or logging_only(self.module, node) or self._tells_of_failure(node):
             return None
-        reached = TensorFile.of(self.module).reached(function)
+        reached = TensorFile.of(self.module).reached(function) or self._as_operation(function)
         compiled = self._compiled(node, function)
         place = Place(function, compiled, reached)
         if place.surely_compiled:
@@ -97,6 +97,13 @@ class HostRule(Rule):
         if without_gradient(self.module, node) or (reached is not None and not reached.gradient):
             return None
         return place if compiled is not None or reached is not None else None
+
+    def _as_operation(self, function: cst.FunctionDef) -> Reached | None:
+        """`forward` and `backward` of a `torch.autograd.Function` run in every training step too."""
+        owner = self.module.class_of(function)
+        is_pass = function.name.value in ("forward", "backward") and owner is not None
+        is_operation = is_pass and owner is not None and self.module.is_subclass(owner, "torch.autograd.Function")
+        return Reached((), gradient=True) if is_operation else None
 
     def _compiled(self, node: cst.CSTNode, function: cst.FunctionDef) -> Compiled | None:
         if self.module.project is None:

@@ -14,7 +14,8 @@ from ddp_lint.source import dotted
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.source.wraps import argument, assigned_name
-from ddp_lint.tensors.contexts import conditions, words_of
+from ddp_lint.tensors.contexts import conditions
+from ddp_lint.tensors.operations import words_of
 
 
 class LoadWithoutMapLocation(Rule):

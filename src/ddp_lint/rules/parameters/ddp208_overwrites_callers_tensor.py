@@ -4,11 +4,9 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.parameters.in_place import InPlaceRule
-from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, Reached, Write
-from ddp_lint.tensors.contexts import words_of
-from ddp_lint.tensors.operations import names
+from ddp_lint.tensors.operations import names, words_of
 
 _ARITHMETIC = {"add_", "sub_", "mul_", "div_", "pow_", "exp_", "sqrt_", "sigmoid_", "tanh_", "softmax_", "neg_", "abs_"}
 
@@ -141,12 +139,12 @@ def _returns(function: Code) -> bool:
 
 
 def _computes(write: Write) -> bool:
-    """Whether new values come from the old ones. Filling masked places (``x[mask] = 0``) is how masking is written,
+    """Whether new values come from the old ones of the same place. Filling places (``x[mask] = 0``) is how masking goes,
     before anything keeps the tensor; ``mask |= other`` carries no gradient."""
     node = write.node
     if isinstance(node, cst.AugAssign):
         return not isinstance(node.operator, (cst.BitAndAssign, cst.BitOrAssign, cst.BitXorAssign))
     if isinstance(node, cst.Assign):
-        name = dotted(write.target)
-        return bool(name) and any(dotted(n) == name for n in (node.value, *descendants(node.value)))
+        place = node.targets[0].target
+        return any(place.deep_equals(n) for n in (node.value, *descendants(node.value)))
     return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _ARITHMETIC

@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import argument
+from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
 
 _EXPANDED = {"expand", "expand_as", "broadcast_to"}
@@ -95,7 +95,7 @@ class ParameterNotContiguous(Rule):
         flag = argument(node, 1, "requires_grad")
         if flag is not None and dotted(flag) != "True":
             return
-        last = _last_step(node.args[0].value)
+        last = _last_step(node.args[0].value) if self._is_kept(node) else ""
         if last in _EXPANDED:
             self.report(
                 node,
@@ -110,6 +110,12 @@ class ParameterNotContiguous(Rule):
                 help="add `.contiguous()`",
                 confidence=Confidence.MEDIUM,
             )
+
+    def _is_kept(self, node: cst.Call) -> bool:
+        """Whether the parameter becomes one of a module, or at least gets a name."""
+        registered = self.module.parent(self.module.parent(node) or node)
+        by_call = isinstance(registered, cst.Call) and dotted(registered.func).endswith("register_parameter")
+        return by_call or bool(assigned_name(self.module, node))
 
 
 def _last_step(node: cst.BaseExpression) -> str:

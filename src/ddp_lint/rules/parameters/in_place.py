@@ -14,7 +14,8 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
-from ddp_lint.tensors.contexts import conditions, evaluation_only, words_of
+from ddp_lint.tensors.contexts import conditions, evaluation_only
+from ddp_lint.tensors.operations import words_of
 from ddp_lint.tensors.traits import Trait, traits
 
 _SIGNS = {cst.AddAssign: "+", cst.SubtractAssign: "-", cst.MultiplyAssign: "*", cst.DivideAssign: "/"}
