@@ -18,7 +18,7 @@ from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.registry import all_rules
+from ddp_lint.rules.registry import all_rules, rules_for_text
 from ddp_lint.source import ImportTable, Module, SourceFile, Unreadable, suppressions
 from ddp_lint.source.tree import descendants
 
@@ -84,6 +84,9 @@ def _selection(active: frozenset[str]) -> Selection:
 def _findings(
     file: SourceFile, path: pathlib.Path, project: Project, active: frozenset[str], focused: bool
 ) -> tuple[list[Finding], bool]:
+    readers = rules_for_text(path.name)
+    if readers:
+        return _in_text(file, [rule for code, rule in readers.items() if code in active]), False
     focus = _selection(active).concerned(file.text)
     if not focus.rules:
         return [], False
@@ -94,10 +97,21 @@ def _findings(
     crashes: list[Finding] = []
 
     def crashed(rule: type[Rule], error: Exception) -> None:
-        crashes.append(_rule_crashed(file, rule, error))
+        crashes.append(rule_crashed(file, rule, error))
 
     found = walk(module, focus.rules, crashed)
     return found + crashes, bool(module.tree.body)
+
+
+def _in_text(file: SourceFile, rules: list[type[Rule]]) -> list[Finding]:
+    """The findings in a shell script, a Dockerfile or YAML."""
+    found: list[Finding] = []
+    for rule in rules:
+        try:
+            found += rule.in_text(file)
+        except Exception as e:  # one rule's defect must not cost the file
+            found.append(rule_crashed(file, rule, e))
+    return found
 
 
 def _module(file: SourceFile, path: pathlib.Path, project: Project, focus: Focus, focused: bool) -> Module:
@@ -140,7 +154,7 @@ def _cannot_parse(file: SourceFile, problem: CannotParse) -> Finding:
     )
 
 
-def _rule_crashed(file: SourceFile, rule: type[Rule], error: Exception) -> Finding:
+def rule_crashed(file: SourceFile, rule: type[Rule], error: Exception) -> Finding:
     return Finding(
         "DDP001",
         "rule-crashed",

@@ -54,14 +54,26 @@ def _imported_by_ranks(module: Module) -> Evidence | None:
     return None
 
 
-def evidence_in(facts: ModuleFacts, project: Project) -> Evidence | None:
-    """The first evidence in one file. A framework's own files that import each other are none."""
-    found = next(_evidence(facts.tree, lambda name: project.find(name.partition(".")[0]) is not None), None)
+def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = ()) -> Evidence | None:
+    """The first evidence in one file (one of `words`, where given). A framework's own files that import each other
+    are none."""
+    all_found = _evidence(facts.tree, lambda name: project.find(name.partition(".")[0]) is not None)
+    found = next((f for f in all_found if not words or f[0] in words), None)
     if found is None:
         return None
     word, node = found
-    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-    return Evidence(word, Span(facts.file.path, line, column, line, column + len(word)), own=True)
+    return Evidence(word, _place(facts, node, word), own=True)
+
+
+def _place(facts: ModuleFacts, node: ast.AST, word: str) -> Span:
+    """Where the word stands: in an import, the module's or the imported name itself."""
+    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+    text = facts.file.lines[line - 1]
+    for part in (word, word.rpartition(".")[0], word.rpartition(".")[2]):
+        found = text.find(part, column) if part else -1
+        if found >= 0:
+            return Span(facts.file.path, line, found + 1, line, found + 1 + len(part))
+    return Span(facts.file.path, line, column + 1, line, len(text.rstrip()) + 1)
 
 
 @functools.cache

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Finding, Fix, Label, RankTrace, Span
-from ddp_lint.source import Module
+from ddp_lint.source import Module, SourceFile
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
@@ -58,6 +58,8 @@ class Rule(Documented):
     #: For hazards that no word tells: a static method, true for the functions (`ast`) that concern the rule also
     #: without a trigger. It is asked for every function of the files that `requires` leaves, so it must be quick.
     wants: ClassVar[Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None] = None
+    #: Globs on the names of files other than Python that the rule reads as well, by `in_text`: shell scripts, YAML.
+    files: ClassVar[tuple[str, ...]] = ()
     #: What `verify` must observe to confirm the hazard: names of `verify/oracles`, any of which suffices.
     oracles: ClassVar[tuple[str, ...]] = ()
     #: True where gloo on a CPU cannot show the hazard (TRUTH: "Where gloo and NCCL disagree").
@@ -66,6 +68,16 @@ class Rule(Documented):
     def __init__(self, module: Module, emit: Callable[[Finding], None]) -> None:
         self.module = module
         self._emit = emit
+
+    @classmethod
+    def in_text(cls, file: SourceFile) -> Iterator[Finding]:
+        """The findings in a file that one of the globs `files` matches."""
+        return iter(())
+
+    @classmethod
+    def finding(cls, span: Span, message: str, *, help: str = "", fix: Fix | None = None) -> Finding:
+        """A finding of this rule in a file that is not Python."""
+        return Finding(cls.code, cls.slug, message, span, cls.confidence, help=help, fix=fix)
 
     def start(self) -> None:
         """Called before the walk."""

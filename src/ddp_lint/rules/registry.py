@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import importlib
 import pkgutil
@@ -25,6 +26,17 @@ def documented() -> dict[str, type[Documented]]:
 def all_rules() -> dict[str, type[Rule]]:
     """Code to rule class, in order of codes."""
     return {code: entry for code, entry in documented().items() if issubclass(entry, Rule)}
+
+
+@functools.cache
+def text_globs() -> tuple[str, ...]:
+    """Globs on the names of the files other than Python that some rule reads: shell scripts, Dockerfiles, YAML."""
+    return tuple(sorted({glob for rule in all_rules().values() for glob in rule.files}))
+
+
+def rules_for_text(name: str) -> dict[str, type[Rule]]:
+    """The rules that read a file of this name as text; none for Python files."""
+    return {c: r for c, r in all_rules().items() if any(fnmatch.fnmatch(name, glob) for glob in r.files)}
 
 
 def _documented_in(module_name: str) -> type[Documented]:

@@ -12,6 +12,7 @@ from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source import dotted
+from ddp_lint.source.branches import exclusive
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 
@@ -141,7 +142,7 @@ class CudaBeforeSetDevice(Rule):
             return False
         for call in calls[:setting]:
             what = self._on_current_gpu(call, calls[:setting])
-            if what and not self._in_main_guard(call, label) and not self._exclusive(call, label):
+            if what and not self._in_main_guard(call, label) and not exclusive(self.module, call, label):
                 self._report(call, what, label)
                 return True
         return False
@@ -155,16 +156,6 @@ class CudaBeforeSetDevice(Rule):
             isinstance(a, cst.If) and "__name__" in self.module.code(a.test) for a in self.module.ancestors(call)
         )
         return guarded and self.module.function_of(label) is not None
-
-    def _exclusive(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
-        arms = {id(a): self._arm(a, first) for a in self.module.ancestors(first) if isinstance(a, cst.If)}
-        return any(
-            isinstance(a, cst.If) and id(a) in arms and arms[id(a)] != self._arm(a, second)
-            for a in self.module.ancestors(second)
-        )
-
-    def _arm(self, branch: cst.If, node: cst.CSTNode) -> bool:
-        return any(a is branch.body for a in self.module.ancestors(node))
 
     def _on_current_gpu(self, call: cst.Call, before: list[cst.Call]) -> str:
         """What a call does on the current GPU without naming one; '' when it does not."""

@@ -6,9 +6,17 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
-from ddp_lint.knowledge import table
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import appends, calls_in, last_name, literal_text, methods, only_tells, receiver
+from ddp_lint.rules.failures.exits import (
+    appends,
+    calls_in,
+    last_name,
+    literal_text,
+    methods,
+    only_tells,
+    receiver,
+    starts_ranks,
+)
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import add_argument
 from ddp_lint.source.tree import descendants
@@ -111,6 +119,7 @@ class UnreadExitStatus(Rule):
     oracles = ("exit",)
 
     def start(self) -> None:
+        self._told: set[cst.Call] = set()
         self._reads_status = bool(_STATUS.search(self.module.file.text))
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -135,7 +144,8 @@ class UnreadExitStatus(Rule):
         if self._reads_status or _TOLD.search(self.module.file.text) or self._is_daemon(node):
             return
         joined, started = (next(self._calls_on(node, method), None) for method in ("join", "start"))
-        if joined is not None:
+        if joined is not None and joined not in self._told:
+            self._told.add(joined)
             self.report(
                 joined,
                 "a worker that raised or was killed goes unnoticed: join() returns whatever its exit status is, "
@@ -231,7 +241,7 @@ class UnreadExitStatus(Rule):
             return False
         parts = [command, *(self.module.assignments(command) if isinstance(command, cst.Name) else ())]
         text = " ".join(literal_text(n) for part in parts for n in (part, *descendants(part)))
-        return any(re.search(rf"\b{re.escape(word)}\b", text) for word in table("failures")["launchers"])
+        return starts_ranks(text)
 
     # ---- a status that is only printed
 
@@ -239,7 +249,7 @@ class UnreadExitStatus(Rule):
         arm = self._failure_arm(node)
         if arm is None or not only_tells(arm) or self._is_used_later(node):
             return
-        if not any(word in self.module.file.text for word in table("failures")["launchers"]):
+        if not starts_ranks(self.module.file.text):
             return
         self.report(
             node.test,

@@ -124,6 +124,11 @@ def speaks_of_failure(text: str) -> bool:
     return bool(_pattern("failure_words").search(spaced)) and not _pattern("success_words").search(spaced)
 
 
+def starts_ranks(text: str) -> bool:
+    """Whether a command, or a file, names a launcher or a training script."""
+    return _pattern("launchers").search(text) is not None
+
+
 def asks_for_failure(test: str) -> bool:
     """Whether a condition asks for something that is missing, invalid or failed."""
     return bool(_pattern("failure_conditions").search(re.sub(r"[_\-]+", " ", test)))

@@ -1,0 +1,134 @@
+"""Where a program sets environment variables."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import libcst as cst
+
+from ddp_lint.findings import Span
+from ddp_lint.knowledge import table
+from ddp_lint.source import Module, SourceFile, dotted
+
+_SETTERS = ("os.environ.setdefault", "os.putenv")
+#: Files that set variables for the training that they launch, by the names of their files.
+TEXT_FILES = ("*.sh", "*.bash", "*.slurm", "*.sbatch", "Dockerfile*", "*.dockerfile", "*.yaml", "*.yml", "*.env")
+_COMMENT = re.compile(r"(^|\s)#.*")
+#: `NAME=`, `NAME:` (YAML), `ENV NAME value` (Dockerfile), `name: NAME` (a list of variables in YAML).
+_IN_TEXT = re.compile(
+    r"(?<![\w$.{/-])(?P<name>[A-Z][A-Z0-9_]{5,})(?=\s*=|:(\s|$))"
+    r"|(?<=\bENV )(?P<docker>[A-Z][A-Z0-9_]{5,})(?=\s)|(?<=\bname: )(?P<yaml>[A-Z][A-Z0-9_]{5,})\s*$"
+)
+_CLOSE = 0.93
+
+
+@dataclasses.dataclass(frozen=True)
+class Write:
+    """One variable that is set: its name, the node of the name, the value, the expression or statement that sets it.
+
+    `own`: it is set in this process (`os.environ`), not in a dictionary that may be some child's environment.
+    """
+
+    name: str
+    key: cst.CSTNode
+    value: cst.BaseExpression | None
+    node: cst.CSTNode
+    own: bool
+    default: bool = False
+
+
+def writes(module: Module, node: cst.CSTNode) -> Iterator[Write]:
+    """The variables that one node (an assignment or a call) sets in `os.environ` or in a copy of it."""
+    if isinstance(node, cst.Assign):
+        for target in node.targets:
+            yield from _subscript(module, target.target, node)
+    elif isinstance(node, cst.Call):
+        yield from _call(module, node)
+
+
+def _subscript(module: Module, target: cst.BaseExpression, node: cst.Assign) -> Iterator[Write]:
+    if not isinstance(target, cst.Subscript) or len(target.slice) != 1:
+        return
+    index = target.slice[0].slice
+    name = text_of(index.value) if isinstance(index, cst.Index) else ""
+    own = module.qualified(target.value) == "os.environ"
+    if name and isinstance(index, cst.Index) and (own or "env" in dotted(target.value).lower()):
+        yield Write(name, index.value, node.value, node, own)
+
+
+def _call(module: Module, node: cst.Call) -> Iterator[Write]:
+    name = module.qualified(node.func)
+    if name in _SETTERS and node.args:
+        value = node.args[1].value if len(node.args) > 1 else None
+        yield Write(text_of(node.args[0].value), node.args[0].value, value, node, True, name == _SETTERS[0])
+        return
+    own = name == "os.environ.update"
+    for arg in node.args:
+        if arg.keyword is not None and arg.keyword.value.isupper():
+            yield Write(arg.keyword.value, arg.keyword, arg.value, node, own)
+        elif own and isinstance(arg.value, cst.Dict):
+            for element in arg.value.elements:
+                if isinstance(element, cst.DictElement) and text_of(element.key):
+                    yield Write(text_of(element.key), element.key, element.value, node, own)
+
+
+def text_of(node: cst.CSTNode) -> str:
+    """The value of a plain string literal, else ''."""
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else ""
+    return value if isinstance(value, str) else ""
+
+
+def in_text(file: SourceFile) -> Iterator[tuple[str, Span]]:
+    """The variables that a shell script, Dockerfile or YAML file sets, each with the place of its name."""
+    for number, line in enumerate(file.lines, 1):
+        for match in _IN_TEXT.finditer(_COMMENT.sub("", line)):
+            group = match.lastgroup or "name"
+            yield match[group], Span(file.path, number, match.start(group) + 1, number, match.end(group) + 1)
+
+
+@functools.cache
+def reads() -> tuple[dict[str, Any], ...]:
+    """The points of a program at which variables are read, with their names."""
+    return tuple(table("environment")["read"])
+
+
+def read_at(name: str) -> dict[str, Any] | None:
+    """The point at which a variable is read, None when it is not known to be read once."""
+    for entry in reads():
+        if name in entry.get("names", ()) or ("prefix" in entry and name.startswith(entry["prefix"])):
+            return entry
+    return None
+
+
+@functools.cache
+def _known() -> frozenset[str]:
+    section = table("environment")
+    names = {
+        *table("environment_names")["names"],
+        *section["renamed"],
+        *section["renamed_lately"],
+        *section["renamed"].values(),
+    }
+    for entry in section["read"]:
+        names |= set(entry.get("names", ()))
+    return frozenset(names | set(section["unread"]))
+
+
+def misspelt(name: str) -> str:
+    """The known variable that `name` is a slip of the pen away from; '' when it is known itself or like none."""
+    if name in _known() or not name.startswith(tuple(table("environment_names")["prefixes"])):
+        return ""
+    close = difflib.get_close_matches(name, _known(), n=1, cutoff=_CLOSE)
+    return close[0] if close and _differ_in_letters(name, close[0]) else ""
+
+
+def _differ_in_letters(one: str, other: str) -> bool:
+    """Names that differ in a number (``NCCL_IB_HCA2``) or in a whole word are names of their own."""
+    if re.sub(r"\d", "", one) == re.sub(r"\d", "", other):
+        return False
+    return len(one.split("_")) == len(other.split("_")) or one.replace("_", "") == other.replace("_", "")

@@ -1,0 +1,1 @@
+"""DDP8xx: launch and environment."""

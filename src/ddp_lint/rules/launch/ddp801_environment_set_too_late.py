@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
+from ddp_lint.knowledge import table
+from ddp_lint.launch.environment import Write, read_at, writes
+from ddp_lint.launch.ranks import is_test_file
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exits import calls_in
+from ddp_lint.source.branches import exclusive
+
+#: What starts fresh processes, which read the variable when they start.
+_STARTS = re.compile(
+    r"\b(spawn|start_processes|Popen|Process|Pool|elastic_launch|notebook_launcher|subprocess|execv\w*|ProcessPoolExecutor)\b"
+)
+_FORKS = re.compile(r"\b(multiprocessing|mp)\.(Pool|Process)\b|\bfrom multiprocessing import .*\b(Pool|Process)\b")
+_HARMLESS_CUDA = ("is_available", "device_count", "is_initialized", "amp", "is_bf16_supported", "nvtx", "GradScaler")
+_COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "barrier", "reduce_scatter_tensor", "all_gather_object",
+                "broadcast_object_list", "all_gather_into_tensor", "reduce", "all_to_all_single")  # fmt: skip
+
+
+class EnvironmentSetTooLate(Rule):
+    """An environment variable is set after the point at which it was read, so it changes nothing.
+
+    ## What it does
+
+    Finds `os.environ[...] = ...` (and `setdefault`, `update`, `putenv`) for variables that are read once, where the
+    file shows that this happened before: `TORCH_DISTRIBUTED_DEBUG`, `OMP_NUM_THREADS`, `TORCH_LOGS` after `import
+    torch`; `TORCHINDUCTOR_*` after `DDP(...)` or `torch.compile`; `TORCH_NCCL_*` after `init_process_group`; `NCCL_*`
+    after the first collective; `CUDA_VISIBLE_DEVICES` and the allocator's settings after CUDA was used.
+
+    ## Why it breaks
+
+    Nothing is printed: the job runs with the old value on rank 0 and rank 1 alike, so the debug level, the number of
+    threads or the GPUs are not those that the script states. Measured: each of them is ignored after its point; and
+    `CUDA_VISIBLE_DEVICES` or `PYTORCH_CUDA_ALLOC_CONF` after `import torch`, even after `device_count()`, is honoured
+    as long as no GPU was used, so that is not flagged.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"  # <- DDP801
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    print(dist.get_debug_level())
+    dist.barrier()
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    print(dist.get_debug_level())
+    dist.barrier()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Writes for child processes (a copy of the environment, or a file that starts processes: they read it afresh), writes
+    after `import torch` of what is read later, other arms of a branch, tests, and variables that are read on every use.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the value in force is not the one that was set.
+
+    ## Fix safety
+
+    Unsafe: a constant that a script sets at its top level is moved before the first import. Elsewhere no fix.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/threading_environment_variables.html
+    - https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("environ", "putenv")
+    oracles = ("environment",)
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        self._visit(node)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self._visit(node)
+
+    def _visit(self, node: cst.Assign | cst.Call) -> None:
+        for write in writes(self.module, node):
+            point = read_at(write.name) if write.own and not is_test_file(self.module.file.path) else None
+            if point is not None:
+                self._check(write, point)
+
+    def _check(self, write: Write, point: dict[str, Any]) -> None:
+        if point["point"] == "the interpreter's start":
+            if not self._starts_processes():
+                self._report(write, point, None, "the interpreter started")
+        elif point["point"] == "import torch":
+            place = self._torch_import(write)
+            if place is not None and not self._starts_processes():
+                self._report(write, point, place, "torch is imported here")
+        else:
+            call = next((c for c in self._calls_before(write) if self._is_point(c, point["point"])), None)
+            if call is not None:
+                self._report(write, point, call, f"{point['point']}: it was read here")
+            elif write.name == "CUDA_VISIBLE_DEVICES" and self._in_forked_worker(write):
+                self._report_fork(write)
+
+    def _starts_processes(self) -> bool:
+        return bool(_STARTS.search(self.module.file.text))
+
+    # ---- after the import
+
+    def _torch_import(self, write: Write) -> Span | None:
+        """The import of torch (or of a package that imports it) at the top of the file, before the write."""
+        facts = self.module.facts
+        if facts is None:
+            return None
+        line = self.module.span(write.node).line
+        inside = self.module.function_of(write.node) is not None
+        for statement in _top_imports(facts.tree.body):
+            if statement.lineno > line and not inside:
+                return None
+            if any(name.partition(".")[0] in table("environment")["imports"]["torch"] for name in _names(statement)):
+                end = statement.end_col_offset or statement.col_offset
+                return Span(
+                    self.module.file.path, statement.lineno, statement.col_offset + 1, statement.lineno, end + 1
+                )
+        return None
+
+    # ---- after a call
+
+    def _calls_before(self, write: Write) -> Iterator[cst.Call]:
+        """The calls that stand above the write in its function, but for those in another arm of the same branch."""
+        function = self.module.function_of(write.node)
+        line = self.module.span(write.node).line
+        for call in calls_in(function.body if function is not None else self.module.tree):
+            if self.module.span(call).line < line and not exclusive(self.module, call, write.node):
+                yield call
+
+    def _is_point(self, call: cst.Call, point: str) -> bool:
+        name = self.module.qualified(call.func)
+        package, _, last = name.rpartition(".")
+        if point == "init_process_group":
+            return name == "torch.distributed.init_process_group"
+        if point == "the first collective":
+            return package == "torch.distributed" and last in _COLLECTIVES
+        if point == "DDP() or torch.compile":
+            return name in ("torch.nn.parallel.DistributedDataParallel", "torch.compile")
+        return self._uses_gpu(call, name)
+
+    def _uses_gpu(self, call: cst.Call, name: str) -> bool:
+        if name.startswith("torch.cuda."):
+            return not any(part in _HARMLESS_CUDA for part in name.split("."))
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) and not name else ""
+        if method == "cuda":
+            return True
+        places = [a.value for a in call.args if (method == "to" and a.keyword is None) or _keyword(a) == "device"]
+        on_gpu = any(isinstance(p, cst.SimpleString) and "cuda" in p.value for p in places)
+        return on_gpu and (method == "to" or name.startswith("torch."))
+
+    # ---- in a forked worker
+
+    def _in_forked_worker(self, write: Write) -> bool:
+        """The write stands in a function that a forked pool runs, in a file that uses torch at its top level."""
+        function, text = self.module.function_of(write.node), self.module.file.text
+        if function is None or "set_start_method" in text or "get_context" in text or not _FORKS.search(text):
+            return False
+        parameters = [p.name.value for p in function.params.params]
+        told = any(p in ("gpu_id", "gpu", "rank", "worker_id", "device_id", "local_rank") for p in parameters)
+        return told and bool(re.search(r"^(import torch|from torch|from \w+.* import)", text, re.MULTILINE))
+
+    def _report_fork(self, write: Write) -> None:
+        self.report(
+            write.key,
+            "set in a worker that is forked: if the parent, or a module that it imported, has used CUDA before, "
+            "the variable is ignored and all workers use GPU 0",
+            help='start the workers with get_context("spawn"), or give each its device: f"cuda:{gpu_id}"',
+            confidence=Confidence.LOW,
+        )
+
+    # ---- the finding
+
+    def _report(self, write: Write, point: dict[str, Any], where: cst.CSTNode | Span | None, label: str) -> None:
+        instead = point.get("instead", {}).get(write.name)
+        self.report(
+            write.key,
+            f"{write.name} is read at {point['point']}, which came before: this write changes nothing on any rank, and "
+            "nothing says so",
+            labels=[(where, label)] if where is not None else [],
+            help=f"{point['set_by']}{f'; after it, {instead} works' if instead else ''}",
+            confidence=Confidence.HIGH if point["point"] == "import torch" else None,
+            fix=self._move_up(write, where) if isinstance(where, Span) else None,
+        )
+
+    def _move_up(self, write: Write, where: Span) -> Fix | None:
+        """Move a whole-line write of a constant at the top level to before the first import of torch."""
+        line = self.module.parent(write.node)
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            return None
+        at_top = self.module.parent(line) is self.module.tree and self._imported_before("os", where.line)
+        if not at_top or not isinstance(write.value, cst.SimpleString):
+            return None
+        span = self.module.span(line)
+        text = self.module.file.lines[span.line - 1]
+        if span.line != span.end_line:
+            return None
+        edits = (
+            Edit(Span(span.path, where.line, 1, where.line, 1), f"{text}\n"),
+            Edit(Span(span.path, span.line, 1, span.line + 1, 1), ""),
+        )
+        return Fix("set it before torch is imported", Applicability.UNSAFE, edits)
+
+    def _imported_before(self, name: str, line: int) -> bool:
+        facts = self.module.facts
+        return facts is not None and any(
+            name in _names(s) and s.lineno < line for s in _top_imports(facts.tree.body) if isinstance(s, ast.Import)
+        )
+
+
+def _keyword(arg: cst.Arg) -> str:
+    return arg.keyword.value if arg.keyword is not None else ""
+
+
+def _top_imports(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The imports that run when the module is loaded, also those under `try` and `if`, in order."""
+    for statement in body:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            yield statement
+        elif isinstance(statement, ast.Try):
+            yield from _top_imports(statement.body)
+
+
+def _names(statement: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(statement, ast.ImportFrom):
+        return [statement.module] if statement.module and not statement.level else []
+    return [alias.name for alias in statement.names]

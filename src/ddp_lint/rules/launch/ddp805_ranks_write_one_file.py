@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.launch.ranks import is_test_file, on_one_rank
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exits import calls_in
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import argument
+
+#: Calls that every rank of a job makes: the function that holds one runs on all of them.
+_EVERY_RANK = (
+    "torch.distributed.init_process_group",
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.distributed.fsdp.FullyShardedDataParallel",
+    "torch.distributed.fsdp.fully_shard",
+)
+_RANKED = re.compile(
+    r"rank|local|process_index|gpu|proc_id|worker|device|host|shard|pid|uuid|tempfile|mkdtemp|tmp", re.IGNORECASE
+)
+
+
+class RanksWriteOneFile(Rule):
+    """All ranks write the same file at once.
+
+    ## What it does
+
+    Finds `torch.save` and `open(..., "w")` to a path without the rank in it, and `os.makedirs` without `exist_ok`,
+    outside of any test for the rank, in a function that every rank runs: it makes the process group or wraps the
+    model.
+
+    ## Why it breaks
+
+    Rank 0 and rank 1 open one file for writing and interleave their bytes: the checkpoint that resumes the job cannot
+    be read (`invalid header or archive is corrupted`), or holds the state of whichever rank came last. `os.makedirs`
+    succeeds on the first rank and raises `FileExistsError` on the others.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+
+    def main():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        folder = os.path.join(os.path.expanduser("~"), ".cache", f"ddp_lint_{os.environ['MASTER_PORT']}")
+        dist.barrier()
+        os.makedirs(folder)  # <- DDP805
+        dist.destroy_process_group()
+
+
+    main()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+
+    def main():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        folder = os.path.join(os.path.expanduser("~"), ".cache", f"ddp_lint_{os.environ['MASTER_PORT']}")
+        dist.barrier()
+        os.makedirs(folder, exist_ok=True)
+        if dist.get_rank() == 0:
+            torch.save({"step": 1}, os.path.join(folder, "last.pt"))
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+    main()
+    ```
+
+    ## When it is silent
+
+    Writes under a test for the rank, paths with the rank (or a temporary name) in them, helpers that a caller may
+    guard, tests, and distributed checkpoints, which are written by all ranks on purpose.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: a rank raises `FileExistsError`, or the ranks' writes to one path overlap.
+
+    ## Fix safety
+
+    No fix: what follows may need all ranks to wait for the file.
+
+    ## References
+
+    - https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("save", "makedirs", "open", "mkdir")
+    requires = ("init_process_group", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
+    oracles = ("exception", "write")
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        if is_test_file(self.module.file.path):
+            return
+        calls = list(calls_in(node.body))
+        every = next((c for c in calls if self.module.qualified(c.func) in _EVERY_RANK), None)
+        if every is None or on_one_rank(self.module, every):
+            return
+        for call in calls:
+            path = self._written(call)
+            if path is not None and not on_one_rank(self.module, call) and not self._own_path(path):
+                self._report(call, every)
+
+    def _written(self, call: cst.Call) -> cst.BaseExpression | None:
+        """The path that a call writes, or makes and fails on when it exists."""
+        name = self.module.qualified(call.func)
+        if name == "torch.save":
+            return argument(call, 1, "f")
+        if name in ("os.makedirs", "os.mkdir"):
+            allowed = argument(call, 2, "exist_ok")
+            return None if allowed is not None or self._asked_before(call) else argument(call, 0, "name")
+        if isinstance(call.func, cst.Name) and call.func.value == "open":
+            mode = argument(call, 1, "mode")
+            writes = isinstance(mode, cst.SimpleString) and set(str(mode.evaluated_value)) & set("wx")
+            return argument(call, 0, "file") if writes else None
+        return None
+
+    def _asked_before(self, call: cst.Call) -> bool:
+        """`os.makedirs` in a `try` that takes FileExistsError or OSError."""
+        return any(isinstance(a, cst.Try) for a in self.module.ancestors(call))
+
+    def _own_path(self, path: cst.BaseExpression) -> bool:
+        """Whether the path may hold the rank: it, or what its names are assigned, mentions one; parameters may."""
+        return any(_RANKED.search(text) for text in self._texts(path, 3))
+
+    def _texts(self, path: cst.BaseExpression, depth: int) -> Iterator[str]:
+        yield self.module.code(path)
+        for node in (path, *descendants(path)) if depth else ():
+            if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node):
+                for value in self.module.assignments(node):
+                    if value is not path:
+                        yield from self._texts(value, depth - 1)
+
+    def _report(self, call: cst.Call, every: cst.Call) -> None:
+        made = self.module.qualified(call.func) in ("os.makedirs", "os.mkdir")
+        outcome = "all but the first fail with FileExistsError" if made else "their bytes mix, or the last one wins"
+        self.report(
+            call,
+            f"every rank writes this path at the same time: {outcome}",
+            labels=[(every, "every rank runs this function")],
+            help="exist_ok=True"
+            if made
+            else "write on rank 0 alone and let the others wait, or put the rank into the path",
+        )

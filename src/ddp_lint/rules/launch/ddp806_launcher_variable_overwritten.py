@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.launch.environment import Write, writes
+from ddp_lint.launch.ranks import is_test_file
+from ddp_lint.rules.base import Rule
+from ddp_lint.source.edits import replace
+from ddp_lint.tensors.contexts import conditions
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR")
+_READS = re.compile(r"""(environ\[|environ\.get\(\s*|getenv\(\s*)["'](LOCAL_RANK|RANK)["']\]?(?!\]?\s*=[^=])""")
+_STARTS = re.compile(r"\b(spawn|start_processes|Process|Popen|subprocess|SLURM_\w+|OMPI_\w+|MPI|mpi4py|ray)\b")
+
+
+class LauncherVariableOverwritten(Rule):
+    """The script overwrites a variable by which torchrun tells each rank who and where it is.
+
+    ## What it does
+
+    Finds `os.environ["RANK"]`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` or `MASTER_PORT` set to a constant in a file
+    that also reads its rank from the environment, so that a launcher starts it.
+
+    ## Why it breaks
+
+    torchrun has set them, differently for each rank. With `RANK` a constant both processes register as the same rank
+    and wait for the other; with a `MASTER_PORT` of its own rank 1 looks for rank 0 where nobody listens. Measured:
+    `RANK` overwritten hangs (still up after 40 s on NCCL), `MASTER_PORT` overwritten fails after 18 to 23 s.
+
+    ## Example
+
+    ```python
+    import datetime
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    os.environ["RANK"] = "0"  # <- DDP806
+    print("GPU", os.environ["LOCAL_RANK"])
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))
+    dist.barrier()
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import datetime
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    os.environ.setdefault("MASTER_PORT", "29500")
+    print("GPU", os.environ["LOCAL_RANK"])
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))
+    dist.barrier()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    `setdefault`; a test that the variable is unset; values that are computed (from Slurm or MPI); files that start
+    their own processes; tests.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the ranks stall in `init_process_group`, or it fails.
+
+    ## Fix safety
+
+    Unsafe: with `setdefault` the launcher's value is used where there is one.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("environ",)
+    requires = ("LOCAL_RANK", "RANK")
+    oracles = ("stall", "exception", "environment")
+
+    def start(self) -> None:
+        text = self.module.file.text
+        self._launched = (
+            bool(_READS.search(text)) and not _STARTS.search(text) and not is_test_file(self.module.file.path)
+        )
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        self._visit(node)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self._visit(node)
+
+    def _visit(self, node: cst.Assign | cst.Call) -> None:
+        if not self._launched:
+            return
+        for write in writes(self.module, node):
+            constant = isinstance(write.value, (cst.SimpleString, cst.FormattedString))
+            if write.own and not write.default and write.name in _VARIABLES and constant and not self._asked(write):
+                self.report(
+                    write.key,
+                    f"{write.name} is overwritten with one value on every rank: the launcher told rank 0 and rank 1 "
+                    "different things, and they wait for each other in init_process_group",
+                    help=f'os.environ.setdefault("{write.name}", ...) keeps what the launcher set',
+                    fix=self._fix(write),
+                )
+
+    def _asked(self, write: Write) -> bool:
+        """Under a condition: the branch of a run without a launcher, or any other the author chose."""
+        guard = next(
+            (a for a in self.module.ancestors(write.node) if isinstance(a, (cst.Else, cst.ExceptHandler))), None
+        )
+        return guard is not None or next(conditions(self.module, write.node), None) is not None
+
+    def _fix(self, write: Write) -> Fix | None:
+        if not isinstance(write.node, cst.Assign) or write.value is None:
+            return None
+        text = f"os.environ.setdefault({self.module.code(write.key)}, {self.module.code(write.value)})"
+        return Fix("keep the launcher's value", Applicability.UNSAFE, (replace(self.module, write.node, text),))

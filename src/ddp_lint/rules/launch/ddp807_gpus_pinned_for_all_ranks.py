@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Applicability, Confidence, Fix, Span
+from ddp_lint.launch.environment import Write, writes
+from ddp_lint.launch.ranks import evidence_in, is_test_file
+from ddp_lint.launch.search import importers
+from ddp_lint.rules.base import Rule
+from ddp_lint.source.edits import replace
+from ddp_lint.tensors.contexts import conditions
+
+_STRONG = ("init_process_group", "DistributedDataParallel", "LOCAL_RANK", "FullyShardedDataParallel", "Accelerator")
+
+
+class GpusPinnedForAllRanks(Rule):
+    """A fixed `CUDA_VISIBLE_DEVICES` is set in code that several ranks run, or that others import.
+
+    ## What it does
+
+    Finds `os.environ["CUDA_VISIBLE_DEVICES"] = ...` with a value that is the same on every rank, in a file that several
+    ranks run, and at the top level of a module that other files of the project import.
+
+    ## Why it breaks
+
+    The launcher or the scheduler chose the GPUs of the job: `"0"` hides all but one, so rank 0 and rank 1 share it
+    (NCCL then fails with `Duplicate GPU detected`, or `set_device(1)` with `invalid device ordinal`). At the top
+    level of an imported module the importing trainer does not even see the line, and whether it acts depends on
+    whether something used CUDA before.
+
+    ## Example
+
+    ```python
+    import os
+
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # <- DDP807
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.barrier()
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0,1")
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.barrier()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    `setdefault`; values that come from the rank, from arguments or from a test that the variable is unset; scripts of
+    one process; an empty value, which hides the GPUs on purpose; tests.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py` on two GPUs: rank 1 fails, or both ranks work on GPU 0.
+
+    ## Fix safety
+
+    Unsafe: with `setdefault` the job's own choice is kept where there is one.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("CUDA_VISIBLE_DEVICES",)
+    oracles = ("exception", "device", "environment")
+    needs_cuda = True
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        for write in writes(self.module, node):
+            if write.own and write.name == "CUDA_VISIBLE_DEVICES" and self._is_one_for_all(write):
+                self._check(write)
+
+    def _is_one_for_all(self, write: Write) -> bool:
+        if is_test_file(self.module.file.path) or next(conditions(self.module, write.node), None) is not None:
+            return False
+        if write.value is None or self.module.code(write.value).strip("\"'") in ("", "-1"):
+            return False
+        return isinstance(write.value, cst.SimpleString) or bool(self.module.qualified(write.value))
+
+    def _check(self, write: Write) -> None:
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None:
+            return
+        own = evidence_in(facts, project, _STRONG)
+        if own is not None:
+            self._report(
+                write,
+                [(own.span, own.text)],
+                "rank 0 and rank 1 are left with the same GPUs, whatever the job was given",
+            )
+            return
+        if self.module.function_of(write.node) is not None or not self.module.name:
+            return
+        user = next(importers(project, self.module.name, holding=("import",)), None)
+        if user is not None:
+            reason = f"importing this module ({user.file.path} does) chooses the GPUs of the whole process"
+            self._report(write, [], reason)
+
+    def _report(self, write: Write, labels: list[tuple[cst.CSTNode | Span, str]], reason: str) -> None:
+        self.report(
+            write.key,
+            f"CUDA_VISIBLE_DEVICES is fixed here: {reason}",
+            labels=labels,
+            help="leave it to the launcher, or os.environ.setdefault in the script's own entry",
+            fix=self._fix(write),
+        )
+
+    def _fix(self, write: Write) -> Fix | None:
+        if not isinstance(write.node, cst.Assign) or write.value is None:
+            return None
+        text = f"os.environ.setdefault({self.module.code(write.key)}, {self.module.code(write.value)})"
+        return Fix("keep the job's own choice", Applicability.UNSAFE, (replace(self.module, write.node, text),))

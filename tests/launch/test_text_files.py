@@ -1,0 +1,51 @@
+"""Rules that also read shell scripts, Dockerfiles and YAML."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ddp_lint.config import Settings
+from ddp_lint.engine.runner import check_paths
+
+CODES = frozenset({"DDP802", "DDP803"})
+
+
+def found(folder: pathlib.Path, name: str, text: str) -> list[tuple[str, int, str]]:
+    file = folder / name
+    file.write_text(text)
+    report = check_paths([file], Settings(folder, CODES))
+    assert not report.errors
+    return [
+        (f.code, f.span.line, text.splitlines()[f.span.line - 1][f.span.column - 1 : f.span.end_column - 1])
+        for f in report.findings
+    ]
+
+
+@pytest.mark.parametrize("name", ["run.sh", "job.slurm", "train.sbatch"])
+def test_shell(tmp_path: pathlib.Path, name: str) -> None:
+    text = "#!/bin/bash\nexport NCCL_TIMEOUT=1800\nNCCL_BLOCKING_WAIT=1 NCCL_IB_DISABEL=1 torchrun train.py\n"
+    assert found(tmp_path, name, text) == [
+        ("DDP802", 2, "NCCL_TIMEOUT"),
+        ("DDP803", 3, "NCCL_BLOCKING_WAIT"),
+        ("DDP802", 3, "NCCL_IB_DISABEL"),
+    ]
+
+
+def test_shell_that_only_mentions(tmp_path: pathlib.Path) -> None:
+    text = '# NCCL_TIMEOUT=1800\necho "$NCCL_TIMEOUT ${NCCL_TIMEOUT}"\nexport NCCL_DEBUG=INFO # NCCL_TIMEOUT=1\n'
+    assert found(tmp_path, "run.sh", text) == []
+
+
+def test_dockerfile(tmp_path: pathlib.Path) -> None:
+    text = "FROM base\nENV NCCL_TIMEOUT 1800\nENV NCCL_DEBUG=INFO NCCL_ASYNC_ERROR_HANDLING=1\n"
+    assert found(tmp_path, "Dockerfile", text) == [
+        ("DDP802", 2, "NCCL_TIMEOUT"),
+        ("DDP803", 3, "NCCL_ASYNC_ERROR_HANDLING"),
+    ]
+
+
+def test_yaml(tmp_path: pathlib.Path) -> None:
+    text = 'env:\n  NCCL_TIMEOUT: "1800"\n  NCCL_DEBUG: INFO\nlist:\n  - name: NCCL_DESYNC_DEBUG\n    value: "1"\n'
+    assert found(tmp_path, "job.yaml", text) == [("DDP802", 2, "NCCL_TIMEOUT"), ("DDP803", 5, "NCCL_DESYNC_DEBUG")]
