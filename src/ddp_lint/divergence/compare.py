@@ -57,6 +57,10 @@ class Difference:
     loop: Loop | None = None
 
 
+#: Where two ranks first met in calls of the same name at different places.
+Drift = tuple[Side, Side]
+
+
 class TooLong(Exception):
     """More steps than the bound."""
 
@@ -72,6 +76,7 @@ class Comparison:
         self._projection = projection
         self._steps = 0
         self._seen: set[Hashable] = set()
+        self._doomed = self._ends_in_error()
 
     def of_worlds(self, start: Node, first: int, second: int) -> Iterator[Difference]:
         """Where the words of two worlds part, if they do."""
@@ -135,12 +140,12 @@ class Comparison:
     # ---- the walk
 
     def _walk(self, first: Side, second: Side) -> Iterator[Difference]:
-        stack = [(first, second, 0)]
+        stack: list[tuple[Side, Side, int, Drift | None]] = [(first, second, 0, None)]
         while stack:
             self._steps += 1
             if self._steps > self.BOUND:
                 raise TooLong
-            one, two, matched = stack.pop()
+            one, two, matched, drift = stack.pop()
             if self._equal(one, two):
                 continue
             one, two = self._advance(one, matched), self._advance(two, matched)
@@ -148,8 +153,10 @@ class Comparison:
             if key in self._seen or self._equal(one, two):
                 continue
             self._seen.add(key)
+            if one.node is two.node:
+                drift = None
             if isinstance(one.node, Choice) or isinstance(two.node, Choice):
-                stack.extend(self._split(one, two, matched))
+                stack.extend((*sides, drift) for sides in self._split(one, two, matched))
             elif isinstance(one.node, End) and isinstance(two.node, End):
                 difference = self._ends(one, two)
                 if difference is not None:
@@ -160,14 +167,27 @@ class Comparison:
                 difference = self._arguments(one, two)
                 if difference is not None:
                     yield difference
-                stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1))
+                if one.node is not two.node and drift is None:
+                    drift = (one, two)
+                stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1, drift))
             elif isinstance(one.node, Loop) and isinstance(two.node, Loop):
-                stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1))
-                stack.append((one.at(one.node.body), two.at(two.node.body), matched))
+                stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1, drift))
+                stack.append((one.at(one.node.body), two.at(two.node.body), matched, drift))
             else:
                 difference = self._part(one, two)
                 if difference is not None:
-                    yield difference
+                    yield self._at_drift(difference, drift) if drift is not None else difference
+
+    def _at_drift(self, difference: Difference, drift: Drift) -> Difference:
+        """A lone call that pairs with the peer's next one of the same name: the lone call is the cause, not the end."""
+        for one, two in (drift, drift[::-1]):
+            letter, other = self._letter_at(one), self._letter_at(two)
+            parted = self._parted(one, two, letter)
+            if letter is not None and parted is not None and self._behind(one, two):
+                return dataclasses.replace(
+                    difference, letter=letter, other=other, first=one, second=two, parted=parted, how="missing"
+                )
+        return difference
 
     def _equal(self, one: Side, two: Side) -> bool:
         numbers = self._projection.numbers
@@ -216,6 +236,18 @@ class Comparison:
         trail = Step(node.condition, chosen, node.span, side.trail, matched)
         return dataclasses.replace(side, node=node.yes if chosen else node.no, trail=trail)
 
+    def _ends_in_error(self) -> list[bool]:
+        """For each node: does every way from it end in an error? Then the job ends, and nobody is waited for."""
+        doomed: list[bool] = []
+        for node in self._words.nodes:
+            if isinstance(node, End):
+                doomed.append(node.what == "error")
+            elif isinstance(node, Choice):
+                doomed.append(doomed[node.yes.number] and doomed[node.no.number])
+            else:
+                doomed.append(doomed[node.after.number])
+        return doomed
+
     def _split(self, one: Side, two: Side, matched: int) -> Iterator[tuple[Side, Side, int]]:
         """Both outcomes of a choice that no world tells; a shared choice is taken alike by both."""
         node = one.node if isinstance(one.node, Choice) else two.node
@@ -254,6 +286,8 @@ class Comparison:
         return Difference(letter, None, goes_on, leaves, parted, "rounds", loop)
 
     def _part(self, one: Side, two: Side) -> Difference | None:
+        if self._doomed[one.node.number] or self._doomed[two.node.number]:
+            return None
         here, there = self._letter_at(one), self._letter_at(two)
         if here is not None and there is not None:
             if self._behind(one, two):

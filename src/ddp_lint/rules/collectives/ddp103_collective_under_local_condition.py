@@ -96,6 +96,9 @@ class CollectiveUnderLocalCondition(PartingRule):
 
     kind = Kind.CONDITION
 
+    def concerns(self, parting: Parting) -> bool:
+        return parting.kind is self.kind and parting.cause != "file"
+
     def message(self, parting: Parting) -> str:
         under = f"under `{parting.condition}`, which depends" if parting.condition else "on some ranks, depending"
         return (

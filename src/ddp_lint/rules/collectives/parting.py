@@ -36,8 +36,9 @@ class PartingRule(Rule):
                 )
 
     def concerns(self, parting: Parting) -> bool:
-        """Partings by files are left to the rule on files: on a shared disk all ranks find the same."""
-        return parting.kind is self.kind and parting.cause != "file"
+        """Partings by files are left to DDP111: on a shared disk all ranks find the same. Partings by exceptions count
+        where a collective itself is skipped: a rank that fails ends its loops and steps for good."""
+        return parting.kind is self.kind and parting.cause not in ("file", "exception")
 
     def message(self, parting: Parting) -> str:
         """One line: what the one rank does, what the other does."""
