@@ -59,7 +59,7 @@ class Cache:
             if entry is None or not self._holds(entry, shard["questions"]):
                 return None
             findings = tuple(decode(Finding, item) for item in entry["findings"])
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        except (TypeError, ValueError):
             return None
         return FileResult(self._project.shown(path), findings, cached=True)
 
@@ -119,13 +119,21 @@ def _shard_name(inside: str) -> str:
 
 
 def _read_shard(path: pathlib.Path) -> dict[str, Any]:
+    """What a file holds, as far as it is well formed."""
     try:
         shard = json.loads(path.read_bytes())
-        if isinstance(shard, dict) and isinstance(shard["files"], dict) and isinstance(shard["questions"], list):
-            return {"questions": shard["questions"], "files": shard["files"]}
-    except (OSError, ValueError, KeyError, RecursionError):
-        pass
-    return {"questions": [], "files": {}}
+        questions = [[str(question), str(answer)] for question, answer in shard["questions"]]
+        files = {name: entry for name, entry in shard["files"].items() if _is_entry(entry, len(questions))}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {"questions": [], "files": {}}
+    return {"questions": questions, "files": files}
+
+
+def _is_entry(entry: object, questions: int) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("findings"), list):
+        return False
+    asked = entry.get("asked")
+    return isinstance(asked, list) and all(isinstance(n, int) and 0 <= n < questions for n in asked)
 
 
 def _without_leftovers(shard: dict[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: Methods that say what an object is made of: kept whole in a class that is kept.
 _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "setup", "configure_model", "configure_optimizers", "build"}
-#: Statements outside of functions are kept without a trigger up to this many lines: they bind names, in order.
-_SHORT = 10
+#: Statements outside of functions are kept without a trigger up to this many lines and characters: they bind names.
+_SHORT, _NARROW = 10, 2000
 _WORD = re.compile(rb"[A-Za-z0-9_\x80-\xff]")
 _SPACED = bytes(code if _WORD.match(bytes([code])) else 32 for code in range(256))
 
@@ -146,7 +146,7 @@ class _Parts:
             elif self._hit(first, last):
                 self.useful = True
                 self._add_lines(first, last)
-            elif last - first < _SHORT and not all(_is_idle(statement) for statement in unit):
+            elif self._short(first, last) and not all(_is_idle(statement) for statement in unit):
                 self._add_lines(first, last)
 
     def _add_function(self, node: FunctionNode, first: int, last: int, within_class: bool) -> None:
@@ -193,6 +193,9 @@ class _Parts:
 
     def _hit(self, first: int, last: int) -> bool:
         return _hits(self._hits, first, last)
+
+    def _short(self, first: int, last: int) -> bool:
+        return last - first < _SHORT and sum(map(len, self._source[first - 1 : last])) < _NARROW
 
     def _wanted(self, node: FunctionNode) -> bool:
         return any(rule.wants(node) for rule in self._wanting if rule.wants is not None)

@@ -41,6 +41,16 @@ def parse(text: str) -> ast.Module:
         raise CannotParse(str(e)) from None
 
 
+def parse_expression(text: str) -> ast.expr | None:
+    """The `ast` of an expression, without its warnings; None when it is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 @dataclasses.dataclass(frozen=True)
 class ModuleFacts:
     """A project module for whoever asks from another file: its `ast`, its imports, its definitions by name."""

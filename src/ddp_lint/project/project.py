@@ -65,7 +65,7 @@ class Project:
 
     def _find(self, name: str) -> str | None:
         path = self._layout.find(name)
-        self._ask(f"find:{name}", path or "")
+        self._ask(f"find:{name}", self._relative(path) if path else "")
         return path
 
     def locate(self, name: str, path: pathlib.Path, script: bool) -> str:
@@ -99,6 +99,9 @@ class Project:
 
     def _relative(self, path: str) -> str:
         return _below(self._layout.root, path)
+
+    def _absolute(self, path: str) -> str:
+        return os.path.normpath(os.path.join(self._layout.root, path))
 
     # ---- facts
 
@@ -335,7 +338,7 @@ class Project:
         if question not in self._answers:
             kind, _, rest = question.partition(":")
             if kind == "file":
-                self._file(os.path.join(self._layout.root, rest))
+                self._file(self._absolute(rest))
             elif kind == "find":
                 self._find(rest)
             elif kind == "holding":
@@ -344,7 +347,7 @@ class Project:
                 self._is_own(rest)
             elif kind == "locate":
                 script, name, folder = rest.split(":", 2)
-                self._locate(name, os.path.join(self._layout.root, folder), script == "1")
+                self._locate(name, self._absolute(folder), script == "1")
         return self._answers.get(question, "?")
 
 

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddp_lint.knowledge import canonical
-from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts, assigned_in, parameters, statements_of
+from ddp_lint.project.facts import (
+    ClassFacts,
+    FunctionNode,
+    ModuleFacts,
+    assigned_in,
+    parameters,
+    parse_expression,
+    statements_of,
+)
 from ddp_lint.source.imports import dotted_ast
 
 if TYPE_CHECKING:
@@ -137,10 +145,7 @@ class Types:
 def named(annotation: ast.expr | None) -> Iterator[ast.expr]:
     """The names that an annotation is made of, without those of containers: ``Optional["Net"]`` -> ``Net``."""
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        try:
-            yield from named(ast.parse(annotation.value, mode="eval").body)
-        except (SyntaxError, ValueError):
-            return
+        yield from named(parse_expression(annotation.value))
     elif isinstance(annotation, ast.BinOp):
         yield from named(annotation.left)
         yield from named(annotation.right)

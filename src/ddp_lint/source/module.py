@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import canonical
 from ddp_lint.source.imports import ImportTable
+from ddp_lint.source.positions import positions_of
 from ddp_lint.source.scopes import Binding, Scopes
 from ddp_lint.source.tree import children, dotted
 
@@ -214,8 +215,7 @@ class Module:
 
     @functools.cached_property
     def _positions(self) -> dict[cst.CSTNode, CodeRange]:
-        wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
-        return dict(wrapper.resolve(PositionProvider))
+        return positions_of(self.tree)
 
     def span(self, node: cst.CSTNode, end: cst.CSTNode | None = None) -> Span:
         """The span of a node, or from `node` to the end of `end`. Positions are computed on first use."""

@@ -201,13 +201,11 @@ class Scopes:
 
     def annotated(self, annotation: cst.BaseExpression) -> str:
         """The canonical name of the class that an annotation names, through quotes, `Optional` and ``| None``."""
+        from ddp_lint.project.facts import parse_expression
         from ddp_lint.project.types import is_class_name, named
 
-        try:
-            parsed = ast.parse(self._module.code(annotation), mode="eval").body
-        except (SyntaxError, ValueError):
-            return ""
-        names = (self._module.meaning(ast.unparse(part)) for part in named(parsed))
+        parts = named(parse_expression(self._module.code(annotation)))
+        names = (self._module.meaning(ast.unparse(part)) for part in parts)
         return next((name for name in names if is_class_name(name)), "")
 
     def callee(self, call: cst.Call, depth: int = _DEPTH) -> str:

@@ -1,0 +1,195 @@
+"""Focus leaves out what no rule can care for, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+import libcst as cst
+import pytest
+
+from ddp_lint.engine.focus import Selection, words
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import ImportTable, SourceFile
+
+from .samples import found
+
+FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
+CASES = sorted(p for p in FIXTURES.glob("*/DDP*") if p.is_dir() or p.suffix == ".py")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_focus_changes_no_finding(case: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = case if case.is_dir() else case.parent
+    monkeypatch.chdir(root)
+    for path in sorted(case.rglob("*.py")) if case.is_dir() else [case]:
+        assert found(path, focus=True, root=root) == found(path, focus=False, root=root)
+
+
+class Loads(Rule):
+    """Cares for definitions that hold `load`."""
+
+    triggers = ("load",)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        """Only that it visits matters here."""
+
+
+class WholeClasses(Loads):
+    """Cares for all of a class that holds `load`."""
+
+    whole_class = True
+
+
+class Writes(Rule):
+    """Cares for functions that no word tells."""
+
+    requires = ("torch",)
+
+    @staticmethod
+    def _augments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        return any(isinstance(node, ast.AugAssign) for node in ast.walk(function))
+
+    wants = _augments
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        """Only that it visits matters here."""
+
+
+class Everything(Rule):
+    """Says nothing of what it cares for."""
+
+    def visit_Call(self, node: cst.Call) -> None:
+        """Only that it visits matters here."""
+
+
+class Asking(Rule):
+    """Visits nothing: it asks `ast`."""
+
+
+TEXT = '''\
+"""Docstring with load."""
+import torch
+from torch import load as fetch
+LIMIT = 3
+
+
+def idle(a,
+         b=1):
+    # a comment
+    return a
+
+
+@torch.no_grad()
+def one(): return torch.load("x")
+
+
+class Net(torch.nn.Module):
+    """Docstring."""
+
+    size: int = 3
+
+    def __init__(self):
+        self.a = 1
+
+    @property
+    def other(self) -> int:
+        self.a += 1
+        return 2
+
+    def aliased(self):
+        return fetch("x")
+
+
+class Idle:
+    x = 1
+    def method(self): pass
+
+
+if LIMIT: LIMIT = 4; torch.load("y")
+'''
+
+
+def kept(text: str, *rules: type[Rule]) -> str:
+    tree = ast.parse(text)
+    facts = ModuleFacts("m", SourceFile("m.py", text), tree, ImportTable.of(tree, "m", False), False)
+    focus = Selection(rules).concerned(text)
+    source = focus.source(facts)
+    lines = facts.file.lines
+    if source.line_map is not None:
+        for number, line in zip(source.line_map, source.text.splitlines(), strict=True):
+            assert lines[number - 1] == line or line.strip() == "..."
+    cst.parse_module(source.text)
+    return source.text
+
+
+def test_definitions_without_a_trigger_keep_their_header_only() -> None:
+    assert (
+        kept(TEXT, Loads)
+        == '''\
+"""Docstring with load."""
+from torch import load as fetch
+LIMIT = 3
+def idle(a,
+         b=1):
+    # a comment
+ ...
+@torch.no_grad()
+def one(): return torch.load("x")
+class Net(torch.nn.Module):
+    size: int = 3
+    def __init__(self):
+        self.a = 1
+    @property
+    def other(self) -> int:
+     ...
+    def aliased(self):
+        return fetch("x")
+class Idle:
+ ...
+if LIMIT: LIMIT = 4; torch.load("y")
+'''
+    )
+
+
+def test_a_rule_may_ask_for_whole_classes_or_for_functions_that_no_word_tells() -> None:
+    assert "self.a += 1" in kept(TEXT, WholeClasses)
+    by_predicate = kept(TEXT, Writes)
+    assert "self.a += 1" in by_predicate
+    assert 'fetch("x")' not in by_predicate
+
+
+def test_rules_that_say_nothing_see_all_and_rules_that_visit_nothing_cost_nothing() -> None:
+    assert kept(TEXT, Everything) == TEXT
+    assert kept(TEXT, Asking) == ""
+    assert kept(TEXT.replace("load", "save"), Loads) == ""
+
+
+def test_a_file_concerns_the_rules_whose_words_it_holds() -> None:
+    selection = Selection([Loads, Writes, Everything, Asking])
+    assert selection.concerned("x = loads").rules == [Everything, Asking]
+    assert selection.concerned("x.load()").rules == [Loads, Everything, Asking]
+    assert selection.concerned("import torch").rules == [Writes, Everything, Asking]
+
+
+def test_words() -> None:
+    assert words("a.b_1 (c)é+'d e'\ud800") >= {b"a", b"b_1", b"d", b"e"}
+
+
+def _odd_layouts() -> Iterator[str]:
+    yield "class A:\n\tdef f(self):\n\t\treturn 1\n\tdef g(self):\n\t\treturn load()\n"
+    yield "class A: x = load()\n"
+    yield "class A:\n    @dec(\n        1)\n    def f(self,\n          b): return 1\n    def g(self): load()\n"
+    yield "async def f(x: int\n) -> int:\n    return 1\ndef g(): load()\n"
+    yield "def f():\n    return 1; \ndef g(): load()"
+    yield "x = '''\n''' ; y = load()\ndef f():\n    '''doc\n    '''\n    return 1\n"
+    yield "if a:\n    def f():\n        pass\nelse:\n    f = load\n"
+    yield "class A(\n  B,\n):\n  class C:\n    def h(self):\n      pass\n  def g(self):\n    load()\n"
+    yield "def f(\n  a,  # why\n):  # no body\n\n  # comment\n  @dec\n  def g(): pass\n  return g\nload()\n"
+
+
+@pytest.mark.parametrize("text", list(_odd_layouts()))
+def test_odd_layouts_stay_parsable(text: str) -> None:
+    assert "load" in kept(text, Loads)

@@ -1,0 +1,158 @@
+"""Files in, findings out: the same whatever the order, the number of processes and the working directory."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import libcst as cst
+import pytest
+
+from ddp_lint.config import Settings
+from ddp_lint.engine import checking
+from ddp_lint.engine.report import FileResult
+from ddp_lint.engine.runner import check_paths, check_text
+from ddp_lint.engine.walk import walk
+from ddp_lint.findings import Finding
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import ImportTable, Module, SourceFile
+
+from .samples import ALL, HAZARD, OPS, check, codes, write
+
+
+def test_the_report_is_the_same_for_any_number_of_processes(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, {"ops.py": OPS, "broken.py": "def f(:\n"} | {f"m{i}.py": HAZARD for i in range(20)})
+    (tmp_path / "binary.py").write_bytes(b"x\0y")
+    one, three = check(tmp_path, jobs=1), check(tmp_path, jobs=3)
+    assert one.findings == three.findings
+    assert one.errors == three.errors
+    assert codes(one) == ["DDP000"] + ["DDP250"] * 20
+    assert [path for path, _ in one.errors] == [str(tmp_path / "binary.py")]
+
+
+def test_a_file_named_twice_is_checked_once_and_findings_are_sorted(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, {"ops.py": OPS, "a.py": HAZARD, "b.py": HAZARD})
+    report = check(tmp_path, "b.py", "a.py", "b.py")
+    assert [finding.span.path for finding in report.findings] == [str(tmp_path / "a.py"), str(tmp_path / "b.py")]
+
+
+def test_paths_are_relative_to_the_working_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"ops.py": OPS, "sub/a.py": HAZARD})
+    monkeypatch.chdir(tmp_path)
+    assert [f.span.path for f in check(tmp_path, "sub/a.py").findings] == ["sub/a.py"]
+
+
+def test_fingerprints_survive_moved_lines_and_tell_twins_apart(tmp_path: pathlib.Path) -> None:
+    twins = HAZARD + "\n\ndef again(x):\n    return torch.log(softmax(x, dim=-1))\n"
+    write(tmp_path, {"ops.py": OPS, "a.py": twins})
+    before = [finding.fingerprint for finding in check(tmp_path, "a.py").findings]
+    write(tmp_path, {"a.py": "# a comment\n\n" + twins.replace("softmax(x, dim=-1))", "softmax(x,\n        dim=-1))")})
+    after = [finding.fingerprint for finding in check(tmp_path, "a.py").findings]
+    assert len(set(before)) == 2
+    assert before[0] != "" and len(before[0]) == 32
+    assert check(tmp_path, "a.py").findings[0].span.line == 8
+    assert len(set(after)) == 2
+
+
+def test_text_that_is_not_on_disk_is_checked_in_its_place(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, {"ops.py": OPS, "a.py": "pass\n"})
+    report = check_text("\ufeff" + HAZARD.replace("\n", "\r\n"), tmp_path / "a.py", Settings(tmp_path, ALL))
+    assert [(f.code, f.span.line, f.span.column) for f in report.findings] == [("DDP250", 6, 12)]
+
+
+def test_what_cannot_be_read_is_an_error_with_a_reason(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "nb.ipynb").write_text("{}")
+    (tmp_path / "nul.py").write_bytes(b"a = 1\0")
+    (tmp_path / "odd.py").write_bytes(b"# coding: no-such-codec\n")
+    (tmp_path / "bad.py").write_bytes(b"x = '\xff'\n")
+    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
+    names = ["folder.py", "nb.ipynb", "nul.py", "odd.py", "bad.py", "loop.py", "missing.py"]
+    errors = {pathlib.Path(path).name: reason for path, reason in check(tmp_path, *names).errors}
+    assert set(errors) == set(names)
+    assert "nbconvert" in errors["nb.ipynb"]
+    assert "NUL" in errors["nul.py"]
+    assert "no-such-codec" in errors["odd.py"]
+    assert all(reason and "\n" not in reason for reason in errors.values())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission_is_an_error(tmp_path: pathlib.Path) -> None:
+    (path,) = write(tmp_path, {"a.py": "pass\n"})
+    path.chmod(0)
+    assert check(tmp_path, "a.py").errors == [(str(path), "Permission denied")]
+
+
+class Crashing(Rule):
+    """A rule with a defect."""
+
+    code, slug = "DDP998", "crashing"
+
+    def visit_Call(self, node: cst.Call) -> None:
+        raise RuntimeError("two\nlines")
+
+
+class Counting(Rule):
+    """A rule that reports each call."""
+
+    code, slug = "DDP997", "counting"
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self.report(node, "a call")
+
+
+class Unmade(Counting):
+    """A rule whose construction fails."""
+
+    code = "DDP996"
+
+    def __init__(self, module: Module, emit: object) -> None:
+        raise RuntimeError("no")
+
+
+def test_a_rule_that_raises_is_dropped_and_told_and_the_others_go_on() -> None:
+    file = SourceFile("a.py", "f()\ng()\n")
+    module = Module(file, cst.parse_module(file.text), ImportTable({}))
+    crashes: list[Finding] = []
+    findings = walk(
+        module,
+        [Crashing, Counting, Unmade],
+        lambda rule, error: crashes.append(checking.rule_crashed(file, rule, error)),
+    )
+    assert [finding.code for finding in findings] == ["DDP997", "DDP997"]
+    assert sorted(finding.message for finding in crashes) == [
+        "rule DDP996 (counting) failed on this file: RuntimeError: no",
+        "rule DDP998 (crashing) failed on this file: RuntimeError: two lines",
+    ]
+    assert {finding.code for finding in crashes} == {"DDP001"}
+
+
+def test_a_worker_that_dies_costs_its_file_only(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"ops.py": OPS} | {f"m{i:02}.py": HAZARD for i in range(12)})
+    real = checking.Checker.check
+
+    def deadly(self: checking.Checker, path: pathlib.Path) -> FileResult:
+        if path.name in ("m00.py", "m07.py"):
+            os._exit(3)
+        return real(self, path)
+
+    monkeypatch.setattr(checking.Checker, "check", deadly)  # forked workers inherit it
+    report = check_paths(sorted(tmp_path.glob("*.py")), Settings(tmp_path, ALL), jobs=2)
+    assert [pathlib.Path(path).name for path, _ in report.errors] == ["m00.py", "m07.py"]
+    assert all("exit status 3" in reason for _, reason in report.errors)
+    assert codes(report) == ["DDP250"] * 10
+
+
+def test_a_defect_of_the_engine_costs_one_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"ops.py": OPS, "a.py": HAZARD, "b.py": HAZARD})
+    real = checking.walk
+
+    def failing(module: Module, *rest: object) -> list[Finding]:
+        if module.name == "a":
+            raise KeyError("defect")
+        return real(module, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checking, "walk", failing)
+    report = check(tmp_path, "a.py", "b.py")
+    assert len(report.errors) == 1 and "KeyError" in report.errors[0][1]
+    assert codes(report) == ["DDP250"]
