@@ -5,13 +5,13 @@ from ddp_lint.rules.collectives.parting import PartingRule, operation, whenever
 
 
 class CollectiveUnderLocalCondition(PartingRule):
-    """A collective under a condition that each rank decides from its own data, clock or exceptions.
+    """A collective under a condition that each rank decides from its own data or clock.
 
     ## What it does
 
     Finds collectives, also implicit ones, whose condition mentions no rank and still differs between ranks: a value of
     this rank's batch (`loss.item()`, `isnan`, an empty selection), the wall clock, a future that has finished here but
-    not there, free memory, or an exception that one rank catches. Conditions on files are DDP111.
+    not there, or free memory. Conditions on files are DDP111, exceptions DDP112.
 
     ## Why it breaks
 
@@ -95,9 +95,6 @@ class CollectiveUnderLocalCondition(PartingRule):
     """
 
     kind = Kind.CONDITION
-
-    def concerns(self, parting: Parting) -> bool:
-        return parting.kind is self.kind and parting.cause != "file"
 
     def message(self, parting: Parting) -> str:
         under = f"under `{parting.condition}`, which depends" if parting.condition else "on some ranks, depending"

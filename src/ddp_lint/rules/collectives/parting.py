@@ -36,8 +36,7 @@ class PartingRule(Rule):
                 )
 
     def concerns(self, parting: Parting) -> bool:
-        """Partings by files are left to DDP111: on a shared disk all ranks find the same. Partings by exceptions count
-        where a collective itself is skipped: a rank that fails ends its loops and steps for good."""
+        """Partings by files and by exceptions have rules of their own: they need more than the code to be real."""
         return parting.kind is self.kind and parting.cause not in ("file", "exception")
 
     def message(self, parting: Parting) -> str:

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from ddp_lint.divergence import Parting
+from ddp_lint.rules.collectives.parting import PartingRule, operation
+
+
+class CollectiveSkippedByException(PartingRule):
+    """A collective that a rank skips, or runs alone, because it caught an exception.
+
+    ## What it does
+
+    Finds collectives in an `except` handler, and collectives that a handler jumps over.
+
+    ## Why it breaks
+
+    Exceptions are a rank's own affair: rank 0 meets a bad file or runs out of memory, rank 1 does not. If rank 0
+    swallows the error and goes on, it has missed a collective that rank 1 waits in, or adds one that rank 1 never
+    joins. Measured on two ranks: a swallowed exception before one `all_reduce` turned the next sums into 110 for 20
+    and then hung, with NCCL and gloo alike.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    rank = dist.get_rank()
+    total = torch.ones(1, device=device)
+
+
+    def load(index):
+        if index == 1:
+            raise OSError("unreadable shard")
+
+
+    try:
+        load(rank)
+    except OSError:
+        dist.all_reduce(total)  # <- DDP112
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    rank = dist.get_rank()
+    failed = torch.zeros(1, device=device)
+
+
+    def load(index):
+        if index == 1:
+            raise OSError("unreadable shard")
+
+
+    try:
+        load(rank)
+    except OSError:
+        failed += 1
+    dist.all_reduce(failed)
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Handlers that raise again or end the program: the launcher then ends the peers. The rule is off by default: most
+    exceptions that code provides for come on all ranks at once, or never.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the ranks' logs of collectives differ at this line.
+
+    ## Fix safety
+
+    No automatic fix.
+
+    ## References
+
+    - Issues of the kind: one rank fails to download a checkpoint, the others wait at the barrier behind it.
+    """
+
+    default = False
+
+    def concerns(self, parting: Parting) -> bool:
+        return parting.cause == "exception" and parting.condition.startswith("except")
+
+    def message(self, parting: Parting) -> str:
+        return (
+            f"{operation(parting)} runs, or not, by `{parting.condition}`, which depends on {parting.says}: "
+            "rank 0 and rank 1 need not fail alike"
+        )
+
+    def remedy(self, parting: Parting) -> str:
+        return "note the failure, let all ranks reduce it behind the handler, then raise or go on together"
