@@ -1,6 +1,6 @@
 """How much tracing slows a training step: a small transformer under DDP on two gloo ranks, bare and under `verify`.
 
-`python benchmarks/verify_overhead.py [--steps 40]` prints the median seconds of a step, first five and later ones
+`python benchmarks/verify_overhead.py [--steps 40]` prints the median CPU seconds of a step (of one rank), the first five and later ones
 apart: in the first five every parameter and gradient is digested.
 """
 
@@ -19,7 +19,7 @@ from ddp_lint.verify.launch import run
 from ddp_lint.verify.options import Options, Watch
 from ddp_lint.verify.target import resolve
 
-SCRIPT = '''
+SCRIPT = """
 import json, sys, time
 import torch
 import torch.distributed as dist
@@ -33,17 +33,17 @@ optimizer = torch.optim.AdamW(model.parameters())
 seconds = []
 for step in range(int(sys.argv[1])):
     x = torch.randn(8, 64, 128)
-    began = time.perf_counter()
+    began = time.process_time()
     loss = model(x).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    seconds.append(time.perf_counter() - began)
+    seconds.append(time.process_time() - began)
 if dist.get_rank() == 0:
     with open(sys.argv[2], "w") as out:
         json.dump(seconds, out)
 dist.destroy_process_group()
-'''
+"""
 
 
 def bare(script: pathlib.Path, steps: int, out: pathlib.Path) -> list[float]:

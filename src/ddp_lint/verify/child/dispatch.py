@@ -40,23 +40,24 @@ class Dispatch(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        self._recorder.ticks += 1
-        if self._recorder.quiet:
+        recorder = self._recorder
+        recorder.ticks += 1
+        if recorder.quiet:
             return func(*args, **kwargs)
         for cls in types:
             if cls.__name__ in _OWN_DISPATCH:
-                self._recorder.of_dtensor = func._opname
+                recorder.of_dtensor = func._opname
                 return NotImplemented
             if cls.__name__ == "FakeTensor":
                 return func(*args, **kwargs)
-        observers = self._of(func)
-        if not observers:
-            return func(*args, **kwargs)
-        tokens = [(observer, observer.before(func, args, kwargs)) for observer in observers]
+        tokens = []
+        for observer in self._of(func):
+            token = observer.before(func, args, kwargs)
+            if token is not None:
+                tokens.append((observer, token))
         result = func(*args, **kwargs)
         for observer, token in tokens:
-            if token is not None:
-                observer.after(token, result)
+            observer.after(token, result)
         return result
 
 
@@ -83,3 +84,15 @@ def written(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torc
         if argument.alias_info is not None and argument.alias_info.is_write:
             found += tensors(given.get(argument.name))
     return found
+
+
+@functools.cache
+def is_mutable(op: Any) -> bool:
+    """The operator mutates an argument, by its schema."""
+    return bool(op._schema.is_mutable)
+
+
+@functools.cache
+def namespace(op: Any) -> str:
+    """aten, c10d, ... (the operator's own property parses its name each time)."""
+    return str(op.namespace)

@@ -50,6 +50,9 @@ class Model:
         self.number = number
         self._root = weakref.ref(root)
         self.wrap = wrap_of(root)
+        #: The modules by clean name, as of the last `look`: walking them each time would be half of tracing's cost.
+        self._modules: list[tuple[str, weakref.ref[nn.Module]]] = []
+        self.look()
 
     @property
     def root(self) -> nn.Module | None:
@@ -66,6 +69,23 @@ class Model:
     @property
     def sharded(self) -> bool:
         return self.wrap in ("fsdp1", "fsdp2")
+
+    def look(self) -> None:
+        """Take note of modules that came or went (called whenever the root is about to run)."""
+        inner = self.inner
+        named = inner.named_modules() if inner is not None else ()
+        self._modules = [(clean(name), weakref.ref(module)) for name, module in named]
+
+    def places(self) -> Iterator[Place]:
+        """Every parameter and buffer as its module holds it now."""
+        for prefix, reference in self._modules:
+            module = reference()
+            if module is None:
+                continue
+            for role, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
+                for name, tensor in tensors.items():
+                    if tensor is not None:
+                        yield Place(f"{prefix}.{name}" if prefix else name, role, tensor, self.sharded)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """By clean name; a tied parameter once, under its first name."""
@@ -99,6 +119,7 @@ class Models:
 
     def __init__(self) -> None:
         self._models: list[Model] = []
+        self._at_backward: dict[int, Place] = {}
         self._module_names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
     def __iter__(self) -> Iterator[Model]:
@@ -129,17 +150,23 @@ class Models:
     def knows(self, module: nn.Module) -> bool:
         return module in self._module_names
 
-    def place(self, tensor: torch.Tensor) -> Place | None:
-        """The parameter or buffer whose storage the tensor lies in."""
+    def place(self, tensor: torch.Tensor, *, as_of_backward: bool = False) -> Place | None:
+        """The parameter or buffer whose storage the tensor lies in; `as_of_backward`: lay in when backward began."""
         address = pointer(tensor)
         if not address:
             return None
+        return (self._at_backward if as_of_backward else self._places()).get(address)
+
+    def backward_begins(self) -> None:
+        """Remember where everything lies."""
+        self._at_backward = self._places()
+
+    def _places(self) -> dict[int, Place]:
+        found: dict[int, Place] = {}
         for model in self:
-            for role, tensors in (("parameter", model.parameters()), ("buffer", model.buffers())):
-                for name, known in tensors.items():
-                    if known is tensor or pointer(known) == address:
-                        return Place(name, role, known, model.sharded)
-        return None
+            for place in model.places():
+                found.setdefault(pointer(place.tensor), place)
+        return found
 
     def tensor_name(self, tensor: torch.Tensor) -> str:
         """The name of a parameter or buffer, or "NAME.grad" of a gradient, "" for any other tensor."""

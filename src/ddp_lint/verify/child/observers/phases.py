@@ -69,6 +69,9 @@ class Phases(Observer):
             self.tell_wrapped(module)
         self.recorder.enter_module(self.models.name_of_module(module))
         if len(stack) == 1 and self.recorder.phase not in ("backward", "step"):
+            model = self.models.find(module)
+            if model is not None:
+                model.look()
             self._tell("before_forward", module)
             self.recorder.enter("forward")
 
@@ -151,6 +154,7 @@ class Phases(Observer):
                 return original(*args, **kwargs)
             outer = recorder.phase
             recorder.backward_frames = recorder.frames(sys._getframe(1))[0]
+            self.models.backward_begins()
             recorder.enter("backward")
             result = original(*args, **kwargs)
             recorder.enter(outer if outer in ("forward", "backward") else "after_backward")

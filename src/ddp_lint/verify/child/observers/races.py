@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
-from ddp_lint.verify.child.dispatch import arguments, tensors, written
+from ddp_lint.verify.child.dispatch import arguments, namespace, tensors, written
 from ddp_lint.verify.child.models import Models, pointer
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.observers.collectives import Collectives, work_of
@@ -50,7 +50,7 @@ class Races(Observer):
         return op.namespace not in ("_c10d_functional", "prim")
 
     def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if op.namespace == "c10d":
+        if namespace(op) == "c10d":
             return (tensors(list(arguments(op, args, kwargs).values())),) if not _coalescing() else None
         if self._flying:
             self._check(op, args, kwargs)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child.dispatch import arguments, tensors, written
+from ddp_lint.verify.child.dispatch import arguments, is_mutable, namespace, tensors, written
 from ddp_lint.verify.child.models import Model, Models, Place, pointer
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
@@ -35,15 +35,15 @@ class Writes(Observer):
         return op.namespace in ("aten", "c10d") or bool(op._schema.is_mutable)
 
     def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not op._schema.is_mutable and op.namespace == "aten":
-            self._note_use(op, args)
-            return None
         if self.recorder.phase in ("step", "wrap") or not self.models:
+            return None
+        if not is_mutable(op) and namespace(op) == "aten":
+            self._note_use(op, args)
             return None
         targets = (
             tensors(list(arguments(op, args, kwargs).values())) if op.namespace == "c10d" else written(op, args, kwargs)
         )
-        places = [place for place in map(self.models.place, targets) if place is not None]
+        places = [place for place in map(self._place, targets) if place is not None]
         if not places or self._by_design(places):
             return None
         return op, places, [place.tensor._version for place in places]
@@ -63,6 +63,10 @@ class Writes(Observer):
                 sharded=place.sharded,
                 after_use=pointer(place.tensor) in self._used,
             )
+
+    def _place(self, tensor: torch.Tensor) -> Place | None:
+        """In backward, where autograd accumulates gradients in place all the time, by the storages at its start."""
+        return self.models.place(tensor, as_of_backward=self.recorder.phase == "backward")
 
     def _by_design(self, places: list[Place]) -> bool:
         """torch itself writes there: between the operator and the user's frame lies one of its owners."""
