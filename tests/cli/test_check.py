@@ -181,6 +181,13 @@ def test_fix_diff_and_what_they_leave(check: Check, project: pathlib.Path) -> No
     assert (project / "a.py").read_text() == HAZARD + FIXED
 
 
+def test_fix_leaves_suppressed_lines_alone(check: Check, project: pathlib.Path) -> None:
+    text = "x = 1  # noqa: DDP999  # ddp-lint: ignore[DDP002] to be looked at\n" + UNUSED
+    (project / "a.py").write_text(text)
+    assert check("--fix").exit_code == 0
+    assert (project / "a.py").read_text() == text.removesuffix(UNUSED) + FIXED
+
+
 def test_fix_keeps_encoding_and_line_ends(check: Check, project: pathlib.Path) -> None:
     before = "\ufeff# é\r\nx = 1  # noqa: DDP999\r\ny = 2\n".encode()
     (project / "a.py").write_bytes(before)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
+import pathlib
 
 import libcst as cst
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddp_lint.config import Settings
+from ddp_lint.engine.runner import check_text
 from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Fix, Span
-from ddp_lint.fixes import apply_edits, fixed, fixpoint, preview, unified_diff
+from ddp_lint.fixes import applicable, apply_edits, fixed, fixpoint, preview, unified_diff
+from ddp_lint.rules.registry import all_rules
 
 
 def edit(line: int, column: int, end_column: int, text: str, end_line: int = 0) -> Edit:
@@ -143,3 +148,31 @@ def test_the_order_of_findings_does_not_matter(findings: list[Finding]) -> None:
     distinct = list({f.sort_key: f for f in findings}.values())
     results = {fixed(SOURCE, list(order), unsafe=True).text for order in itertools.permutations(distinct)}
     assert len(results) == 1
+
+
+# ---- the rules' own fixes
+
+_FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
+
+
+@pytest.mark.parametrize("family", sorted(p.name for p in _FIXTURES.iterdir() if p.is_dir()))
+def test_fixes_of_rules_parse_settle_and_mend(family: str) -> None:
+    """On every fixture: the fixed file parses, a second run changes nothing, and no fixed finding is found again."""
+    for path in sorted((_FIXTURES / family).rglob("*.py")):
+        codes = frozenset(all_rules())
+        settings = Settings(path.parent, codes)
+        text = path.read_text(encoding="utf-8")
+
+        def check(content: str, path: pathlib.Path = path, settings: Settings = settings) -> list[Finding]:
+            return check_text(content, path, settings).findings
+
+        before = check(text)
+        if not any(applicable(f.fix, unsafe=True) for f in before):
+            continue
+        once = fixpoint(text, check, unsafe=True)
+        assert fixpoint(once.text, check, unsafe=True).applied == (), path
+        cst.parse_module(once.text)
+        after = collections.Counter(f.code for f in check(once.text))
+        mended = collections.Counter(f.code for f in once.applied)
+        was = collections.Counter(f.code for f in before)
+        assert all(after[code] < was[code] for code in mended), f"{path}: {was} -> {after} by {mended}"

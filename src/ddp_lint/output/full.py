@@ -88,7 +88,7 @@ def excerpt(finding: Finding, sources: Sources, style: Style) -> list[str]:
     width = max((len(str(line)) for lines in shown.values() for line in lines), default=1)
     rows: list[str] = []
     for path, of_file in by_file.items():
-        first = of_file[0].span
+        first = of_file[0].span if path == finding.span.path else min(mark.span for mark in of_file)
         arrow = style.blue("-->" if path == finding.span.path else ":::")
         rows.append(f"{' ' * width}{arrow} {path}:{first.line}:{first.column}")
         rows += _file_rows(of_file, shown[path], sources.lines(path), width, style)

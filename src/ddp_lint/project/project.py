@@ -119,7 +119,10 @@ class Project:
             inside = "\n".join(map(self._relative, self._holding[word]))
             self._answers[question] = hashlib.sha256(inside.encode("utf-8", "surrogatepass")).hexdigest()
         self._ask(question, self._answers[question])
-        return tuple(map(pathlib.Path, self._holding[word]))
+        # What is held counts with the text at hand, which need not be the one on disk.
+        found = [path for path in self._holding[word] if path not in self._held]
+        found += [path for path, file in self._held.items() if word in file.text]
+        return tuple(map(pathlib.Path, sorted(found)))
 
     def facts(self, name: str) -> ModuleFacts | None:
         """The facts of a project module by name; None when it is no project module or cannot be read."""
