@@ -290,7 +290,8 @@ def _unresolved(
     if is_method and name == "full_tensor":
         entry = knows.method("torch.distributed.tensor.DTensor", name)
         if entry is not None:
-            return communicate(frame, entry, arguments, node, confidence=Confidence.MEDIUM)
+            sure = Confidence.LOW if frame.depth else Confidence.MEDIUM
+            return communicate(frame, entry, arguments, node, confidence=sure)
     if is_method and name in _ACCELERATE:
         return communicate(frame, knows.collectives[f"accelerate.Accelerator.{name}"], arguments, node)
     gate = knows.gates.get(f"*.{name}")
@@ -345,8 +346,9 @@ def communicate(
     group = _group_of(frame, *arguments.get(entry.group, entry.takes)) if entry.group else Group()
     if group.is_world and entry.scope != "world":
         group = Group(entry.scope, entry.scope)
-    if entry.kind == "group":
-        group = Group()
+    if entry.kind == "group":  # made by the whole world, or by the ranks of a mesh
+        is_method = entry.name.rpartition(".")[0] in known().types and isinstance(node.func, ast.Attribute)
+        group = named(frame.text(node.func.value)) if is_method and isinstance(node.func, ast.Attribute) else Group()
     root = arguments.get(entry.root, entry.takes)[0] if entry.root else None
     reduce_op = arguments.get(entry.reduce_op, entry.takes)[0] if entry.reduce_op else None
     letter = Letter(

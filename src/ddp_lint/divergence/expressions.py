@@ -225,8 +225,9 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(operation, operation)
     key = ("compare", opposite.__name__, _keys(values))
     result = combine(COMPARE[opposite], (left, right), key)
-    if right.constant == Known(None) and result.open and result.varies is not None and result.varies.cause == "data":
-        return unknown(key)  # whether a batch has something is the same for all
+    if result.open and result.varies is not None and result.varies.cause == "data":
+        if right.constant == Known(None) or operation in (ast.In, ast.NotIn) or _is_text(right) or _is_text(left):
+            return unknown(key)  # what a batch has, and of which kind it is, is the same for all
     if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
         grouped = left.varies.scope != right.varies.scope or left.varies.scope.startswith("group:")
         if grouped and not left.open and not right.open:
@@ -239,6 +240,10 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         positive = ast.Compare(node.left, [opposite()], node.comparators)
         return _truth_value(frame, node, negated(result.truth(frame.text(positive))), [result])
     return result
+
+
+def _is_text(value: Value) -> bool:
+    return value.constant is not None and isinstance(value.constant.value, str)
 
 
 def _keys(values: list[Value]) -> Hashable:

@@ -221,13 +221,13 @@ def _try(frame: Frame, node: ast.Try) -> None:
     for handler in node.handlers:
         condition = _raised(frame, node, handler, matters(body))
         test = Test("atom", atom=condition)
-        frame.env = _join(frame, test, body_env, entry, node)
+        frame.env = _join(frame, _round_test(frame, node), body_env, entry, node)
         if handler.name:
             frame.env[handler.name] = unknown(("error", frame.key(handler)))
         effects, after, handler_alive = _arm(frame, handler.body, test)
         handlers.append((condition, effects))
         if handler_alive:
-            env = _join(frame, test, after, env, handler) if any_alive else after
+            env = _join_flags(frame, condition, after, env, handler) if any_alive else after
             any_alive = True
     frame.env, frame.alive = env, any_alive
     final, after, final_alive = _arm(frame, node.finalbody, None)
@@ -239,6 +239,24 @@ def _try(frame: Frame, node: ast.Try) -> None:
 
 
 
+
+
+def _join_flags(
+    frame: Frame, condition: Condition, raised: dict[str, Value], normal: dict[str, Value], node: ast.AST
+) -> dict[str, Value]:
+    """After a `try`: flags that a handler sets tell whether this rank failed; other values are taken to be alike."""
+    told = Test("atom", atom=condition)
+    alike = Test("atom", atom=Condition(condition.truths, condition.text))
+    merged = _join(frame, alike, raised, normal, node)
+    for name, value in raised.items():
+        other = normal.get(name)
+        if other is not None and other is not value and "." not in name and _is_flag(value, other):
+            merged[name] = merge(told, value, other, ("merge", frame.key(node), name))
+    return merged
+
+
+def _is_flag(value: Value, other: Value) -> bool:
+    return other.constant is not None and (value.constant is not None or other.constant.value is None)
 
 
 def _body_of_try(

@@ -19,9 +19,9 @@ from ddp_lint.divergence.groups import Group, named
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, children, known
 from ddp_lint.divergence.statements import run
-from ddp_lint.divergence.values import Condition, Known, Test, Value, constant, merge, unknown
+from ddp_lint.divergence.values import Condition, Known, Test, Value, Variation, constant, divergent, merge, unknown
 from ddp_lint.divergence.words import Emit, Letter, Projection, TooLarge, Words, streams_of
-from ddp_lint.findings import Label
+from ddp_lint.findings import Confidence, Label
 from ddp_lint.project import Project
 from ddp_lint.project.project import ModuleFacts
 
@@ -40,6 +40,8 @@ _SHOWS = {
     "statistics": re.compile(r"SyncBatchNorm|sync_bn"),
     "hooks": re.compile(r"accelerat|deepspeed|FSDP", re.IGNORECASE),
 }
+#: Parameters that hold a rank's own data.
+_BATCHES = frozenset({"batch", "minibatch", "mini_batch", "micro_batch", "microbatch", "batch_data", "data_batch"})
 _DISTRIBUTED = re.compile(
     r"DistributedDataParallel|\bDDP\b|FullyShardedDataParallel|fully_shard|deepspeed\.initialize|Accelerator\(|"
     r"prepare_ddp|DataParallel\b.*dist|Fabric\(|accelerator\.prepare|_wrap_distributed|get_model_ddp"
@@ -114,7 +116,7 @@ class Summaries:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)
         returned = leaving(summary.returned)
-        if summary.effects and returned.varies is not None and is_agreement(function.name):
+        if summary.effects and returned.constant is None and is_agreement(function.name):
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
         if returned.varies is None and returned.reference is None and (returned.constant is None or _is_absent(returned)):
             ranked = self._rank_by_name(frame, function, node)
@@ -190,6 +192,11 @@ class Summaries:
             ranked = frame.named_rank("name", parameter.arg, parameter)
             if ranked is not None:
                 return ranked
+        if heuristic and parameter.arg in _BATCHES:
+            label = Label(span_of(function.facts, parameter), "each rank gets a batch of its own here")
+            says = "the batches of this rank"
+            varies = Variation("data", says, origin=label, confidence=Confidence.MEDIUM)
+            return divergent(("parameter", parameter.arg), varies)
         of = self._annotated(function.facts, parameter.annotation) or self._documented(function, parameter.arg)
         if of is None:
             guess = known().guessed_type(parameter.arg)

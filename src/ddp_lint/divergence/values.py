@@ -251,6 +251,8 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     reference = yes.reference if no.constant == Known(None) else no.reference if yes.constant == Known(None) else None
     if reference is None and yes.reference == no.reference:
         reference = yes.reference
+    if yes.agreed and no.agreed:
+        return yes
     if yes.agreed != no.agreed and test.varying() is None:
         return yes if yes.agreed else no  # the arm for several processes
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]

@@ -81,8 +81,10 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.MEDIUM)
     if letter.group.key and not letter.group.axis and varies.scope != f"group:{letter.group.key}":
         limits.append(Confidence.MEDIUM)
-    if letter.kind == "leave":
+    if letter.kind == "leave" or (letter.kind == "group" and varies.cause not in ("rank", "membership")):
         limits.append(Confidence.LOW)
+    if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.parted.span.line):
+        limits.append(Confidence.LOW)  # mostly a file system that all ranks share
     return min(limits, key=_ORDER.index)
 
 

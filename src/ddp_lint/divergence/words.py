@@ -139,11 +139,9 @@ class Words:
         return node
 
     def choice(self, condition: Condition, yes: Node, no: Node, span: Span) -> Node:
-        """Equal arms collapse; so does an arm that ends in an error, which ends the job on every rank."""
-        if yes is no or no is self.error:
+        """Equal arms collapse."""
+        if yes is no:
             return yes
-        if yes is self.error:
-            return no
         if not condition.open and isinstance(condition.truths[0], bool) and len(set(condition.truths)) == 1:
             return yes if condition.truths[0] else no
         node = Choice(self._number(), condition, yes, no, span)
@@ -225,6 +223,9 @@ class Projection:
         if isinstance(node, Choice):
             truth = self.truth(node.condition, world)
             yes, no = numbers[node.yes.number], numbers[node.no.number]
+            error = self._number(("stop", "error"))
+            if error in (yes, no):  # an error ends the job on every rank: what counts is the way without
+                return no if yes == error else yes
             if isinstance(truth, bool):
                 return yes if truth else no
             return yes if yes == no else ("choice", truth, yes, no)
