@@ -71,7 +71,7 @@ def _left(error: SystemExit, session: Session) -> int:
 def _raised(error: BaseException, session: Session) -> None:
     session.exits.raised(error, "main")
     traceback.print_exception(type(error), error, error.__traceback__)
-    session.lines.flush()
+    session.last_words(failed=True)
     session.watchdog.die()
     session.close()
 

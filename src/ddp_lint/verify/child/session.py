@@ -126,12 +126,22 @@ class Session:
         self.lines.flush()
         self.recorder.marks.set(self.recorder.rank, "over")
 
+    def last_words(self, *, failed: bool = False) -> None:
+        """What the observers still hold. After a failure one of them may fail too: that shall not cost the others'."""
+        with self.recorder.quieted():
+            for observer in (*self.observers, self.environment, self.lines):
+                if failed and observer.reads_device:
+                    continue
+                try:
+                    observer.finish()
+                except Exception as error:
+                    text = f"{type(observer).__name__} could not finish: {type(error).__name__}: {str(error)[:200]}"
+                    self.recorder.emit(trace.Note, frames=(), text=text)
+
     def finish(self) -> None:
         """The rank came to its end: the last events and the completion marker."""
         recorder = self.recorder
-        with recorder.quieted():
-            for observer in (*self.observers, self.environment, self.lines):
-                observer.finish()
+        self.last_words()
         recorder.emit(trace.End, frames=(), seconds=time.monotonic() - self.began)
         recorder.marks.set(recorder.rank, "over")
         self.close()

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class Observer:
     """Watches one kind of thing. All methods are called on the thread where the thing happens, never while quiet."""
 
-    #: The observer patches torch, and is made after torch has been imported.
-    needs_torch = True
+    #: `finish` reads tensors, which may never return when the device is stuck after a failure.
+    reads_device = False
 
     def __init__(self, recorder: Recorder, models: Models | None = None) -> None:
         self.recorder = recorder

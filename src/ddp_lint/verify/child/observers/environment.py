@@ -15,8 +15,6 @@ from ddp_lint.verify.frames import is_user, outwards
 class EnvironmentWrites(Observer):
     """An Environment event for each write, and one more (`final`) for each variable written, at the end."""
 
-    needs_torch = False
-
     def install(self) -> None:
         self._written: dict[str, str | None] = {}
         patching.before(type(os.environ), "__setitem__", lambda _, name, value: self._set(name, value))

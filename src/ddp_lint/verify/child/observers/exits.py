@@ -16,8 +16,6 @@ from ddp_lint.verify.frames import traceback_frames
 class Exits(Observer):
     """An Exit before `os._exit` and for SystemExit, a Raised for exceptions of the main code and of threads."""
 
-    needs_torch = False
-
     def install(self) -> None:
         patching.before(os, "_exit", self._exit)
         hook = threading.excepthook

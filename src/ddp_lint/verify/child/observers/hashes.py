@@ -22,6 +22,8 @@ _WHOLE = 1 << 20
 class Hashes(Observer):
     """Hashes before and after the wrap, around each of the first steps and after updates by hand; NoGrad at a step."""
 
+    reads_device = True
+
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
         self._by_hand = 0

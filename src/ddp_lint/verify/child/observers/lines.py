@@ -40,8 +40,6 @@ class _Guard:
 class Lines(Observer):
     """Counts lines and the outcomes of guards; a guard's outcome is known from the line that runs next."""
 
-    needs_torch = False
-
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         spec = recorder.spec

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from ddp_lint.verify.child import patching
-from ddp_lint.verify.child.models import Model
+from ddp_lint.verify.child.models import Model, Models
 from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.spec import STIMULI
 
 #: Between the seeds of two ranks.
@@ -21,6 +22,10 @@ LARGE = 100.0
 
 class Skew(Observer):
     """Applies the stimuli of the run that concern a script's own training; those of a model are in the loop."""
+
+    def __init__(self, recorder: Recorder, models: Models) -> None:
+        super().__init__(recorder, models)
+        self._poisoned = False
 
     def install(self) -> None:
         if self.recorder.spec.kind != "script":
@@ -75,9 +80,10 @@ class Skew(Observer):
                 root.register_forward_hook(self._nan)
 
     def _nan(self, module: nn.Module, _args: Any, output: Any) -> Any:
-        if self.recorder.step == 1 and module.training and isinstance(output, torch.Tensor):
-            return output * float("nan")
-        return output
+        if self._poisoned or self.recorder.step != 1 or not module.training or not isinstance(output, torch.Tensor):
+            return output
+        self._poisoned = True
+        return output * float("nan")
 
     def words(self) -> tuple[str, ...]:
         """The stimuli that this pass applies, for the evidence."""

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
 from ddp_lint.verify import trace
@@ -30,6 +31,30 @@ _BUSY_SHARE = 0.05
 _STUCK_SHARE = 0.7
 _COMPILERS = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/")
 _RECORDER_ENTRIES = 5
+
+
+class _Still:
+    """A time in which nothing was recorded: since when, and what the main thread did meanwhile."""
+
+    def __init__(self, since: float, cpu: float, ticks: int = -1) -> None:
+        self.since = since
+        self.cpu = cpu
+        self.ticks = ticks
+        self._looks = 0
+        self._moves = 0
+        self._position: tuple[int, int] | None = None
+
+    def look(self, frame: FrameType | None) -> None:
+        """Note whether the thread is at another instruction than at the last look."""
+        position = (id(frame), frame.f_lasti) if frame is not None else None
+        self._looks += 1
+        self._moves += position != self._position
+        self._position = position
+
+    @property
+    def runs_python(self) -> bool:
+        """It was at another instruction at most looks: it is not stuck in one call."""
+        return self._moves > self._looks / 2
 
 
 class Watchdog:
@@ -57,24 +82,25 @@ class Watchdog:
     # ---- the thread
 
     def _watch(self) -> None:
-        began = moved = time.monotonic()
-        ticks, cpu = -1, self._main_seconds()
+        began = time.monotonic()
+        still = _Still(began, self._main_seconds())
         while not self._stopped.wait(_POLL):
             now = time.monotonic()
-            if self._recorder.ticks != ticks:
-                ticks, moved = self._recorder.ticks, now
+            if self._recorder.ticks != still.ticks:
+                still = _Still(now, self._main_seconds(), self._recorder.ticks)
                 self._beat()
+            still.look(sys._current_frames().get(self._main.ident or 0))
             self._flush_often(now)
+            seconds = now - still.since
             if self._a_peer_is_dying():
-                self.dump("peer" if now - moved < _STUCK_SHARE * self._timeout else "timeout", now - moved)
-            if now - moved < self._timeout or not self._ready(self._recorder.rank, now - began):
-                cpu = self._main_seconds()
+                self.dump("peer" if seconds < _STUCK_SHARE * self._timeout else "timeout", seconds)
+            if seconds < self._timeout or not self._ready(self._recorder.rank, now - began):
                 continue
             everywhere = self._stuck_everywhere() and all(self._ready(rank, now - began) for rank in self._peers())
-            if everywhere and not self._busy(cpu, now - moved):
-                self._end(now - moved)
-            if now - moved > max(_BUSY_FACTOR * self._timeout, _START_LIMIT):
-                self._end(now - moved)
+            if everywhere and not self._busy(still, seconds):
+                self._end(seconds)
+            if seconds > max(_BUSY_FACTOR * self._timeout, _START_LIMIT):
+                self._end(seconds)
 
     def _flush_often(self, now: float) -> None:
         if now - self._flushed > 1.0:
@@ -106,14 +132,12 @@ class Watchdog:
     def _a_peer_is_dying(self) -> bool:
         return not self._dumped and any(self._recorder.marks.has(rank, "dying") for rank in self._peers())
 
-    def _busy(self, cpu: float, seconds: float) -> bool:
-        """The main thread computes in Python or compiles. (On CUDA waiting for the device costs CPU time as well.)"""
+    def _busy(self, still: _Still, seconds: float) -> bool:
+        """The main thread runs Python, compiles, or (on the CPU: waiting for a GPU costs CPU time too) computes."""
         frame = sys._current_frames().get(self._main.ident or 0)
-        if frame is not None and any(
-            part in here.f_code.co_filename for here in outwards(frame) for part in _COMPILERS
-        ):
-            return True
-        return self._recorder.spec.device == "cpu" and self._main_seconds() - cpu > _BUSY_SHARE * seconds
+        compiles = any(part in here.f_code.co_filename for here in outwards(frame) for part in _COMPILERS)
+        computes = self._recorder.spec.device == "cpu" and self._main_seconds() - still.cpu > _BUSY_SHARE * seconds
+        return compiles or computes or still.runs_python
 
     def _main_seconds(self) -> float:
         """CPU time of the main thread, where the platform tells."""
