@@ -12,27 +12,22 @@ _DIFFERENCES = {
         "reduces with one operation on {first} and another on {second}: no error, and a result that means nothing",
         "pass the same reduce operation on all ranks",
     ),
-    "payload": (
-        "takes a tensor whose shape or dtype depends on the rank: gloo aborts, NCCL hangs or returns garbage",
-        "agree on shape and dtype first: pad to the all_reduced maximum, or gather objects",
-    ),
 }
 
 
 class CollectiveArgumentsDiffer(PartingRule):
-    """All ranks make the call, with another root, reduce operation, shape or dtype on each.
+    """All ranks make the call, with another root or reduce operation on each.
 
     ## What it does
 
-    Finds collectives whose root (`src`, `dst`), reduce operation or tensor shape or dtype is computed from the rank:
-    `broadcast(t, src=dist.get_rank())`, `op=SUM if rank == 0 else MAX`, `all_gather` of `torch.zeros(rank + 1)`.
+    Finds collectives whose root (`src`, `dst`) is computed from the rank, as in `broadcast(t, src=dist.get_rank())`,
+    and the two arms of a rank test that make the same call with another root or reduce operation.
 
     ## Why it breaks
 
     The ranks meet in the call, but each has something else in mind. Measured on two ranks: `broadcast(src=rank)`
     leaves every rank with its own data on NCCL, silently, and hangs on gloo; SUM against MAX returns a number without
-    an error on both, and `TORCH_DISTRIBUTED_DEBUG=DETAIL` does not notice; tensors of 4 and 8 elements hang on NCCL
-    and abort on gloo; float32 against int32 of equal size gives silent garbage.
+    an error on both, and `TORCH_DISTRIBUTED_DEBUG=DETAIL` does not notice.
 
     ## Example
 
@@ -78,13 +73,13 @@ class CollectiveArgumentsDiffer(PartingRule):
 
     ## When it is silent
 
-    Values that differ between ranks are what collectives are for: only root, operation, shape and dtype count. A root
-    that is the same for all members of the group (`get_tensor_model_parallel_src_rank()`), sizes that came out of an
-    `all_gather`, `all_to_all_single` with split sizes, and gathers of Python objects are right.
+    Values that differ between ranks are what collectives are for: only root and operation count. A root that is the
+    same for all members of the group (`get_tensor_model_parallel_src_rank()`) or that a loop over the ranks counts up
+    is right. Shapes and dtypes that differ between ranks are left to `verify`.
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: the logs of the ranks differ in root, reduce operation, shape or dtype at this line.
+    `ddp-lint verify train.py`: the logs of the ranks differ in root or reduce operation at this line.
 
     ## Fix safety
 

@@ -10,7 +10,7 @@ class CollectiveInUnevenLoop(PartingRule):
     ## What it does
 
     Finds loops with a collective in them, explicit or implicit (a DDP or FSDP forward, `metric.compute()`), whose
-    number of rounds is a rank's own: an iterable dataset or packed batches, a shard such as `files[rank::world]`,
+    number of rounds is a rank's own: a shard such as `files[rank::world]`, `range` of something that the rank counts,
     `while not done` with a local `done`, a `break` on local data.
 
     ## Why it breaks
