@@ -7,6 +7,8 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.compile.host import HostRule, Place, Wants
 from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
+from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.traits import Trait, traits
 
 _READS = {"item", "tolist"}
@@ -112,7 +114,9 @@ class TensorReadOnHost(HostRule):
         if not (value.tensor or (surely_read and value.tensorish)):
             return
         place = self.place(node)
-        if place is not None and place.costs(value) and not self._is_captured(node, place):
+        if place is None or not place.costs(value) or self._is_read_by_condition(node):
+            return
+        if not self._is_captured(node, place):
             self._report(node, place)
 
     def _read(self, node: cst.Call) -> cst.BaseExpression | None:
@@ -124,6 +128,11 @@ class TensorReadOnHost(HostRule):
         if node.args and self.module.qualified(node.func) in _COMPARISONS:
             return node.args[0].value
         return None
+
+    def _is_read_by_condition(self, node: cst.Call) -> bool:
+        """Whether the branch that the read stands in has read the same: ``if x.item() > 1: warn(x.item())``."""
+        tests = [test for test, _ in conditions(self.module, node)]
+        return any(node.deep_equals(n) for test in tests for n in (test, *descendants(test)))
 
     def _is_captured(self, node: cst.Call, place: Place) -> bool:
         """Whether the compiled graph takes the value up as a symbol."""

@@ -14,6 +14,7 @@ from ddp_lint.tensors import Reached, TensorFile, Value
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
 from ddp_lint.tensors.contexts import (
     evaluation_only,
+    inside_graphs,
     logging_only,
     outside_of_graphs,
     without_gradient,
@@ -66,7 +67,7 @@ class Place:
         """What a read on the host costs here."""
         if self.compiled is None or self.compiled.assumed:
             way = f" (from `{self.reached.chain[0]}`)" if self.reached is not None and self.reached.chain else ""
-            waits = f"on CUDA each rank waits for its GPU in every forward{way}"
+            waits = f"on CUDA each rank waits for its GPU in every {'forward' if self.reached else 'call'}{way}"
             return f"{waits}, and under torch.compile the graph breaks here"
         if self.compiled.fullgraph:
             return "torch.compile(fullgraph=True) raises here on every rank"
@@ -108,7 +109,11 @@ class HostRule(Rule):
     def _compiled(self, node: cst.CSTNode, function: cst.FunctionDef) -> Compiled | None:
         if self.module.project is None:
             return None
-        return compiled_functions(self.module.project).get(self.module.name_of(function))
+        found = compiled_functions(self.module.project).get(self.module.name_of(function))
+        # A function that asks whether it is compiled is made for both: only the arm for compiled code surely is.
+        if found is not None and found.assumed and not found.chain and not inside_graphs(self.module, node):
+            return None
+        return found
 
     def _tells_of_failure(self, node: cst.CSTNode) -> bool:
         """Whether the line runs when something is wrong already: the message of an `assert`, a `raise`, a handler."""
