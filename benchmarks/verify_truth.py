@@ -48,7 +48,10 @@ def main() -> None:
     todo = [(case, wrap) for case in CASES for wrap in case.truth if re.search(given.only, f"{case.name}:{wrap}")]
     started = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        outcomes = list(pool.map(lambda one: examine(*one, device=given.device, timeout=given.timeout), todo))
+        outcomes = []
+        for outcome in pool.map(lambda one: examine(*one, device=given.device, timeout=given.timeout), todo):
+            outcomes.append(outcome)
+            print(f"{outcome.mark:11} {outcome.case.name}:{outcome.wrap} {outcome.said}", file=sys.stderr, flush=True)
     text = table(outcomes) + f"\n{given.device}, {time.monotonic() - started:.0f} s with {given.jobs} at once\n"
     print(text)
     if given.out:

@@ -136,7 +136,9 @@ def test_a_write_confirms_by_what_became_of_it(path: str) -> None:
     code = rule_with("write")
     write = Write(op="aten.mul_", name="head.weight", phase="forward", through_data=True, frames=frames(path, HEAD))
     count = lines(path, {HEAD: 3})
-    assert verdict(at(code, HEAD), run([write, count], [write, count])).verdict is Verdict.REFUTED
+    same = Hashes(what="parameters", when="after_step", wrap="ddp", digests={"head.weight": "0"})
+    assert verdict(at(code, HEAD), run([write, count, same], [write, count, same])).verdict is Verdict.REFUTED
+    assert verdict(at(code, HEAD), run([write, count], [write, count])).verdict is Verdict.INCONCLUSIVE
     lost = verdict(at(code, HEAD), run([write, count], [write, count], wrap="fsdp2"))
     assert lost.verdict is Verdict.CONFIRMED and "frees after it" in lost.reason
     used = dataclasses.replace(write, after_use=True)

@@ -29,6 +29,7 @@ _EXPLAINS = {
     "value": {"race", "reference", "parameters", "gradients"},
     "finite": {"reference", "exception"},
     "samples": {"reference"},
+    "epochs": {"reference"},
     "environment": {"exception", "stall", "death", "mismatch"},
     "device": {"exception", "death"},
 }

@@ -27,6 +27,8 @@ _DIVERGENCE = frozenset({"sequence", "stall"})
 #: Oracles whose silence on the plain inputs proves little: numbers overflow with larger ones.
 _NEEDS_STIMULUS = frozenset({"finite"})
 
+#: Oracles whose silence alone refutes nothing where a stronger one of the rule could not look.
+_WEAK = frozenset({"exception", "identity", "nograd", "stall", "write"})
 #: Oracles that compare with a run without stimuli.
 _PLAIN_ONLY = frozenset({"reference", "identity", "nograd"})
 
@@ -128,8 +130,8 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
         return Ruling(case, Verdict.INCONCLUSIVE, reason, facts)
     seen = tuple(case.evidence(name, opinion.silent) for name, opinion in opinions.items() if opinion.silent)
     blind = tuple(case.evidence(name, opinion.blind) for name, opinion in opinions.items() if opinion.blind)
-    if not seen or any(evidence.message in _backend_reasons() for evidence in blind):
-        return Ruling(case, Verdict.INCONCLUSIVE, blind[0].message, (*blind, *facts))
+    if blind and all(evidence.kind in _WEAK for evidence in seen):
+        return Ruling(case, Verdict.INCONCLUSIVE, blind[0].message, (*blind, *seen, *facts))
     divergence = bool(_DIVERGENCE & set(opinions))
     one_sided = conditions.one_sided(case) if divergence else ""
     if one_sided:
@@ -137,10 +139,6 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (*seen, *facts), open=True)
     reason = f"{_times(case)}, and {seen[0].message}"
     return Ruling(case, Verdict.REFUTED, reason, (*facts, *seen), open=bool(_NEEDS_STIMULUS & set(opinions)))
-
-
-def _backend_reasons() -> frozenset[str]:
-    return frozenset({undecided("placement")})
 
 
 def _settle(rulings: list[Ruling]) -> list[Ruling]:

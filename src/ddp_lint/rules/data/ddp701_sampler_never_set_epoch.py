@@ -85,7 +85,7 @@ class SamplerNeverSetEpoch(Rule):
 
     triggers = ("DistributedSampler", "epoch", "epochs")
     requires = ("DistributedSampler",)
-    oracles = ("samples",)
+    oracles = ("epochs",)
 
     def start(self) -> None:
         self._samplers: list[cst.Call] = []

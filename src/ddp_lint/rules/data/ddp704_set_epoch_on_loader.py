@@ -77,7 +77,7 @@ class SetEpochOnLoader(Rule):
 
     triggers = ("set_epoch", "DataLoader")
     requires = ("set_epoch",)
-    oracles = ("exception", "samples")
+    oracles = ("exception", "epochs")
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "set_epoch":

@@ -36,7 +36,7 @@ class ClipGradNormPerShard(Rule):
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
-    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True)
+    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True, device_id=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         model(torch.randn(8, 4, device=device)).square().mean().backward()
@@ -61,7 +61,7 @@ class ClipGradNormPerShard(Rule):
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
-    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True)
+    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True, device_id=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         model(torch.randn(8, 4, device=device)).square().mean().backward()

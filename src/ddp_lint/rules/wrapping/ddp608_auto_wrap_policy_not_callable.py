@@ -47,7 +47,7 @@ class AutoWrapPolicyNotCallable(Rule):
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)).to(device)
-    model = FSDP(net, auto_wrap_policy=size_based_auto_wrap_policy(min_num_params=10))  # <- DDP608
+    model = FSDP(net, auto_wrap_policy=size_based_auto_wrap_policy(min_num_params=10), device_id=device)  # <- DDP608
     model(torch.randn(8, 4, device=device)).square().mean().backward()
 
     dist.destroy_process_group()
@@ -72,7 +72,7 @@ class AutoWrapPolicyNotCallable(Rule):
 
     policy = functools.partial(size_based_auto_wrap_policy, min_num_params=10)
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)).to(device)
-    model = FSDP(net, auto_wrap_policy=policy)
+    model = FSDP(net, auto_wrap_policy=policy, device_id=device)
     model(torch.randn(8, 4, device=device)).square().mean().backward()
 
     dist.destroy_process_group()

@@ -41,7 +41,7 @@ class GradScalerPerShard(Rule):
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
-    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True)
+    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True, device_id=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = GradScaler(device.type, init_scale=4.0)  # <- DDP617
     scaler.scale(model(torch.randn(8, 4, device=device)).square().mean()).backward()
@@ -69,7 +69,7 @@ class GradScalerPerShard(Rule):
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
-    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True)
+    model = FSDP(torch.nn.Linear(4, 4).to(device), use_orig_params=True, device_id=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = ShardedGradScaler(device.type, init_scale=4.0)
     scaler.scale(model(torch.randn(8, 4, device=device)).square().mean()).backward()

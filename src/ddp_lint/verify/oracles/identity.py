@@ -15,7 +15,7 @@ def testify(case: Case) -> Opinion:
     looks = [(trace.rank, event) for trace in case.traces for event in trace.of(Storage)]
     if not looks:
         return Opinion(blind="the run ended before a model's storages could be looked at")
-    fired = [evidence for rank, event in looks for evidence in _seen(case, rank, event)] + list(_untied(case))
+    fired = [evidence for rank, event in looks for evidence in _seen(case, rank, event)]
     if fired:
         return Opinion(tuple(fired))
     shared = [event for _, event in looks if _overlaps(case, event)]
@@ -48,22 +48,6 @@ def _seen(case: Case, rank: int, event: Storage) -> Iterator[Evidence]:
     elif overlaps and case.sharded and event.when == "before_wrap":
         text = f"{' and '.join(overlaps[0])} share memory before the wrap; FSDP splits them into separate tensors"
         yield case.evidence("identity", text, rank=rank)
-
-
-def _untied(case: Case) -> Iterator[Evidence]:
-    """One parameter under two names before FSDP, two parameters after it."""
-    if not case.sharded:
-        return
-    for trace in case.traces:
-        tied: set[tuple[str, str]] = set()
-        for event in trace.of(Storage):
-            if event.when == "before_wrap":
-                tied |= set(event.tied)
-            elif event.when in ("after_wrap", "end") and tied - set(event.tied):
-                pair = sorted(tied - set(event.tied))[0]
-                text = f"{' and '.join(pair)} were one parameter before the wrap and are two after it"
-                yield case.evidence("identity", text, rank=trace.rank, linked=case.speaks_of(pair))
-                return
 
 
 def _overlaps(case: Case, event: Storage) -> list[tuple[str, str]]:

@@ -7,10 +7,23 @@ different parameters train a model made of pieces of both. Parameters compared a
 from __future__ import annotations
 
 from ddp_lint.verify.oracles import Case, Opinion, _across
-from ddp_lint.verify.trace import Call
+from ddp_lint.verify.trace import Call, Hashes
 
 
 def testify(case: Case) -> Opinion:
+    steps = {
+        trace.rank: sum(event.when == "after_step" and event.what == "parameters" for event in trace.of(Hashes))
+        for trace in case.traces
+    }
+    if case.examined.completed and len(set(steps.values())) > 1:
+        text = ", ".join(f"{count} optimizer steps on rank {rank}" for rank, count in steps.items())
+        return Opinion(
+            (
+                case.evidence(
+                    "parameter", f"the ranks update their parameters unequally: {text}", linked=case.ran_unequally
+                ),
+            )
+        )
     after = _across.compare(case, "parameters", ("after_wrap", "after_step"))
     if after.fired or not case.sharded or _synchronised(case):
         return after
