@@ -92,14 +92,15 @@ class Watchdog:
             still.look(sys._current_frames().get(self._main.ident or 0))
             self._flush_often(now)
             seconds = now - still.since
+            busy = seconds > self._timeout / 2 and self._busy(still, seconds)
+            if busy:
+                self._beat()
             if self._a_peer_is_dying():
                 self.dump("peer" if seconds < _STUCK_SHARE * self._timeout else "timeout", seconds)
             if seconds < self._timeout or not self._ready(self._recorder.rank, now - began):
                 continue
             everywhere = self._stuck_everywhere() and all(self._ready(rank, now - began) for rank in self._peers())
-            if everywhere and not self._busy(still, seconds):
-                self._end(seconds)
-            if seconds > max(_BUSY_FACTOR * self._timeout, _START_LIMIT):
+            if (everywhere and not busy) or seconds > max(_BUSY_FACTOR * self._timeout, _START_LIMIT):
                 self._end(seconds)
 
     def _flush_often(self, now: float) -> None:
