@@ -165,6 +165,8 @@ class Builder:
     def batch(self, step: int, rank: int) -> Batch:
         """The batch of a rank in a step."""
         generator = torch.Generator().manual_seed(1000 + 100 * step + rank)
+        if self._example is None and self._recipe["source"] != "inferred":
+            self.build()  # which is what makes the example
         if self._example is not None:
             return self._example.map(lambda tensor: _vary(tensor, generator))
         made = {key: _make(spec, generator) for key, spec in self._recipe["keywords"].items()}
