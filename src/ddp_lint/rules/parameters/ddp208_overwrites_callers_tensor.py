@@ -139,7 +139,7 @@ def _returns(function: Code) -> bool:
 
 
 def _computes(write: Write) -> bool:
-    """Whether new values come from the old ones of the same place. Filling places (``x[mask] = 0``) is how masking goes,
+    """Whether new values come from the old ones of the same place. Filling (``x[mask] = 0``) is how masking is done,
     before anything keeps the tensor; ``mask |= other`` carries no gradient."""
     node = write.node
     if isinstance(node, cst.AugAssign):
