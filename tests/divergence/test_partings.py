@@ -552,10 +552,15 @@ def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
     [
         "def f(n):\n    return f(n - 1) if n else dist.barrier()\n",
         "def f(n):\n    g(n)\ndef g(n):\n    f(n)\n    dist.barrier()\n",
-        "".join(f"def f{i}():\n    f{i + 1}()\n    f{i + 1}()\n" for i in range(60)) + "def f60():\n    dist.barrier()\n",
-        "def f(x):\n" + "".join(f"{'    ' * i}for i{i} in x:\n" for i in range(1, 15)) + "    " * 15 + "dist.barrier()\n",
+        "".join(f"def f{i}():\n    f{i + 1}()\n    f{i + 1}()\n" for i in range(60))
+        + "def f60():\n    dist.barrier()\n",
+        "def f(x):\n"
+        + "".join(f"{'    ' * i}for i{i} in x:\n" for i in range(1, 15))
+        + "    " * 15
+        + "dist.barrier()\n",
         "def f(x):\n" + "".join(f"    if x[{i}]:\n        dist.all_reduce(x)\n" for i in range(500)),
-        "def f(x):\n    if x == 0:\n        pass\n" + "".join(f"    elif x == {i}:\n        dist.barrier()\n" for i in range(300)),
+        "def f(x):\n    if x == 0:\n        pass\n"
+        + "".join(f"    elif x == {i}:\n        dist.barrier()\n" for i in range(300)),
         "def f(x):\n" + "".join(f"    if dist.get_rank() == x[{i}]:\n        dist.barrier()\n" for i in range(60)),
     ],
     ids=["recursion", "mutual recursion", "doubling calls", "nested loops", "branches", "elif chain", "open ranks"],

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
-from ddp_lint.divergence.compare import Comparison, Difference, TooLong, varies_of
+from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.partings import Parting
 from ddp_lint.divergence.references import ClassRef, FunctionRef
@@ -20,9 +20,9 @@ from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import unknown
 from ddp_lint.divergence.witness import parting_of, wrong_roots
 from ddp_lint.divergence.words import Node, Projection, TooLarge, Words, streams_of
-from ddp_lint.findings import Span
+from ddp_lint.findings import Confidence, Span
 from ddp_lint.project import Project
-from ddp_lint.project.project import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 
 #: Trees of other files that are kept: beyond it the summaries start anew.
 _KEPT_MODULES = 600
@@ -80,8 +80,15 @@ def _analyse(facts: ModuleFacts, summaries: Summaries) -> Result:
                 found.setdefault((parting.kind, parting.span), parting)
         except (TooLarge, TooLong, RecursionError):
             skipped.append((getattr(root.node, "lineno", 1), root.name))
-    partings = sorted(found.values(), key=lambda parting: (parting.span, parting.kind))
-    return Result(tuple(partings), tuple(skipped))
+    return Result(_first_of_each(list(found.values())), tuple(skipped))
+
+
+def _first_of_each(partings: list[Parting]) -> tuple[Parting, ...]:
+    """One branch, one parting of a kind: what comes after the first difference follows from it."""
+    kept: dict[object, Parting] = {}
+    for parting in sorted(partings, key=lambda p: (p.confidence is Confidence.LOW, p.span)):
+        kept.setdefault((parting.kind, parting.branch or parting.span), parting)
+    return tuple(sorted(kept.values(), key=lambda parting: (parting.span, parting.kind)))
 
 
 # ---- roots
@@ -177,11 +184,11 @@ def _partings(root: Root, facts: ModuleFacts, summaries: Summaries) -> Iterator[
                 continue
             seen.add(key)
             parting = parting_of(difference, Comparison(words, projection), region)
-            parting = _in_class(parting, root.seen_from) if root.seen_from else parting
-            if root.function is not None and parting is not None and parting.span.line == region.line:
-                parting = _in_body(parting, region)
-            if parting is not None:
-                yield parting
+            told = _in_class(parting, root.seen_from) if root.seen_from else parting
+            if root.function is not None and told is not None and told.span.line == region.line:
+                told = _in_body(told, region)
+            if told is not None:
+                yield told
     yield from wrong_roots(words, start)
 
 
@@ -227,4 +234,4 @@ def word_of(root: Root, facts: ModuleFacts, summaries: Summaries) -> tuple[Words
     return words, build(frame.effects, words)
 
 
-__all__ = ["Result", "analyse", "result_of", "roots", "varies_of", "word_of"]
+__all__ = ["Result", "analyse", "result_of", "roots", "summaries_of", "word_of"]

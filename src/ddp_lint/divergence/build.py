@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, Yielded, matters
+from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, matters
 from ddp_lint.divergence.values import Condition, Test
 from ddp_lint.divergence.words import Letter, Node, Words, streams_of
 from ddp_lint.findings import Label, Span
@@ -145,7 +145,7 @@ class _Builder:
             probe: list[Node] = []
             self.sequence(effect.effects, target, Exits(target, exits.raises, target, target, probe=probe), below)
             found.append(probe)
-        return list(zip(*found))  # type: ignore[arg-type]
+        return list(zip(*found, strict=True))
 
     def _yielded(self, after: Node, exits: Exits) -> Node:
         if exits.probe is not None:
@@ -179,4 +179,3 @@ def _leaves(effects: list[Effect]) -> bool:
         or (isinstance(effect, Attempt) and (_leaves(effect.body) or any(_leaves(h) for _, h in effect.handlers)))
         for effect in effects
     )
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Emitted, matters
@@ -43,7 +43,9 @@ _SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b")
 #: Methods that a computed name is tried for.
 _ALTERNATIVES = 40
 _KEPT = frozenset({"int", "float", "bool", "abs", "round", "min", "max", "sum", "any", "all", "str", "divmod", "pow"})
-_SHAPELESS = frozenset({"isinstance", "hasattr", "callable", "type", "print", "repr", "id", "issubclass", "vars", "dir"})
+_SHAPELESS = frozenset(
+    {"isinstance", "hasattr", "callable", "type", "print", "repr", "id", "issubclass", "vars", "dir"}
+)
 _CONSUMERS = frozenset({"list", "tuple", "dict", "set", "sorted", "sum", "min", "max", "any", "all", "enumerate"})
 
 
@@ -135,7 +137,9 @@ def _call_object(frame: Frame, function: Value, instance: ref.Instance, argument
         if entry is not None:
             return communicate(frame, entry, arguments, node, guessed=instance.guessed)
         return passed_on(frame, node, [function, *arguments.values])
-    method = frame.linker.method(of, "__call__") or (frame.linker.method(of, "forward") if frame.linker.is_module(of) else None)
+    method = frame.linker.method(of, "__call__") or (
+        frame.linker.method(of, "forward") if frame.linker.is_module(of) else None
+    )
     if method is not None:
         bound = dataclasses.replace(method, receiver=function, of=of)
         return frame.summaries.enter(frame, bound, arguments, node)
@@ -286,7 +290,9 @@ def _unresolved(
     if name == "backward" and is_method:
         return communicate(frame, knows.collectives["torch.Tensor.backward"], arguments, node)
     if is_method and name in _DISTINCTIVE:
-        return communicate(frame, knows.collectives[f"torch.distributed.{name}"], arguments, node, confidence=Confidence.LOW)
+        return communicate(
+            frame, knows.collectives[f"torch.distributed.{name}"], arguments, node, confidence=Confidence.LOW
+        )
     if is_method and name == "full_tensor":
         entry = knows.method("torch.distributed.tensor.DTensor", name)
         if entry is not None:
@@ -336,7 +342,9 @@ def communicate(
     key = ("result", entry.op, frame.text(node))
     if entry.kind == "p2p" or not _happens(entry, arguments):
         return _result(frame, entry, arguments, node, key)
-    if entry.kind in ("backward", "step", "forward", "leave") and not frame.summaries.is_distributed(frame.facts, frame.owner):
+    if entry.kind in ("backward", "step", "forward", "leave") and not frame.summaries.is_distributed(
+        frame.facts, frame.owner
+    ):
         return passed_on(frame, node, arguments.values, key)
     evident = not entry.when or frame.summaries.shows(frame.facts, frame.owner, entry.when)
     if guessed:
@@ -392,20 +400,21 @@ def _agree(frame: Frame, argument: ast.expr | None) -> None:
         frame.agreed.add(path)
 
 
-def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: object) -> Value:
+def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
     if entry.returns == "group":
         return unknown(frame.key(node), ref.GroupRef(Group(str(frame.key(node)), "")))
     if len(entry.result) == 1 and entry.result[0]:
         return unknown(frame.key(node), ref.Instance(entry.result[0]))
     if entry.result:
         items = tuple(
-            unknown((*_pair(key), index), ref.Instance(name) if name else None) for index, name in enumerate(entry.result)
+            unknown((*_pair(key), index), ref.Instance(name) if name else None)
+            for index, name in enumerate(entry.result)
         )
-        return dataclasses.replace(unknown(key), items=items)  # type: ignore[arg-type]
+        return dataclasses.replace(unknown(key), items=items)
     made = known().type_of(entry.name)
     if made:
         return unknown(frame.key(node), ref.Instance(made))
-    return unknown(key, agreed=entry.returns == "uniform")  # type: ignore[arg-type]
+    return unknown(key, agreed=entry.returns == "uniform")
 
 
 def is_agreement(name: str) -> bool:
@@ -413,7 +422,7 @@ def is_agreement(name: str) -> bool:
     return _AGREED.search(name.lower()) is not None
 
 
-def _pair(key: object) -> tuple[object]:
+def _pair(key: Hashable) -> tuple[Hashable]:
     return (key,)
 
 
@@ -436,9 +445,8 @@ def _kept(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     for value in arguments.values:
         consume(frame, value)
     assert isinstance(node.func, ast.Name)
-    function: Callable[..., object] = {"int": int, "bool": bool, "str": str, "abs": abs, "float": float}.get(
-        node.func.id, _nothing
-    )
+    kept: dict[str, Callable[..., object]] = {"int": int, "bool": bool, "str": str, "abs": abs, "float": float}
+    function = kept.get(node.func.id, _nothing)
     if len(arguments.positional) == 1 and not arguments.keywords:
         value = arguments.positional[0]
         if value.test is not None and node.func.id in ("bool", "int"):
@@ -539,11 +547,15 @@ def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if len(node.args) < 2:
         return unknown(frame.key(node))
     outer, frame.effects = frame.effects, []
-    items = tuple(element_of(frame, value, source) for value, source in zip(arguments.positional[1:], node.args[1:]))
+    items = tuple(
+        element_of(frame, value, source) for value, source in zip(arguments.positional[1:], node.args[1:], strict=False)
+    )
     invoke(frame, arguments.positional[0], Arguments(items), node)
     inner, frame.effects = frame.effects, outer
     if matters(inner):
-        frame.effects.append(Rounds(inner, [], rounds_of(frame, arguments.positional[1], node.args[1]), frame.span(node)))
+        frame.effects.append(
+            Rounds(inner, [], rounds_of(frame, arguments.positional[1], node.args[1]), frame.span(node))
+        )
     return passed_on(frame, node, arguments.values)
 
 

@@ -256,8 +256,9 @@ class Comparison:
         key = self._projection.truth(node.condition, world)
         for chosen in (True, False):
             yield tuple(  # type: ignore[misc]
-                dataclasses.replace(side, own={**side.own, key: chosen}) if not node.condition.open or side.node is node
-                or self._same_choice(side, node) else side
+                dataclasses.replace(side, own={**side.own, key: chosen})
+                if not node.condition.open or side.node is node or self._same_choice(side, node)
+                else side
                 for side in (one, two)
             ) + (matched,)
 
@@ -273,7 +274,11 @@ class Comparison:
         if "error" in whats or whats[0] == whats[1]:
             return None
         loop = next(
-            (loop for side in (one, two) if isinstance(side.node, End) and (loop := self._projection.loop_of(side.node))),
+            (
+                loop
+                for side in (one, two)
+                if isinstance(side.node, End) and (loop := self._projection.loop_of(side.node))
+            ),
             None,
         )
         if loop is None:
@@ -394,7 +399,7 @@ class Comparison:
         for mine, other in ((first.root, second.root), (first.reduce_op, second.reduce_op)):
             if told(mine) is not None and told(other) is not None and told(mine) != told(other):
                 parted = self._parted(one, two, first)
-                return parted and Difference(first, second, one, two, parted, "argument")
+                return Difference(first, second, one, two, parted, "argument") if parted is not None else None
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Callable, Hashable
+from typing import Any
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Effect, Inline, Rounds, Yielded, matters
@@ -25,7 +26,6 @@ from ddp_lint.divergence.values import (
     merge,
     negated,
     unknown,
-    weaker,
 )
 from ddp_lint.findings import Confidence, Label
 
@@ -129,9 +129,7 @@ def _of_module(frame: Frame, reference: ref.External | ref.ModuleRef, name: str,
     return unknown(("name", getattr(found, "name", name)), found)
 
 
-def _of_instance(
-    frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str
-) -> Value:
+def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str) -> Value:
     of = reference.of
     if isinstance(of, str):
         value = frame.named_rank("attribute", name, node, of)
@@ -155,7 +153,9 @@ def _of_instance(
         if known().method(outside, name) is not None or known().rank("method", name, outside) is not None:
             return unknown(("attribute", path), ref.Method(outside, name, path.rpartition(".")[0]))
     ranked = frame.named_rank("attribute", name, node)
-    if ranked is not None and not (value is not None and value.constant not in (None, Known(None), Known(-1), Known(0))):
+    if ranked is not None and not (
+        value is not None and value.constant not in (None, Known(None), Known(-1), Known(0))
+    ):
         return ranked
     guess = known().guessed_type(path)
     if guess:
@@ -290,7 +290,7 @@ def _is_boolean(value: Value) -> bool:
 def _either(frame: Frame, node: ast.BoolOp, parts: list[Value], tests: list[Test]) -> Value:
     """`a or b` as a value: a default."""
     result = parts[-1]
-    for part, test in zip(parts[-2::-1], tests[-2::-1]):
+    for part, test in zip(parts[-2::-1], tests[-2::-1], strict=False):
         result = merge(test, part, result, frame.key(node))
     return result
 
@@ -307,7 +307,7 @@ def _not(frame: Frame, node: ast.UnaryOp) -> Value:
 def _binary(frame: Frame, node: ast.BinOp) -> Value:
     left, right = evaluate(frame, node.left), evaluate(frame, node.right)
     operation = ARITHMETIC.get(type(node.op))
-    if operation is None or isinstance(node.op, ast.Mod) and isinstance(getattr(left.constant, "value", None), str):
+    if operation is None or (isinstance(node.op, ast.Mod) and isinstance(getattr(left.constant, "value", None), str)):
         return passed_on(frame, node, [left, right])
     return combine(operation, (left, right), (type(node.op).__name__, left.key, right.key))
 
@@ -375,7 +375,9 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr) -> Value:
     path = frame.text(node)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "enumerate" and node.args:
         inner = element_of(frame, iterable, node.args[0])
-        return dataclasses.replace(unknown(("element", frame.key(node))), items=(unknown(("index", frame.key(node))), inner))
+        return dataclasses.replace(
+            unknown(("element", frame.key(node))), items=(unknown(("index", frame.key(node))), inner)
+        )
     if iterable.varies is not None and iterable.open:
         return divergent(("element", frame.key(node)), iterable.varies)
     if is_loader(iterable, path):
@@ -506,13 +508,11 @@ def dotted(node: ast.AST) -> str:
             return ""
 
 
-_HANDLERS: dict[type[ast.expr], Callable[[Frame, ast.expr], Value]] = {
+_HANDLERS: dict[type[ast.expr], Callable[[Frame, Any], Value]] = {
     ast.Constant: _constant, ast.Name: _name, ast.Attribute: _attribute, ast.Subscript: _subscript,
     ast.Compare: _compare, ast.BoolOp: _boolean, ast.UnaryOp: _not, ast.BinOp: _binary, ast.IfExp: _conditional,
     ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence, ast.ListComp: _comprehension,
     ast.SetComp: _comprehension, ast.GeneratorExp: _comprehension, ast.DictComp: _comprehension, ast.Lambda: _lambda,
     ast.Await: _await, ast.Yield: _yield, ast.YieldFrom: _yield_from, ast.NamedExpr: _walrus, ast.Starred: _starred,
     ast.Call: _call,
-}  # type: ignore[dict-item]  # fmt: skip
-
-__all__ = ["evaluate", "test_of", "weaker"]
+}  # fmt: skip

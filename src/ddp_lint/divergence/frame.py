@@ -15,7 +15,7 @@ from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.values import Symbol, Test, Value, Variation, constant, divergent, per_rank, unknown
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Rank
-from ddp_lint.project.project import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 
 if TYPE_CHECKING:
     from ddp_lint.divergence.summaries import Summaries
@@ -61,12 +61,12 @@ class Frame:
         scope = {"world": "world", "node": "node"}.get(entry.scope, entry.scope)
         if entry.value in ("local_rank", "is_local_first", "is_local_last"):
             scope = "node"
-        if entry.value in ("group_rank", "coordinate") and entry.scope == "world":
-            scope = f"group:{group}"
-        elif group and entry.value == "rank":
+        if (entry.value in ("group_rank", "coordinate") and entry.scope == "world") or (
+            group and entry.value == "rank"
+        ):
             scope = f"group:{group}"
         says = "the rank"
-        weak = entry.what in ("name", "attribute") and not entry.on or entry.name.startswith("*.")
+        weak = (entry.what in ("name", "attribute") and not entry.on) or entry.name.startswith("*.")
         origin = Label(self.span(node), f"`{text or self.text(node)}` differs between ranks")
         varies = Variation("rank", says, scope, origin, Confidence.MEDIUM if weak else Confidence.HIGH)
         numbers = worlds.known(entry.value)
@@ -89,9 +89,11 @@ class Frame:
 
 def span_of(facts: ModuleFacts, node: ast.AST) -> Span:
     """1-based, end exclusive, columns in characters."""
-    line, end_line = getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or getattr(node, "lineno", 1)
+    line: int = getattr(node, "lineno", 1)
+    end_line: int = getattr(node, "end_lineno", None) or line
+    end_column: int = getattr(node, "end_col_offset", None) or 0
     start = _characters(facts, line, getattr(node, "col_offset", 0))
-    end = _characters(facts, end_line, getattr(node, "end_col_offset", None) or 0)
+    end = _characters(facts, end_line, end_column)
     return Span(facts.file.path, line, start + 1, end_line, end + 1)
 
 

@@ -65,7 +65,7 @@ def can_part(varies: Variation, group: Group) -> bool:
         return False
     if varies.scope.startswith("group:"):
         key = varies.scope[len("group:") :]
-        return key == group.key or bool(group.axis) and axis_in(key) == group.axis
+        return key == group.key or (bool(group.axis) and axis_in(key) == group.axis)
     if varies.scope == "world":
         return group.axis != "node"
     return bool(group.axis) and varies.scope == group.axis

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Union
 
 from ddp_lint.divergence.groups import Group
-from ddp_lint.project.project import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 
 Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]
 

@@ -12,7 +12,7 @@ from ddp_lint.divergence.references import ClassRef, External, FunctionRef, Modu
 from ddp_lint.knowledge import communication
 from ddp_lint.knowledge.communication import Collective, Gate, GroupSource, Rank, Source, Type
 from ddp_lint.project import Project
-from ddp_lint.project.project import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 
 _ANCESTORS = 40
 #: Names that ask for the rank on whatever object has them.

@@ -6,12 +6,13 @@ import ast
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, matters
 from ddp_lint.divergence.expressions import bind, dotted, element_of, evaluate, rounds_of, test_of, visible
 from ddp_lint.divergence.frame import Frame, none, reference_of
-from ddp_lint.divergence.resolve import children, known
+from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     Condition,
@@ -158,7 +159,9 @@ def _round_test(frame: Frame, node: ast.AST) -> Test:
 
 
 def _rounds(
-    frame: Frame, node: ast.For | ast.AsyncFor | ast.While, once: Callable[[], tuple[list[Effect], dict[str, Value], bool]]
+    frame: Frame,
+    node: ast.For | ast.AsyncFor | ast.While,
+    once: Callable[[], tuple[list[Effect], dict[str, Value], bool]],
 ) -> tuple[list[Effect], dict[str, Value]]:
     """Effects of one round in general, and the names after any number of rounds."""
     frame.loops += 1
@@ -237,10 +240,6 @@ def _try(frame: Frame, node: ast.Try) -> None:
         frame.effects.append(Attempt(body, handlers, final, frame.span(node)))
 
 
-
-
-
-
 def _join_flags(
     frame: Frame, condition: Condition, raised: dict[str, Value], normal: dict[str, Value], node: ast.AST
 ) -> dict[str, Value]:
@@ -259,9 +258,7 @@ def _is_flag(value: Value, other: Value) -> bool:
     return other.constant is not None and (value.constant is not None or other.constant.value is None)
 
 
-def _body_of_try(
-    frame: Frame, node: ast.Try
-) -> tuple[list[Effect], list[Effect], dict[str, Value], bool]:
+def _body_of_try(frame: Frame, node: ast.Try) -> tuple[list[Effect], list[Effect], dict[str, Value], bool]:
     """The effects before the first statement that may fail on one rank alone, those after it, names, end reached."""
     saved = frame.env, frame.effects, frame.alive
     frame.env, frame.effects = dict(frame.env), []
@@ -435,11 +432,7 @@ def _ends_process(frame: Frame, node: ast.Call) -> bool:
 def _assign(frame: Frame, node: ast.Assign) -> None:
     value = evaluate(frame, node.value)
     for target in node.targets:
-        bind(frame, target, _as_attribute(frame, target, value), node.value)
-
-
-def _as_attribute(frame: Frame, target: ast.expr, value: Value) -> Value:
-    return value
+        bind(frame, target, value, node.value)
 
 
 def _annotated(frame: Frame, node: ast.AnnAssign) -> None:
@@ -477,10 +470,6 @@ def _global(frame: Frame, node: ast.Global) -> None:
     frame.global_names = frame.global_names | frozenset(node.names)
     for name in node.names:
         frame.env.pop(name, None)
-
-
-def _import(frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
-    """Imports inside functions are in the file's import table."""
 
 
 def _match(frame: Frame, node: ast.Match) -> None:
@@ -529,15 +518,13 @@ def _no_answer(*_: object) -> object:
     raise TypeError
 
 
-_HANDLERS: dict[type[ast.stmt], Callable[[Frame, ast.stmt], None]] = {
+_HANDLERS: dict[type[ast.stmt], Callable[[Frame, Any], None]] = {
     ast.If: _if, ast.For: _for, ast.AsyncFor: _for, ast.While: _while, ast.Try: _try, ast.With: _with,
     ast.AsyncWith: _with, ast.Return: _return, ast.Raise: _raise, ast.Expr: _expression, ast.Assign: _assign,
     ast.AnnAssign: _annotated, ast.AugAssign: _augmented, ast.Delete: _delete, ast.Assert: _assert,
     ast.FunctionDef: _function, ast.AsyncFunctionDef: _function, ast.Global: _global, ast.Match: _match,
     ast.Break: lambda frame, node: _leave(frame, "break"),
     ast.Continue: lambda frame, node: _leave(frame, "continue"),
-}  # type: ignore[dict-item]  # fmt: skip
+}  # fmt: skip
 if hasattr(ast, "TryStar"):  # Python 3.11
-    _HANDLERS[ast.TryStar] = _try  # type: ignore[assignment]
-
-__all__ = ["known", "run"]
+    _HANDLERS[ast.TryStar] = _try

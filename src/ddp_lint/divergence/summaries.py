@@ -12,8 +12,8 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.calls import Arguments, invoke, is_agreement
-from ddp_lint.divergence.effects import Effect, Emitted, Inline, Leave, Rounds, matters, size
-from ddp_lint.divergence.expressions import attribute, evaluate, is_property
+from ddp_lint.divergence.effects import Effect, Emitted, Inline, Leave, matters, size
+from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import Group, named
 from ddp_lint.divergence.references import ClassRef, FunctionRef
@@ -21,9 +21,9 @@ from ddp_lint.divergence.resolve import Linker, children, known
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.values import Condition, Known, Test, Value, Variation, constant, divergent, merge, unknown
 from ddp_lint.divergence.words import Emit, Letter, Projection, TooLarge, Words, streams_of
-from ddp_lint.findings import Confidence, Label
+from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project import Project
-from ddp_lint.project.project import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 
 #: Different argument lists that one function is summarised for; the next is summarised for arguments unknown.
 _CONTEXTS = 12
@@ -118,7 +118,11 @@ class Summaries:
         returned = leaving(summary.returned)
         if summary.effects and returned.constant is None and is_agreement(function.name):
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
-        if returned.varies is None and returned.reference is None and (returned.constant is None or _is_absent(returned)):
+        if (
+            returned.varies is None
+            and returned.reference is None
+            and (returned.constant is None or _is_absent(returned))
+        ):
             ranked = self._rank_by_name(frame, function, node)
             if ranked is not None:
                 return ranked
@@ -164,7 +168,7 @@ class Summaries:
         if function.receiver is not None and names and not _is_static(function):
             env[names[0]] = function.receiver
             names = names[1:]
-        for index, (name, value) in enumerate(zip(names, arguments.positional)):
+        for index, (name, value) in enumerate(zip(names, arguments.positional, strict=False)):
             env[name] = _named_group(frame, name, entering(value), arguments.nodes.get(index))
         for name, value in arguments.keywords.items():
             if name in names or name in {a.arg for a in signature.kwonlyargs}:
@@ -192,7 +196,7 @@ class Summaries:
             ranked = frame.named_rank("name", parameter.arg, parameter)
             if ranked is not None:
                 return ranked
-        if heuristic and parameter.arg in _BATCHES:
+        if heuristic and (parameter.arg in _BATCHES or self._is_input(function, parameter)):
             label = Label(span_of(function.facts, parameter), "each rank gets a batch of its own here")
             says = "the batches of this rank"
             varies = Variation("data", says, origin=label, confidence=Confidence.MEDIUM)
@@ -202,6 +206,19 @@ class Summaries:
             guess = known().guessed_type(parameter.arg)
             of = ref.Instance(guess, guessed=True) if guess else None
         return unknown(("parameter", parameter.arg), of)
+
+    def _is_input(self, function: FunctionRef, parameter: ast.arg) -> bool:
+        """A required argument of a module's `forward`: this rank's share of the batch."""
+        if function.name != "forward" or function.owner is None or not self.linker.is_module(function.owner):
+            return False
+        names = [a.arg for a in function.node.args.args[1:]]
+        plain = isinstance(parameter.annotation, ast.Name) and parameter.annotation.id in (
+            "bool",
+            "int",
+            "str",
+            "float",
+        )
+        return parameter.arg in names and parameter.arg not in _defaults(function.node) and not plain
 
     def _annotated(self, facts: ModuleFacts, annotation: ast.expr | None) -> ref.Instance | None:
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
@@ -227,9 +244,13 @@ class Summaries:
         for node in (function.node, function.owner.node if function.owner is not None else None):
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 continue
-            match = re.search(rf"^\s*{re.escape(name)}\s*(?::|\()\s*(.+)$", ast.get_docstring(node, clean=False) or "", re.M)
+            match = re.search(
+                rf"^\s*{re.escape(name)}\s*(?::|\()\s*(.+)$", ast.get_docstring(node, clean=False) or "", re.M
+            )
             for dotted in re.findall(r"[A-Za-z_][\w.]*\.[A-Z]\w*|\b[A-Z]\w+", match[1]) if match else ():
-                reference = self.linker.dotted(dotted) if "." in dotted else self.linker.in_module(function.facts, dotted)
+                reference = (
+                    self.linker.dotted(dotted) if "." in dotted else self.linker.in_module(function.facts, dotted)
+                )
                 if isinstance(reference, ClassRef):
                     return ref.Instance(reference)
         return None
@@ -314,9 +335,17 @@ class Summaries:
         return summary
 
     def _key(self, function: FunctionRef, env: dict[str, Value]) -> Hashable:
-        overlay = tuple(sorted((name, value.components) for name, value in self._overlay.items())) if self._overlay else ()
+        overlay = (
+            tuple(sorted((name, value.components) for name, value in self._overlay.items())) if self._overlay else ()
+        )
         closure = id(function.closure) if function.closure is not None else 0
-        return (function.node, function.of, tuple((name, argument_key(value)) for name, value in env.items()), overlay, closure)
+        return (
+            function.node,
+            function.of,
+            tuple((name, argument_key(value)) for name, value in env.items()),
+            overlay,
+            closure,
+        )
 
     def general(self, function: FunctionRef, heuristic: bool) -> dict[str, Value]:
         """Parameters for a function of which no call is known."""
@@ -334,7 +363,14 @@ class Summaries:
         """Run the function's body."""
         closure = dict(function.closure) if function.closure is not None else None
         frame = Frame(
-            self, function.facts, function.node, function.owner, function.receiver, dict(env), closure, depth=self._depth
+            self,
+            function.facts,
+            function.node,
+            function.owner,
+            function.receiver,
+            dict(env),
+            closure,
+            depth=self._depth,
         )
         if isinstance(function.node, ast.Lambda):
             frame.returned.append((None, evaluate(frame, function.node.body)))
@@ -346,7 +382,11 @@ class Summaries:
         """The callee as its callers need it: nothing, its effects, or one letter for a large or unbalanced one."""
         effects = frame.effects
         if not matters(effects):
-            return [Leave("raise")] if effects and isinstance(effects[-1], Leave) and effects[-1].what == "raise" and not frame.returned else []
+            return (
+                [Leave("raise")]
+                if effects and isinstance(effects[-1], Leave) and effects[-1].what == "raise" and not frame.returned
+                else []
+            )
         if is_generator(function.node):
             return effects
         if size(effects) > _SPLICED:
@@ -483,7 +523,9 @@ class Summaries:
         if result is None:
             result = self._declared(of, name)
         if result is not None and result.constant is not None and result.constant.value is not None:
-            result = unknown(("self", of.node.name, name)) if not isinstance(result.constant.value, type(None)) else result
+            result = (
+                unknown(("self", of.node.name, name)) if not isinstance(result.constant.value, type(None)) else result
+            )
         self._attributes[key] = result
         return result
 
@@ -559,8 +601,9 @@ class Summaries:
         return name in _collective_names()
 
 
-def _header(span: object) -> object:
-    return dataclasses.replace(span, end_line=span.line, end_column=span.column + 1)  # type: ignore
+def _header(span: Span) -> Span:
+    """The first character of a definition stands for it."""
+    return dataclasses.replace(span, end_line=span.line, end_column=span.column + 1)
 
 
 @functools.cache
@@ -588,9 +631,12 @@ def _folded(frame: Frame) -> Value:
     result = none() if frame.alive else frame.returned[-1][1]
     pending = frame.returned if frame.alive else frame.returned[:-1]
     for test, value in reversed(pending):
-        if test is None:
-            test = _either_way(frame, frame.function)
-        result = merge(test, value, result, ("returned", frame.facts.name, getattr(frame.function, "lineno", 0)))
+        result = merge(
+            test or _either_way(frame, frame.function),
+            value,
+            result,
+            ("returned", frame.facts.name, getattr(frame.function, "lineno", 0)),
+        )
     return result
 
 
@@ -610,7 +656,9 @@ def _named_group(frame: Frame, name: str, value: Value, node: ast.expr | None) -
 
 @functools.lru_cache(maxsize=16384)
 def is_generator(node: ast.AST) -> bool:
-    return not isinstance(node, ast.Lambda) and any(isinstance(child, (ast.Yield, ast.YieldFrom)) for child in children(node))
+    return not isinstance(node, ast.Lambda) and any(
+        isinstance(child, (ast.Yield, ast.YieldFrom)) for child in children(node)
+    )
 
 
 def _is_static(function: FunctionRef) -> bool:
@@ -620,7 +668,12 @@ def _is_static(function: FunctionRef) -> bool:
 
 def _is_positive(default: ast.expr | None) -> bool:
     """`rank: int = 8` is the rank of a matrix."""
-    return isinstance(default, ast.Constant) and isinstance(default.value, int) and default.value > 0 and default.value is not True
+    return (
+        isinstance(default, ast.Constant)
+        and isinstance(default.value, int)
+        and default.value > 0
+        and default.value is not True
+    )
 
 
 def _is_absent(value: Value) -> bool:
@@ -631,8 +684,8 @@ def _is_absent(value: Value) -> bool:
 def _defaults(node: ref.Definition) -> dict[str, ast.expr]:
     signature = node.args
     positional = [*signature.posonlyargs, *signature.args]
-    found = {p.arg: d for p, d in zip(positional[::-1], signature.defaults[::-1])}
-    found.update({p.arg: d for p, d in zip(signature.kwonlyargs, signature.kw_defaults) if d is not None})
+    found = {p.arg: d for p, d in zip(positional[::-1], signature.defaults[::-1], strict=False)}
+    found.update({p.arg: d for p, d in zip(signature.kwonlyargs, signature.kw_defaults, strict=False) if d is not None})
     return found
 
 
@@ -666,7 +719,13 @@ def _rebound(tree: ast.Module) -> dict[str, str]:
     for function in (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
         names = {name for child in function.body if isinstance(child, ast.Global) for name in child.names}
         for child in children(function) if names else ():
-            targets = child.targets if isinstance(child, ast.Assign) else [child.target] if isinstance(child, (ast.AugAssign, ast.AnnAssign)) else []
+            targets = (
+                child.targets
+                if isinstance(child, ast.Assign)
+                else [child.target]
+                if isinstance(child, (ast.AugAssign, ast.AnnAssign))
+                else []
+            )
             for target in targets:
                 if isinstance(target, ast.Name) and target.id in names:
                     counted = isinstance(child, ast.AugAssign) and found.get(target.id) != "assigned"
@@ -699,4 +758,4 @@ def _stores(
     return found
 
 
-__all__ = ["Rounds", "Summaries", "attribute", "is_property"]
+__all__ = ["Summaries"]

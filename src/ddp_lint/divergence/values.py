@@ -284,9 +284,7 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     return unknown(key, reference)
 
 
-def _partly(
-    test: Test, outcomes: list[bool | None], yes: Value, no: Value, key: Hashable, reference: Any
-) -> Value:
+def _partly(test: Test, outcomes: list[bool | None], yes: Value, no: Value, key: Hashable, reference: Any) -> Value:
     """Some worlds know the outcome (``rank == 0 and flag``): those take their value, the others an unknown."""
     picked = tuple(
         Symbol(key) if outcome is None else (yes if outcome else no).components[world]

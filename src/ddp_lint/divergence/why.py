@@ -14,7 +14,7 @@ from ddp_lint.divergence.values import Condition
 from ddp_lint.divergence.words import Choice, Emit, Letter, Loop, Projection, TooLarge, Words
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project import Project
-from ddp_lint.project.project import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,7 +100,11 @@ def _ranks(difference: Difference, varies: Variation) -> tuple[str, str]:
 
 def _branch_text(difference: Difference, varies: Variation, ranks: tuple[str, str]) -> str:
     text = difference.parted.condition.text
-    if difference.how == "rounds" and difference.loop is not None and difference.loop.rounds is difference.parted.condition:
+    if (
+        difference.how == "rounds"
+        and difference.loop is not None
+        and difference.loop.rounds is difference.parted.condition
+    ):
         return f"ranks go round this loop a different number of times: `{text}` depends on {varies.says}"
     if varies.cause in ("rank", "membership") and not difference.parted.condition.open:
         return f"the ranks part here: `{text}`"
