@@ -59,7 +59,7 @@ def test_a_model_under_ddp_and_fsdp2(tmp_path: pathlib.Path) -> None:
         for rank in result.ranks:
             write = next(rank.trace.of(trace.Write))
             assert (write.name, write.through_data, write.phase) == ("block.linear.weight", True, "forward")
-            assert sites(rank, trace.Write) == {written}
+            assert sites(rank, trace.Write) == {written} and not write.sharded
             assert guard in sites(rank, trace.Sync)
             lines = rank.trace.last(trace.Lines)
             assert lines is not None
@@ -140,6 +140,11 @@ def test_a_hang_ends_with_both_stacks() -> None:
         assert stall is not None and stall.site is not None and stall.site.line == line_of("deaths.py", mark)
     pending = result.ranks[0].trace.last(trace.Stall)
     assert pending is not None and pending.pending, "rank 0 waits in a collective"
+
+
+def test_a_rank_that_computes_is_not_stuck() -> None:
+    (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=2.0, arguments=("busy",)))
+    assert result.outcome == "completed", result.message
 
 
 def test_a_port_in_use() -> None:

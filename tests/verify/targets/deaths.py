@@ -28,6 +28,10 @@ def die(how: str) -> None:
         raise ValueError("only here")  # line: raise
     if how == "kill":
         os.kill(os.getpid(), 9)
+    if how == "busy":
+        until = time.monotonic() + 6
+        while time.monotonic() < until:
+            pass
     if how == "hang":
         time.sleep(600)  # line: hang
 

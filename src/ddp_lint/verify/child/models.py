@@ -35,7 +35,11 @@ def pointer(tensor: torch.Tensor) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Which tensor of which model lies in a storage."""
+    """Which tensor of which model lies in a storage.
+
+    `sharded`: it is this rank's part (FSDP2: not the gathered whole that stands in for it during a forward; FSDP1:
+    any parameter, as gathered and sharded ones are both views of flat storage).
+    """
 
     name: str
     role: str
@@ -85,7 +89,8 @@ class Model:
             for role, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
                 for name, tensor in tensors.items():
                     if tensor is not None:
-                        yield Place(f"{prefix}.{name}" if prefix else name, role, tensor, self.sharded)
+                        whole = self.wrap == "fsdp2" and local(tensor) is tensor
+                        yield Place(f"{prefix}.{name}" if prefix else name, role, tensor, self.sharded and not whole)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """By clean name; a tied parameter once, under its first name."""

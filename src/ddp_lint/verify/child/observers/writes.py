@@ -11,7 +11,7 @@ from torch import nn
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.dispatch import arguments, is_mutable, namespace, tensors, written
-from ddp_lint.verify.child.models import Model, Models, Place, pointer
+from ddp_lint.verify.child.models import Model, Models, Place, local, pointer
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
@@ -60,13 +60,17 @@ class Writes(Observer):
                 role=place.role,
                 through_data=place.tensor._version == version,
                 grad_mode=torch.is_grad_enabled(),
-                sharded=place.sharded,
+                sharded=place.sharded and not self._gathered(place),
                 after_use=pointer(place.tensor) in self._used,
             )
 
     def _place(self, tensor: torch.Tensor) -> Place | None:
         """In backward, where autograd accumulates gradients in place all the time, by the storages at its start."""
         return self.models.place(tensor, as_of_backward=self.recorder.phase == "backward")
+
+    def _gathered(self, place: Place) -> bool:
+        """Under FSDP1 the modules' parameters are whole while a forward or backward runs."""
+        return self.recorder.phase in ("forward", "backward") and local(place.tensor) is place.tensor
 
     def _by_design(self, places: list[Place]) -> bool:
         """torch itself writes there: between the operator and the user's frame lies one of its owners."""
