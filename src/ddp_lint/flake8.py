@@ -19,7 +19,7 @@ from ddp_lint.findings import Finding
 
 
 class Plugin:
-    """One instance for each file, made by flake8. `tree` is asked for because it marks a plugin that runs once a file."""
+    """One instance for each file, made by flake8, which knows plugins that run once a file by their `tree` argument."""
 
     name: ClassVar[str] = "ddp-lint"
     version: ClassVar[str] = __version__
