@@ -396,6 +396,9 @@ def is_loader(iterable: Value, text: str) -> bool:
     return "loader" in lowered and "downloader" not in lowered
 
 
+_OF_DICTIONARY = frozenset({"values", "items", "keys"})
+
+
 def rounds_of(frame: Frame, iterable: Value, node: ast.expr) -> Condition | None:
     """How often a loop over the iterable goes round, where ranks may differ in it."""
     text = frame.text(node)
@@ -406,6 +409,8 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr) -> Condition | None
         return Condition((("order", frame.key(node)),) * 3, text, varies, open=True)
     if iterable.varies is None:
         return None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_DICTIONARY:
+        return None  # values differ between ranks, the keys hardly ever
     if not iterable.open and all(isinstance(component, Symbol) for component in iterable.components):
         return None  # something else on each rank, which may well be as long
     truths = tuple(("rounds", component) for component in iterable.components)

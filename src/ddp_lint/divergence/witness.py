@@ -83,6 +83,10 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.MEDIUM)
     if letter.kind == "leave" or (letter.kind == "group" and varies.cause not in ("rank", "membership")):
         limits.append(Confidence.LOW)
+    if varies.cause == "order" and ("object" in letter.op or letter.op == "barrier"):
+        limits.append(Confidence.LOW)  # the same call whatever the element
+    if letter.kind in ("step", "backward") and difference.how == "rounds":
+        limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
     if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.parted.span.line):
         limits.append(Confidence.LOW)  # mostly a file system that all ranks share
     return min(limits, key=_ORDER.index)
