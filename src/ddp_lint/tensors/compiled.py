@@ -79,8 +79,11 @@ class _Reach:
         for path in self._project.holding("compil"):
             if _TESTS.search(self._project.inside(path)):
                 continue  # a test compiles what nobody compiles in training
+            text = self._project.text(path)
+            if text is None or "torch" not in text or not _MENTIONS.search(text):
+                continue
             facts = self._project.facts_of(path)
-            if facts is not None and _MENTIONS.search(facts.file.text):
+            if facts is not None:
                 yield from _Roots(self._project, facts).found()
 
     def _is_disabled(self, code: _Code) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import enum
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.tensors.operations import names, writes
@@ -12,6 +14,18 @@ from ddp_lint.tensors.operations import names, writes
 _READS = {"item", "tolist", "allclose", "is_nonzero"}
 _CONVERSIONS = {"float", "int", "bool"}
 _LEVELS = {"debug", "info", "warning", "warn", "error", "critical", "exception", "log"}
+_PLAIN_CALLS = {
+    "len",
+    "int",
+    "str",
+    "list",
+    "dict",
+    "set",
+    "range",
+    "defaultdict",
+    "collections.defaultdict",
+    "OrderedDict",
+}
 _LOGGERS = {"logging", "logger", "log", "LOGGER", "LOG", "_logger"}
 
 
@@ -31,49 +45,100 @@ def is_log(name: str) -> bool:
 @functools.lru_cache(maxsize=16)  # several rules ask about one function after another
 def traits(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[Trait]:
     """The traits of a function, nested definitions included."""
-    found: set[Trait] = set()
-    # `self.relu(x)` may be made with `inplace=True`: a forward is always worth a look.
-    if "forward" in function.name:
-        found.add(Trait.WRITES)
-    stack: list[ast.AST] = [function]
-    while stack:
-        node = stack.pop()
-        trait = _trait_of(node, function.name == "forward")
-        if trait is not None:
-            found.add(trait)
-        for field in node._fields:
-            value = getattr(node, field, None)
-            if isinstance(value, ast.AST):
-                stack.append(value)
-            elif isinstance(value, list):
-                stack.extend(part for part in value if isinstance(part, ast.AST))
-    return frozenset(found)
+    return _Look(function).found
 
 
-def _trait_of(node: ast.AST, in_forward: bool) -> Trait | None:
-    if isinstance(node, ast.Attribute):
+class _Look:
+    """One pass. Writes to names count at the end, when it is known which names hold numbers, lists or dicts only."""
+
+    def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._in_forward = function.name == "forward"
+        self._found: set[Trait] = set()
+        self._written: set[str] = set()
+        self._plain: set[str] = set()
+        stack: list[ast.AST] = [function]
+        while stack:
+            node = stack.pop()
+            look = _LOOKS.get(type(node))
+            if look is not None:
+                look(self, node)
+            for field in node._fields:
+                value = getattr(node, field, None)
+                if isinstance(value, ast.AST):
+                    stack.append(value)
+                elif isinstance(value, list):
+                    stack.extend(part for part in value if isinstance(part, ast.AST))
+
+    @property
+    def found(self) -> frozenset[Trait]:
+        writes_tensors = {Trait.WRITES} if self._written - self._plain else set()
+        return frozenset(self._found | writes_tensors)
+
+    def attribute(self, node: ast.Attribute) -> None:
         if node.attr in _READS:
-            return Trait.READS
-        return Trait.WRITES if writes(node.attr) else None
-    if isinstance(node, ast.Call):
+            self._found.add(Trait.READS)
+        elif writes(node.attr) and not dotted_ast(node.value).endswith("init"):
+            self._found.add(Trait.WRITES)
+
+    def call(self, node: ast.Call) -> None:
         name = dotted_ast(node.func)
         if name in _CONVERSIONS:
-            return Trait.READS
-        return Trait.PRINTS if name == "print" or is_log(name) else None
-    if isinstance(node, (ast.If, ast.While, ast.IfExp)):
-        return Trait.BRANCHES if _asks_for_value(node.test, in_forward) else None
-    if isinstance(node, ast.AugAssign):
-        return Trait.WRITES
-    if isinstance(node, ast.Assign) and any(isinstance(t, (ast.Subscript, ast.Attribute)) for t in node.targets):
-        parts = [t for t in node.targets if isinstance(t, ast.Subscript) or getattr(t, "attr", "") == "data"]
-        return Trait.WRITES if parts else None
-    return None
+            self._found.add(Trait.READS)
+        elif name == "print" or is_log(name):
+            self._found.add(Trait.PRINTS)
+        elif any(k.arg == "inplace" for k in node.keywords):
+            self._found.add(Trait.WRITES)
+
+    def condition(self, node: ast.If | ast.While | ast.IfExp) -> None:
+        if Trait.BRANCHES not in self._found and _asks_for_value(node.test, self._in_forward):
+            self._found.add(Trait.BRANCHES)
+
+    def augmented(self, node: ast.AugAssign) -> None:
+        counts = isinstance(node.value, ast.Constant) and isinstance(node.value.value, int)
+        if isinstance(node.target, ast.Name):
+            self._written.add(node.target.id)
+        elif not counts or isinstance(node.target, ast.Subscript):
+            self._found.add(Trait.WRITES)
+
+    def assigned(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name) and _is_plain(node.value):
+                self._plain.add(target.id)
+            elif isinstance(target, ast.Attribute) and target.attr == "data":
+                self._found.add(Trait.WRITES)
+            elif isinstance(target, ast.Subscript) and not _is_text(target.slice):
+                self._written.add(dotted_ast(target.value) or "[]")
+
+
+_LOOKS: dict[type[ast.AST], Callable[[_Look, Any], None]] = {
+    ast.Attribute: _Look.attribute,
+    ast.Call: _Look.call,
+    ast.If: _Look.condition,
+    ast.While: _Look.condition,
+    ast.IfExp: _Look.condition,
+    ast.AugAssign: _Look.augmented,
+    ast.Assign: _Look.assigned,
+}
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """A number, a text, a container, a length: nothing that autograd knows of."""
+    if isinstance(value, ast.Call):
+        return dotted_ast(value.func) in _PLAIN_CALLS
+    if isinstance(value, ast.Constant):
+        return value.value is not None  # None stands in for what comes later
+    return isinstance(value, (ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp))
+
+
+def _is_text(key: ast.expr) -> bool:
+    """``d["x"]``: the key of a dict, never the index of a tensor."""
+    return isinstance(key, ast.JoinedStr) or (isinstance(key, ast.Constant) and isinstance(key.value, str))
 
 
 def _asks_for_value(test: ast.expr, in_forward: bool) -> bool:
     """Whether a condition reduces something, as ``x.isnan().any()`` does; in `forward` also ``error > limit``."""
     for part in ast.walk(test):
-        if in_forward and isinstance(part, ast.Compare):
+        if in_forward and isinstance(part, ast.Compare) and not isinstance(part.ops[0], (ast.Is, ast.IsNot, ast.In)):
             return True
         called = part.func if isinstance(part, ast.Call) else None
         if isinstance(called, ast.Attribute) and called.attr in names("evidence", "reductions"):

@@ -111,6 +111,7 @@ class TwoForwardsBeforeBackward(Rule):
     triggers = ("backward",)
     requires = ("torch",)
     oracles = ("exception",)
+    needs_cuda = True  # in practice: CPU builds in use are of torch 2.13, which does not raise
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         open_calls: dict[str, cst.Call] = {}  # DDP models called with a graph that waits for its backward
