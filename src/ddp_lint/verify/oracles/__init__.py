@@ -76,7 +76,9 @@ class Case:
         return next((frame for frame in event.frames if frame.line in at.lines and real(frame.path) == at.path), None)
 
     def named(self, event: Event) -> Frame | None:
-        """The frame of the event that stands on any line that the finding names."""
+        """The frame of the event that stands on any line that the finding names, once its own lines ran."""
+        if not self.ran:
+            return None
         return next((frame for frame in event.frames if (real(frame.path), frame.line) in self.situation.named), None)
 
     def hits(self, kind: type[AnyEvent]) -> Iterator[tuple[int, AnyEvent, Frame]]:

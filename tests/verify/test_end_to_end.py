@@ -1,0 +1,110 @@
+"""`ddp-lint verify` as a user runs it, on two gloo ranks: each verdict once, and the exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.launch
+
+SCRIPT = """\
+import sys
+
+import torch
+import torch.distributed as dist
+
+
+def main():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    if len(sys.argv) > 5 and rank == 0:
+        dist.barrier()
+    if rank == 0:
+        dist.all_reduce(torch.ones(4))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+"""
+CLEAN = """\
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.linear(x)
+"""
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+
+
+def verify(folder: pathlib.Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    command = [
+        sys.executable,
+        "-m",
+        "ddp_lint",
+        "verify",
+        *arguments,
+        "--device",
+        "cpu",
+        "--output-format",
+        "json",
+        "-q",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_file_with_two_models_is_judged_class_by_class(tmp_path: pathlib.Path) -> None:
+    """What one model's run shows says nothing about the other."""
+    (tmp_path / "verdicts.py").write_text((EXAMPLES / "verdicts.py").read_text())
+    status, report = verify(tmp_path, "verdicts.py", "--wrap", "ddp")
+    assert [(f["line"], f["verdict"]) for f in report["findings"]] == [(14, "confirmed"), (26, "refuted")]
+    assert (status, report["discovered"]) == (1, [])
+
+
+def test_a_hang_is_confirmed_and_what_did_not_run_is_not_reached(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    status, report = verify(tmp_path, "train.py", "--timeout", "6", "--select", "DDP101")
+    verdicts = {finding["line"]: (finding["verdict"], finding["reason"]) for finding in report["findings"]}
+    assert verdicts[13][0] == "confirmed" and "rank 1 calls nothing more" in verdicts[13][1]
+    assert verdicts[11][0] == "not reached"
+    assert status == 1
+
+
+def test_a_clean_model_exits_with_0(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text(CLEAN)
+    status, report = verify(tmp_path, "model.py", "--wrap", "ddp")
+    assert (status, report["findings"], report["discovered"]) == (0, [], [])
+    assert [run["outcome"] for run in report["runs"]] == ["completed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere.py"], "nowhere.py"),
+        (["model.py", "--wrap", "zero"], "zero"),
+        (["model.py:Nte"], "did you mean 'Net'"),
+        (["model.py", "--select", "DDP9999"], "DDP9999"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(tmp_path: pathlib.Path, arguments: list[str], says: str) -> None:
+    (tmp_path / "model.py").write_text(CLEAN)
+    command = [sys.executable, "-m", "ddp_lint", "verify", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr and "Traceback" not in done.stderr
