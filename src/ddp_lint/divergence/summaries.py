@@ -8,10 +8,11 @@ import functools
 import re
 from collections.abc import Hashable
 
+from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
-from ddp_lint.divergence.calls import Arguments, invoke, is_agreement
+from ddp_lint.divergence.calls import Arguments, communicate, invoke, is_agreement
 from ddp_lint.divergence.effects import Effect, Emitted, Inline, Leave, matters, size
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
@@ -22,6 +23,7 @@ from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.values import Condition, Known, Test, Value, Variation, constant, divergent, merge, unknown
 from ddp_lint.divergence.words import Emit, Letter, Projection, TooLarge, Words, streams_of
 from ddp_lint.findings import Confidence, Label, Span
+from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 
@@ -95,6 +97,9 @@ class Summaries:
 
     def enter(self, frame: Frame, function: FunctionRef, arguments: Arguments, node: ast.Call) -> Value:
         """Call a project function: its effects are added to the frame, its value is returned."""
+        entry = _documented_collective(function)
+        if entry is not None:
+            return communicate(frame, entry, arguments, node)
         if not function.bare and getattr(function.node, "decorator_list", None):
             decorated = self._decorate(frame, function)
             if decorated is not None:
@@ -604,6 +609,18 @@ class Summaries:
 def _header(span: Span) -> Span:
     """The first character of a definition stands for it."""
     return dataclasses.replace(span, end_line=span.line, end_column=span.column + 1)
+
+
+def _documented_collective(function: FunctionRef) -> Collective | None:
+    """In the code of a framework itself: a function that the knowledge has an entry for, under its public name."""
+    if function.owner is not None or function.closure is not None:
+        return None
+    module = function.facts.name
+    for package in (module, module.rpartition(".")[0]):
+        entry = known().collectives.get(knowledge.canonical(f"{package}.{function.name}")) if package else None
+        if entry is not None:
+            return entry
+    return None
 
 
 @functools.cache
