@@ -1,0 +1,54 @@
+"""Line counts and the outcomes of guards, on whatever Python runs the tests (`sys.monitoring` or `sys.settrace`)."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+from ddp_lint.verify import trace
+
+WATCHED = """\
+def run(n):
+    for i in range(n):
+        if i % 2:
+            x = 1
+        if i == 3: return i
+    try:
+        int("x")
+    except ValueError:
+        y = 1
+        y = 2
+    while n > 0:
+        n -= 1
+    return n
+"""
+PROGRAM = """
+import sys
+from ddp_lint.verify.child.observers.lines import Lines
+from ddp_lint.verify.child.recorder import Recorder
+from ddp_lint.verify.spec import Spec
+folder, path = sys.argv[1:]
+lines, guards = {path: (4, 10, 12)}, {path: (3, 5, 11)}
+spec = Spec(directory=folder, kind="script", path=path, root=folder, lines=lines, guards=guards)
+lines = Lines(Recorder(spec))
+lines.install()
+sys.path.insert(0, folder)
+import watched
+watched.run(2)
+watched.run(5)
+lines.finish()
+"""
+
+
+def test_counts_guards_and_swallowed_exceptions(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "watched.py"
+    path.write_text(WATCHED)
+    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path), str(path)], check=True)
+    events = trace.Trace.load(tmp_path, 0)
+    last = events.last(trace.Lines)
+    assert last is not None
+    assert last.counts[str(path)] == {4: 3, 10: 1, 12: 2}
+    assert last.guards[str(path)] == {3: (3, 3), 5: (1, 5), 11: (2, 1)}
+    assert last.values[str(path)][11] == {"n": "0"}
+    assert [(event.type, event.where) for event in events.of(trace.Raised)] == [("ValueError", "caught")]
