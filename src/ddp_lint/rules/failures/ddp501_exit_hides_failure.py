@@ -51,7 +51,7 @@ class ExitHidesFailure(Rule):
 
 
     def train():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        dist.init_process_group("gloo")
         loss = torch.tensor(float("nan"))
         if not torch.isfinite(loss):
             raise RuntimeError(f"loss is {loss}")
@@ -71,13 +71,14 @@ class ExitHidesFailure(Rule):
 
 
     def train():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        dist.init_process_group("gloo")
         loss = torch.tensor(1.0)
         if not torch.isfinite(loss):
             raise RuntimeError(f"loss is {loss}")
 
 
     train()
+    dist.barrier()
     dist.destroy_process_group()
     ```
 

@@ -30,12 +30,11 @@ class SwallowedFailure(Rule):
     ## Example
 
     ```python
-    import torch
     import torch.distributed as dist
 
 
     def train():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        dist.init_process_group("gloo")
         raise RuntimeError("the data loader is broken")
 
 
@@ -49,12 +48,11 @@ class SwallowedFailure(Rule):
     ## Use instead
 
     ```python
-    import torch
     import torch.distributed as dist
 
 
     def train():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        dist.init_process_group("gloo")
         dist.barrier()
         dist.destroy_process_group()
 

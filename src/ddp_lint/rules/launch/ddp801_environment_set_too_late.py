@@ -20,7 +20,16 @@ _STARTS = re.compile(
     r"\b(spawn|start_processes|Popen|Process|Pool|elastic_launch|notebook_launcher|subprocess|execv\w*|ProcessPoolExecutor)\b"
 )
 _FORKS = re.compile(r"\b(multiprocessing|mp)\.(Pool|Process)\b|\bfrom multiprocessing import .*\b(Pool|Process)\b")
-_HARMLESS_CUDA = ("is_available", "device_count", "is_initialized", "amp", "is_bf16_supported", "nvtx", "GradScaler")
+_HARMLESS_CUDA = (
+    "is_available",
+    "device_count",
+    "is_initialized",
+    "amp",
+    "is_bf16_supported",
+    "nvtx",
+    "GradScaler",
+    "memory",
+)
 _COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "barrier", "reduce_scatter_tensor", "all_gather_object",
                 "broadcast_object_list", "all_gather_into_tensor", "reduce", "all_to_all_single")  # fmt: skip
 
@@ -52,7 +61,7 @@ class EnvironmentSetTooLate(Rule):
 
     os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"  # <- DDP801
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group("gloo")
     print(dist.get_debug_level())
     dist.barrier()
     dist.destroy_process_group()
@@ -68,7 +77,7 @@ class EnvironmentSetTooLate(Rule):
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group("gloo")
     print(dist.get_debug_level())
     dist.barrier()
     dist.destroy_process_group()
@@ -115,7 +124,7 @@ class EnvironmentSetTooLate(Rule):
                 self._report(write, point, None, "the interpreter started")
         elif point["point"] == "import torch":
             place = self._torch_import(write)
-            if place is not None and not self._starts_processes():
+            if place is not None and not self._starts_processes() and not self._done_otherwise(write, point):
                 self._report(write, point, place, "torch is imported here")
         else:
             call = next((c for c in self._calls_before(write) if self._is_point(c, point["point"])), None)
@@ -123,6 +132,11 @@ class EnvironmentSetTooLate(Rule):
                 self._report(write, point, call, f"{point['point']}: it was read here")
             elif write.name == "CUDA_VISIBLE_DEVICES" and self._in_forked_worker(write):
                 self._report_fork(write)
+
+    def _done_otherwise(self, write: Write, point: dict[str, Any]) -> bool:
+        """Whether the file also calls what works after the import: the variable is then meant for children."""
+        name = point.get("instead", {}).get(write.name, "").partition("(")[0].rpartition(".")[2]
+        return bool(name) and name in self.module.file.text
 
     def _starts_processes(self) -> bool:
         return bool(_STARTS.search(self.module.file.text))

@@ -34,10 +34,9 @@ class VariableReadByNothing(Rule):
 
     os.environ["NCCL_TIMEOUT"] = "3600"  # <- DDP802
 
-    import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group("gloo")
     dist.barrier()
     dist.destroy_process_group()
     ```
@@ -47,11 +46,9 @@ class VariableReadByNothing(Rule):
     ```python
     import datetime
 
-    import torch
     import torch.distributed as dist
 
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=3600))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=3600))
     dist.barrier()
     dist.destroy_process_group()
     ```

@@ -33,10 +33,9 @@ class VariableRenamed(Rule):
 
     os.environ["NCCL_ASYNC_ERROR_HANDLING"] = "0"  # <- DDP803
 
-    import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group("gloo")
     dist.barrier()
     dist.destroy_process_group()
     ```
@@ -48,10 +47,9 @@ class VariableRenamed(Rule):
 
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
 
-    import torch
     import torch.distributed as dist
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group("gloo")
     dist.barrier()
     dist.destroy_process_group()
     ```

@@ -45,12 +45,11 @@ class RanksWriteOneFile(Rule):
     ```python
     import os
 
-    import torch
     import torch.distributed as dist
 
 
     def main():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        dist.init_process_group("gloo")
         folder = os.path.join(os.path.expanduser("~"), ".cache", f"ddp_lint_{os.environ['MASTER_PORT']}")
         dist.barrier()
         os.makedirs(folder)  # <- DDP805
@@ -70,7 +69,7 @@ class RanksWriteOneFile(Rule):
 
 
     def main():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        dist.init_process_group("gloo")
         folder = os.path.join(os.path.expanduser("~"), ".cache", f"ddp_lint_{os.environ['MASTER_PORT']}")
         dist.barrier()
         os.makedirs(folder, exist_ok=True)
@@ -144,8 +143,8 @@ class RanksWriteOneFile(Rule):
         yield self.module.code(path)
         for node in (path, *descendants(path)) if depth else ():
             if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node):
-                for value in self.module.assignments(node):
-                    if value is not path:
+                for value in (b.value for b in self.module.bindings(node) if b.kind in ("assign", "augment")):
+                    if value is not None and value is not path:
                         yield from self._texts(value, depth - 1)
 
     def _report(self, call: cst.Call, every: cst.Call) -> None:

@@ -36,7 +36,6 @@ class LauncherVariableOverwritten(Rule):
     import datetime
     import os
 
-    import torch
     import torch.distributed as dist
 
     os.environ["RANK"] = "0"  # <- DDP806
@@ -52,7 +51,6 @@ class LauncherVariableOverwritten(Rule):
     import datetime
     import os
 
-    import torch
     import torch.distributed as dist
 
     os.environ.setdefault("MASTER_PORT", "29500")
