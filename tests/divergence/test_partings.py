@@ -297,7 +297,19 @@ PARTING = {
     """,
 }
 
+PARTING["work that nobody waits for"] = """
+    def f(x):
+        dist.all_reduce(x, async_op=True)  # !async
+        return x + 1
+"""
+
 EQUAL = {
+    "work that is waited for": """
+        def f(x):
+            work = dist.all_reduce(x, async_op=True)
+            work.wait()
+            return dist.all_reduce(x, async_op=True)
+    """,
     "complementary barriers": """
         def f():
             if dist.get_rank() != 0:

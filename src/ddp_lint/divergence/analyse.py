@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
+from ddp_lint.divergence.async_work import unwaited
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.frame import Frame, span_of
@@ -60,7 +61,7 @@ def result_of(facts: ModuleFacts, project: Project) -> Result:
     results = _results.setdefault(project, {})
     key = f"{facts.file.path}:{hash(facts.file.text)}"
     if key not in results:
-        results[key] = _analyse(facts, summaries_of(project))
+        results[key] = _analyse(facts, project)
     return results[key]
 
 
@@ -71,8 +72,9 @@ def summaries_of(project: Project) -> Summaries:
     return found
 
 
-def _analyse(facts: ModuleFacts, summaries: Summaries) -> Result:
-    found: dict[object, Parting] = {}
+def _analyse(facts: ModuleFacts, project: Project) -> Result:
+    summaries = summaries_of(project)
+    found: dict[object, Parting] = {(parting.kind, parting.span): parting for parting in unwaited(facts, project)}
     skipped: list[tuple[int, str]] = []
     for root in roots(facts, summaries):
         try:
