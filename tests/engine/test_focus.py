@@ -182,6 +182,7 @@ def _odd_layouts() -> Iterator[str]:
     yield "class A:\n\tdef f(self):\n\t\treturn 1\n\tdef g(self):\n\t\treturn load()\n"
     yield "class A: x = load()\n"
     yield "class A:\n    @dec(\n        1)\n    def f(self,\n          b): return 1\n    def g(self): load()\n"
+    yield "def f(\n    a,\n): ...\nclass A(\n    B,\n): pass\ndef g(): load()\n"
     yield "async def f(x: int\n) -> int:\n    return 1\ndef g(): load()\n"
     yield "def f():\n    return 1; \ndef g(): load()"
     yield "x = '''\n''' ; y = load()\ndef f():\n    '''doc\n    '''\n    return 1\n"

@@ -165,7 +165,7 @@ class _Parts:
             return
         self.useful = True
         start = _start(node.body[0])
-        if start <= _header_end(node) or _hits(self._class_hits, first, last):
+        if not self._starts_line(node.body[0]) or _hits(self._class_hits, first, last):
             self._add_lines(first, last)
             return
         self._add_lines(first, start - 1)
@@ -177,7 +177,7 @@ class _Parts:
     def _add_header(self, node: Definition, first: int, last: int) -> None:
         """A definition without its body: what it is called, its bases or parameters, its decorators."""
         start = _start(node.body[0])
-        if start <= _header_end(node):
+        if not self._starts_line(node.body[0]):
             self._add_lines(first, last)
             return
         self._add_lines(first, start - 1)
@@ -193,6 +193,12 @@ class _Parts:
 
     def _hit(self, first: int, last: int) -> bool:
         return _hits(self._hits, first, last)
+
+    def _starts_line(self, node: ast.stmt) -> bool:
+        """Whether a statement is the first thing on its line: not the `pass` of ``): pass``."""
+        line = self._source[_start(node) - 1]
+        decorated = bool(getattr(node, "decorator_list", ()))
+        return line.lstrip().startswith("@") if decorated else len(_indent(line)) == node.col_offset
 
     def _short(self, first: int, last: int) -> bool:
         return last - first < _SHORT and sum(map(len, self._source[first - 1 : last])) < _NARROW
@@ -228,16 +234,6 @@ def _start(node: ast.stmt) -> int:
     """The first line of a statement, decorators included."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(d.lineno for d in decorators)])
-
-
-def _header_end(node: Definition) -> int:
-    """The last line before a definition's body, at least: that of its last base, parameter or annotation."""
-    if isinstance(node, ast.ClassDef):
-        parts: list[ast.expr | ast.arg | ast.keyword | None] = [*node.bases, *node.keywords]
-    else:
-        a = node.args
-        parts = [*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg, *a.defaults, *a.kw_defaults, node.returns]
-    return max([node.lineno, *(part.end_lineno or 0 for part in parts if part is not None)])
 
 
 def _is_idle(node: ast.stmt) -> bool:

@@ -29,6 +29,10 @@ _DEPTH = 6
 _TRANSPARENT = {"Optional", "Union", "Annotated", "Final", "ClassVar", "Required", "NotRequired"}
 
 
+#: Methods of modules and tensors that return what they are called on, or the same kind of thing.
+_RETURN_SELF = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16", "train", "eval", "requires_grad_", "apply"}
+
+
 def is_class_name(name: str) -> bool:
     """Whether a dotted name reads like a class: its last part is in CapWords."""
     last = name.rpartition(".")[2].lstrip("_")
@@ -57,7 +61,7 @@ class Types:
             method = self._project.method(owner, last)
             if method is not None:
                 return self._of_return(method[1], method[0].module, method[0], depth - 1)
-            return owner if last.startswith("from_") else ""
+            return owner if last.startswith("from_") or last in _RETURN_SELF else ""
         return name if is_class_name(name) else ""
 
     def of_attribute(self, owner: str, attribute: str, depth: int = _DEPTH) -> str:

@@ -67,6 +67,9 @@ class Scopes:
             owner = self._class_of_self(first, scope)
             if owner is not None and "." not in rest:
                 return self._attributes(owner).get(rest, [])
+            # An attribute is set where it is set: in a function, of an object that the module or nobody here made.
+            around = (self.bound_in(s).get(name) for s in self._scopes_around(at))
+            return next(filter(None, around), [])
         return self.bound_in(scope).get(name, []) if scope is not None else []
 
     def scope_of(self, name: str, at: cst.CSTNode) -> cst.CSTNode | None:

@@ -1,0 +1,92 @@
+"""What a module name means where it is imported."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ddp_lint.project import Project
+
+
+@pytest.fixture
+def project(tmp_path: pathlib.Path) -> Project:
+    files = {
+        "pyproject.toml": "",
+        "src/pkg/__init__.py": "from pkg.ops import *\nfrom .dist import reduce_all\n",
+        "src/pkg/ops.py": "from torch.distributed import all_reduce\n",
+        "src/pkg/dist.py": "from torch.distributed import all_reduce as reduce_all\nclass Base: pass\n",
+        "src/pkg/deep/__init__.py": "",
+        "src/pkg/deep/net.py": "from ..dist import Base\nclass Net(Base): pass\n",
+        "recipes/asr/train.py": "from utils import barrier\nfrom local.data import load\nfrom pkg.dist import Base\n",
+        "recipes/asr/utils.py": "from torch.distributed import barrier\n",
+        "recipes/asr/local/data.py": "import utils\n",
+        "recipes/tts/utils.py": "def barrier(): pass\n",
+        "recipes/tts/train.py": "from utils import barrier\n",
+        "recipes/v1.5/train.py": "from utils import barrier\n",
+        "recipes/v1.5/utils.py": "from torch.distributed import barrier\n",
+        "src/pkg/tool.py": "import torch, logging\nimport ops\n",
+        "src/pkg/logging.py": "",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Project(tmp_path)
+
+
+def names(project: Project, file: str) -> dict[str, str]:
+    facts = project.facts_of(project.root / file)
+    assert facts is not None
+    return {name: project.canonical(target) for name, target in facts.imports.names.items()}
+
+
+def test_every_file_has_a_name_that_leads_back_to_it(project: Project) -> None:
+    for path in project.root.rglob("*.py"):
+        name, is_package = project.module_name(path)
+        assert project.find(name) == path
+        assert is_package == (path.name == "__init__.py")
+    assert project.module_name(project.root / "src/pkg/deep/net.py")[0] == "pkg.deep.net"
+
+
+def test_a_recipe_means_the_module_beside_it(project: Project) -> None:
+    assert names(project, "recipes/asr/train.py") == {
+        "barrier": "torch.distributed.barrier",
+        "load": "recipes.asr.local.data.load",
+        "Base": "pkg.dist.Base",
+    }
+    assert names(project, "recipes/tts/train.py")["barrier"] == "recipes.tts.utils.barrier"
+    assert names(project, "recipes/v1.5/train.py")["barrier"] == "torch.distributed.barrier"
+
+
+def test_a_module_below_a_recipe_means_the_recipe_s_modules(project: Project) -> None:
+    assert names(project, "recipes/asr/local/data.py")["utils"] == "recipes.asr.utils"
+
+
+def test_inside_a_package_absolute_imports_are_absolute(project: Project) -> None:
+    found = names(project, "src/pkg/tool.py")
+    assert (found["logging"], found["ops"]) == ("logging", "ops")
+
+
+def test_re_exports_are_followed(project: Project) -> None:
+    assert project.canonical("pkg.all_reduce") == "torch.distributed.all_reduce"
+    assert project.canonical("pkg.reduce_all") == "torch.distributed.all_reduce"
+    assert project.canonical("pkg.nothing") == "pkg.nothing"
+
+
+def test_classes_inherit_across_files(project: Project) -> None:
+    assert project.lineage("pkg.deep.net.Net") == ("pkg.deep.net.Net", "pkg.dist.Base")
+    assert project.subclass_of("pkg.deep.net.Net", "pkg.dist.Base")
+    assert project.subclass_of("torch.nn.Linear", "torch.nn.Module")
+    assert not project.subclass_of("torch.nn.functional", "torch.nn.Module")
+
+
+def test_what_is_remembered_passes_its_questions_on(project: Project) -> None:
+    project.remember(("test", 1), lambda: project.facts("pkg.dist"))
+    with project.recording() as asked:
+        project.remember(("test", 1), lambda: None)
+    questions = project.dependencies(asked)
+    assert "file:src/pkg/dist.py" in questions
+    assert Project(project.root).answer("file:src/pkg/dist.py") == questions["file:src/pkg/dist.py"]
+    (project.root / "src/pkg/dist.py").write_text("changed = 1\n")
+    assert Project(project.root).answer("file:src/pkg/dist.py") != questions["file:src/pkg/dist.py"]
