@@ -27,7 +27,7 @@ _DIVERGENCE = frozenset({"sequence", "stall"})
 #: Oracles whose silence on the plain inputs proves little: numbers overflow with larger ones.
 _NEEDS_STIMULUS = frozenset({"finite"})
 
-#: Oracles whose silence alone refutes nothing where a stronger one of the rule could not look.
+#: Oracles whose silence alone refutes nothing where the reference could not be looked at.
 _WEAK = frozenset({"exception", "identity", "nograd", "stall", "write"})
 #: Oracles that compare with a run without stimuli.
 _PLAIN_ONLY = frozenset({"reference", "identity", "nograd"})
@@ -130,8 +130,10 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
         return Ruling(case, Verdict.INCONCLUSIVE, reason, facts)
     seen = tuple(case.evidence(name, opinion.silent) for name, opinion in opinions.items() if opinion.silent)
     blind = tuple(case.evidence(name, opinion.blind) for name, opinion in opinions.items() if opinion.blind)
-    if blind and all(evidence.kind in _WEAK for evidence in seen):
-        return Ruling(case, Verdict.INCONCLUSIVE, blind[0].message, (*blind, *seen, *facts))
+    backend = tuple(case.evidence("backend", opinion.backend) for opinion in opinions.values() if opinion.backend)
+    missed = backend or (blind if not seen else _missed(case, blind, seen))
+    if missed:
+        return Ruling(case, Verdict.INCONCLUSIVE, missed[0].message, (*missed, *seen, *facts))
     divergence = bool(_DIVERGENCE & set(opinions))
     one_sided = conditions.one_sided(case) if divergence else ""
     if one_sided:
@@ -139,6 +141,13 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (*seen, *facts), open=True)
     reason = f"{_times(case)}, and {seen[0].message}"
     return Ruling(case, Verdict.REFUTED, reason, (*facts, *seen), open=bool(_NEEDS_STIMULUS & set(opinions)))
+
+
+def _missed(case: Case, blind: Sequence[Evidence], seen: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """The reference of a model, which could have looked and did not, where only weak oracles stayed silent."""
+    if case.run.wrap == "script" or not all(evidence.kind in _WEAK for evidence in seen):
+        return ()
+    return tuple(evidence for evidence in blind if evidence.kind == "reference")
 
 
 def _settle(rulings: list[Ruling]) -> list[Ruling]:

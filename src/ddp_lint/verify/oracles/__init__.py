@@ -24,12 +24,13 @@ AnyEvent = TypeVar("AnyEvent", bound=Event)
 
 @dataclasses.dataclass(frozen=True)
 class Opinion:
-    """`fired`: what proves the hazard. Else `silent` says what was looked at and found in order, or `blind` why the
-    oracle could not look."""
+    """`fired`: what proves the hazard. Else `silent` says what was looked at and found in order, `blind` why the oracle
+    could not look, or `backend` why this backend cannot decide it, whatever the others say."""
 
     fired: tuple[Evidence, ...] = ()
     silent: str = ""
     blind: str = ""
+    backend: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ def testify(case: Case) -> Opinion:
     if fired:
         return Opinion(tuple(fired))
     if case.run.device == "cpu":
-        return Opinion(blind=undecided("placement"))
+        return Opinion(backend=undecided("placement"))
     if not calls:
         return Opinion(silent="nothing was put on another rank's device here")
     return Opinion(silent=f"{calls[0][1].name} left its tensors on the CPU or on the rank's own device")

@@ -36,7 +36,7 @@ def _death(case: Case, limit: str) -> Opinion:
             text = f"rank {outcome.rank} died here of {outcome.signal}: {_line(outcome.message)}"
             return Opinion((case.evidence("exception", text, rank=outcome.rank, frame=frame),))
     if limit:
-        return Opinion(blind=f"{limit}: run with --device cuda")
+        return Opinion(backend=f"{limit}: run with --device cuda")
     return Opinion(silent="no exception was raised here")
 
 

@@ -20,7 +20,7 @@ def testify(case: Case) -> Opinion:
         return Opinion(tuple(fired))
     shared = [event for _, event in looks if _overlaps(case, event)]
     if shared and case.run.device == "cpu" and not case.sharded:
-        return Opinion(blind=f"{' and '.join(shared[0].overlaps[0])} share memory, and {undecided('overlap')}")
+        return Opinion(backend=f"{' and '.join(shared[0].overlaps[0])} share memory, and {undecided('overlap')}")
     return Opinion(
         silent="no two parameters share memory, none was replaced after the wrap, and the optimizer holds the "
         "wrapped model's parameters"
