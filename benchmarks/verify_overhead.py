@@ -1,7 +1,7 @@
 """How much tracing slows a training step: a small transformer under DDP on two gloo ranks, bare and under `verify`.
 
-`python benchmarks/verify_overhead.py [--steps 40]` prints the median CPU seconds of a step (of one rank), the first five and later ones
-apart: in the first five every parameter and gradient is digested.
+`python benchmarks/verify_overhead.py [--steps 40]` prints the median CPU seconds of a step of rank 0, the first five
+and the later ones apart: in the first five every parameter and gradient is digested.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.observers.environment import EnvironmentWrites
 from ddp_lint.verify.child.observers.exits import Exits
 from ddp_lint.verify.child.observers.lines import Lines
+from ddp_lint.verify.child.observers.processes import Processes
 from ddp_lint.verify.child.observers.watchdog import Watchdog
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.spec import Spec
@@ -48,6 +49,7 @@ class Session:
         self.exits.before_death = self._before_death  # type: ignore[method-assign]
         self.exits.install()
         self.environment.install()
+        Processes(self.recorder).install()
         self.watchdog.start()
         patching.when_imported("torch", lambda _: self._torch_is_here())
 

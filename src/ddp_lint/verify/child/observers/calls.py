@@ -1,18 +1,14 @@
-"""Calls that the oracles care for: torch.load, share_memory_, devices, workers, clipping, seeds, other processes.
+"""Calls that the oracles care for: torch.load, share_memory_, devices, loaders, clipping, seeds.
 
 What each Call's arguments hold:
 torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices)
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
-set_epoch: epoch · no_sync: {} · multiprocessing: method, class · subprocess: command
-process_exit: status, how (where the user's code joins or waits) · manual_seed: seed, generator (torch, random, numpy)
-clip_grad_norm_: sharded
+set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy) · clip_grad_norm_: sharded
 """
 
 from __future__ import annotations
 
-import multiprocessing.process
 import random
-import subprocess
 from typing import Any
 
 import torch
@@ -47,11 +43,6 @@ class Calls(Observer):
         patching.before(nn.parallel.DistributedDataParallel, "no_sync", lambda _: self._call("no_sync"))
         patching.before(DistributedSampler, "set_epoch", lambda _, epoch: self._call("set_epoch", epoch=int(epoch)))
         patching.after(torch.utils.data.DataLoader, "__init__", self._loader)
-        patching.before(multiprocessing.process.BaseProcess, "start", self._process)
-        patching.after(multiprocessing.process.BaseProcess, "join", self._joined)
-        patching.before(subprocess.Popen, "__init__", self._command)
-        for name in ("wait", "poll"):
-            patching.after(subprocess.Popen, name, self._reaped)
         patching.after(nn.utils.clip_grad, "clip_grad_norm_", self._clipped)
         patching.after(torch.amp.GradScaler, "update", lambda _, scaler, *args: self._scaled(scaler))
         nn.utils.clip_grad_norm_ = nn.utils.clip_grad.clip_grad_norm_
@@ -105,22 +96,6 @@ class Calls(Observer):
             dataset=type(dataset).__name__,
             batches=_length(loader),
         )
-
-    def _process(self, process: Any) -> None:
-        method = str(getattr(process, "_start_method", "") or "")
-        self._call("multiprocessing", **{"class": type(process).__name__, "method": method})
-
-    def _joined(self, _result: Any, process: Any, *_args: Any, **_kwargs: Any) -> None:
-        if process.exitcode is not None:
-            self._call("process_exit", how="multiprocessing", status=process.exitcode)
-
-    def _reaped(self, status: Any, _process: Any, *_args: Any, **_kwargs: Any) -> None:
-        if status is not None:
-            self._call("process_exit", how="subprocess", status=status)
-
-    def _command(self, _self: Any, args: Any, *_args: Any, **_kwargs: Any) -> None:
-        words = [args] if isinstance(args, str | bytes) else list(args)
-        self._call("subprocess", command=[str(word) for word in words][:8])
 
     def _clipped(self, total: Any, *_args: Any, **_kwargs: Any) -> None:
         if self.recorder.active and isinstance(total, torch.Tensor):
