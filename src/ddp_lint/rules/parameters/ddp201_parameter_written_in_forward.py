@@ -64,9 +64,10 @@ class ParameterWrittenInForward(InPlaceRule):
 
     ## When it is silent
 
-    Initialisation, optimizers, clamps and moving averages outside of `forward`, buffers, parameters that were made with
-    `requires_grad=False`, evaluation branches. The update of a momentum encoder in `forward` is DDP209: it is right
-    under DDP. Writes that raise at once (a leaf with gradients on) are DDP205.
+    Initialisation, optimizers, clamps and moving averages outside of `forward`, buffers, parameters that were made
+    with `requires_grad=False`, evaluation branches. The moving average of a momentum encoder in `forward`: it is
+    right under DDP, for which it is written (FSDP loses it). Writes that raise at once (a leaf with gradients on) are
+    DDP205.
 
     ## How to confirm
 
