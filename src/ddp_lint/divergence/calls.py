@@ -568,6 +568,9 @@ _BUILTINS: dict[str, _Handler] = {
 _SPECIAL: dict[str, _Handler] = {
     "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
+    # The worlds are those of a distributed job.
+    "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),
+    "torch.distributed.is_available": lambda frame, node, arguments: constant(True),
     "typing.cast": lambda frame, node, arguments: arguments.positional[-1] if arguments.positional else constant(None),
 }  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Union
 
 from ddp_lint.divergence.values import Condition, Test
 from ddp_lint.divergence.words import Letter
@@ -68,7 +67,7 @@ class Yielded:
     """The place where a generator hands over."""
 
 
-Effect = Union[Emitted, Branch, Rounds, Leave, Attempt, Inline, Yielded]
+Effect = Emitted | Branch | Rounds | Leave | Attempt | Inline | Yielded
 
 
 def matters(effects: list[Effect]) -> bool:

@@ -11,10 +11,12 @@ from ddp_lint.divergence.values import Variation
 _AXES = (
     ("embedding", re.compile(r"embed")),
     ("pipeline", re.compile(r"(^|_)pp(_|$)|pipe|stage")),
-    ("tensor", re.compile(r"(^|_)(tp|mp|mpu|slice)(_|$)|tensor|model_parallel|sharding")),
+    ("tensor", re.compile(r"(^|_)(tp|mp|mpu|slice)(_|$)|tensor|model_parallel")),
     ("context", re.compile(r"(^|_)(cp|sp|ulysses)(_|$)|context|sequence|seq_")),
     ("expert", re.compile(r"(^|_)(ep|moe|edp)(_|$)|expert")),
-    ("data", re.compile(r"(^|_)(dp|ddp|fsdp|dpr)(_|$)|data|replic|shard")),
+    ("replicate", re.compile(r"replic")),
+    ("shard", re.compile(r"shard")),
+    ("data", re.compile(r"(^|_)(dp|ddp|fsdp|dpr)(_|$)|data")),
 )
 WORLD_AXIS = "world"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Union
+from typing import Any
 
 from ddp_lint.divergence.groups import Group
 from ddp_lint.project.facts import ModuleFacts
 
-Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +111,6 @@ class Dynamic:
     receiver: Any = dataclasses.field(default=None, compare=False)
 
 
-Reference = Union[
-    External, ModuleRef, ClassRef, Instance, FunctionRef, Method, Partial, GroupRef, Generator, Super, Dynamic
-]  # fmt: skip
+Reference = (
+    External | ModuleRef | ClassRef | Instance | FunctionRef | Method | Partial | GroupRef | Generator | Super | Dynamic
+)

@@ -11,7 +11,7 @@ import dataclasses
 import operator
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar
 
 from ddp_lint.divergence import worlds
 from ddp_lint.findings import Confidence, Label
@@ -53,7 +53,7 @@ class Symbol:
         return f"symbol({self.key!r})"
 
 
-Component = Union[Known, Symbol]
+Component = Known | Symbol
 
 
 @dataclasses.dataclass(frozen=True)

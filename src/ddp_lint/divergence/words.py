@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterator
-from typing import Union
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.groups import Group, can_part, replicas_can_part
@@ -109,7 +108,7 @@ class Loop:
     streams: frozenset[Hashable]
 
 
-Node = Union[End, Emit, Choice, Loop]
+Node = End | Emit | Choice | Loop
 
 
 class Words:
