@@ -305,9 +305,9 @@ def _unresolved(
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
     source = knows.source("method", name) if is_method else None
     parts = [function, *arguments.values]
-    if source is not None and (source.cause != "data" or any(p.varies is not None and p.open for p in parts)):
-        if source.cause != "data" and (source.cause != "future" or not arguments.values):
-            return _from_source(frame, source, parts, node)
+    told = source is not None and source.cause != "data" and (source.cause != "future" or not arguments.values)
+    if source is not None and told:
+        return _from_source(frame, source, parts, node)
     for argument in arguments.values:
         consume(frame, argument)
     if is_agreement(name):

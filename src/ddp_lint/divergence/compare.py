@@ -139,7 +139,7 @@ class Comparison:
 
     # ---- the walk
 
-    def _walk(self, first: Side, second: Side) -> Iterator[Difference]:
+    def _walk(self, first: Side, second: Side) -> Iterator[Difference]:  # noqa: PLR0912 - one case a line
         stack: list[tuple[Side, Side, int, Drift | None]] = [(first, second, 0, None)]
         while stack:
             self._steps += 1
@@ -255,12 +255,13 @@ class Comparison:
         world = one.world if node is one.node else two.world
         key = self._projection.truth(node.condition, world)
         for chosen in (True, False):
-            yield tuple(  # type: ignore[misc]
+            sides = [
                 dataclasses.replace(side, own={**side.own, key: chosen})
                 if not node.condition.open or side.node is node or self._same_choice(side, node)
                 else side
                 for side in (one, two)
-            ) + (matched,)
+            ]
+            yield sides[0], sides[1], matched
 
     @staticmethod
     def _same_choice(side: Side, node: Choice) -> bool:

@@ -181,9 +181,9 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     reference = base.reference
     if isinstance(reference, ref.External) and reference.name == "os.environ" and key is not None:
         return environment(frame, key.value, node)
-    if base.items is not None and key is not None and isinstance(key.value, int) and not isinstance(key.value, bool):
-        if -len(base.items) <= key.value < len(base.items):
-            return base.items[key.value]
+    place = key.value if key is not None and isinstance(key.value, int) else None
+    if base.items is not None and place is not None and -len(base.items) <= place < len(base.items):
+        return base.items[place]
     if base.varies is not None and base.open:
         return divergent(("item", base.key, index.key), base.varies)
     if index.varies is not None:
@@ -218,16 +218,16 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         return combine(_unknown, tuple(values), ("compare", tuple(type(op).__name__ for op in node.ops), _keys(values)))
     left, right = values
     operation = type(node.ops[0])
-    if operation in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and right.constant == Known(None):
-        if isinstance(left.reference, (ref.FunctionRef, ref.ClassRef)):
-            return constant(operation in (ast.IsNot, ast.NotEq))
+    with_none = operation in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and right.constant == Known(None)
+    if with_none and isinstance(left.reference, (ref.FunctionRef, ref.ClassRef)):
+        return constant(operation in (ast.IsNot, ast.NotEq))
     negative = operation in (ast.NotEq, ast.IsNot, ast.NotIn)
     opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(operation, operation)
     key = ("compare", opposite.__name__, _keys(values))
     result = combine(COMPARE[opposite], (left, right), key)
-    if result.open and result.varies is not None and result.varies.cause == "data":
-        if right.constant == Known(None) or operation in (ast.In, ast.NotIn) or _is_text(right) or _is_text(left):
-            return unknown(key)  # what a batch has, and of which kind it is, is the same for all
+    formal = right.constant == Known(None) or operation in (ast.In, ast.NotIn) or _is_text(right) or _is_text(left)
+    if formal and result.open and result.varies is not None and result.varies.cause == "data":
+        return unknown(key)  # what a batch has, and of which kind it is, is the same for all
     if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
         grouped = left.varies.scope != right.varies.scope or left.varies.scope.startswith("group:")
         if grouped and not left.open and not right.open:

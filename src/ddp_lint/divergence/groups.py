@@ -29,7 +29,7 @@ def axis_in(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """`key` tells groups apart ('' is the world), `axis` is the parallel axis that the members lie along, '' unknown."""
+    """`key` tells groups apart ("" is the world), `axis` is the axis that the members lie along, "" unknown."""
 
     key: str = ""
     axis: str = WORLD_AXIS

@@ -475,9 +475,9 @@ class Summaries:
         self._pending_modules.discard((facts.name, name))
         assert result is not None
         rebound = _rebound(facts.tree).get(name)
-        if rebound and not (rebound == "counted" and isinstance(getattr(result.constant, "value", None), int)):
-            if result.varies is None:
-                result = unknown(("global", facts.name, name), result.reference)
+        counter = rebound == "counted" and isinstance(getattr(result.constant, "value", None), int)
+        if rebound and not counter and result.varies is None:
+            result = unknown(("global", facts.name, name), result.reference)
         values[name] = result
         return result
 
@@ -538,10 +538,9 @@ class Summaries:
         """``trainer: Trainer`` in the class body."""
         for owner in self.linker.linearised(of)[0]:
             for statement in owner.node.body:
-                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                    if statement.target.id == name:
-                        instance = self._annotated(owner.facts, statement.annotation)
-                        return unknown(("declared", name), instance) if instance else None
+                if isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", "") == name:
+                    instance = self._annotated(owner.facts, statement.annotation)
+                    return unknown(("declared", name), instance) if instance else None
         return None
 
     def _stored(

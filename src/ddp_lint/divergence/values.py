@@ -298,9 +298,8 @@ def _formula(test: Test, yes: Value, no: Value) -> Test | None:
     first, second = yes.constant, no.constant
     if test.size > _CEILING:
         return None
-    if first is not None and second is not None and {first.value, second.value} == {True, False}:
-        if isinstance(first.value, bool) and isinstance(second.value, bool):
-            return test if first.value else negated(test)
+    if (first, second) in ((Known(True), Known(False)), (Known(False), Known(True))):
+        return test if first == Known(True) else negated(test)
     if second == Known(False) and yes.test is not None and yes.test.size < _CEILING:
         return Test("and", (test, yes.test))
     if first == Known(False) and no.test is not None and no.test.size < _CEILING:

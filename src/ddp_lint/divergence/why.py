@@ -63,10 +63,9 @@ def _silent_calls(facts: ModuleFacts, line: int) -> list[Explanation]:
     """Calls on the line that are not known to communicate."""
     found = []
     for node in ast.walk(facts.tree):
-        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno):
-            if node.func.lineno <= line <= (node.func.end_lineno or line):
-                reason = "not known to communicate: the callee is not resolved, or neither it nor what it calls does"
-                found.append(Explanation(span_of(facts, node), text_of(node.func), False, reason))
+        if isinstance(node, ast.Call) and node.func.lineno <= line <= (node.func.end_lineno or line):
+            reason = "not known to communicate: the callee is not resolved, or neither it nor what it calls does"
+            found.append(Explanation(span_of(facts, node), text_of(node.func), False, reason))
     return found
 
 
