@@ -12,7 +12,7 @@ import functools
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from ddp_lint.knowledge import table
 
@@ -229,20 +229,17 @@ def build(files: list[tuple[str, dict[str, Any]]]) -> Knowledge:
     )
 
 
-Entry = TypeVar("Entry")
-
-
 @functools.cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _entries(kind: type[Entry], entry: Mapping[str, Any], where: str) -> Iterator[Entry]:
+def _entries(kind: type[Any], entry: Mapping[str, Any], where: str) -> Iterator[Any]:
     """One object for each of the entry's `names`; `op` defaults to the last part of the name."""
     names = entry.get("names")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise KnowledgeError(f"{where}: 'names' must be a list of one or more names")
-    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    fields = {field.name: field for field in dataclasses.fields(kind)}
     hints = _hints(kind)
     where = f"{where} {names[0]}"
     values: dict[str, Any] = {}

@@ -216,7 +216,7 @@ class AsyncWorkNotWaited(Rule):
         statement: cst.CSTNode = call
         for outer in self.module.ancestors(call):
             if isinstance(outer, (cst.IndentedBlock, cst.Module)):
-                at = outer.body.index(statement)  # type: ignore[arg-type]
+                at = outer.body.index(statement)
                 yield from outer.body[at + 1 :]
             if isinstance(outer, (cst.FunctionDef, cst.ClassDef)):
                 return
