@@ -240,7 +240,7 @@ def _entries(kind: type[Any], entry: Mapping[str, Any], where: str) -> Iterator[
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise KnowledgeError(f"{where}: 'names' must be a list of one or more names")
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    hints = _hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     where = f"{where} {names[0]}"
     values: dict[str, Any] = {}
     for key, value in entry.items():
