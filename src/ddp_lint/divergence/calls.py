@@ -571,6 +571,7 @@ _SPECIAL: dict[str, _Handler] = {
     # The worlds are those of a distributed job.
     "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),
     "torch.distributed.is_available": lambda frame, node, arguments: constant(True),
+    **dict.fromkeys(("torch.is_tensor", "torch.is_floating_point", "torch.is_complex"), _shapeless),
     "typing.cast": lambda frame, node, arguments: arguments.positional[-1] if arguments.positional else constant(None),
 }  # fmt: skip
 

@@ -19,6 +19,8 @@ _AXES = (
     ("data", re.compile(r"(^|_)(dp|ddp|fsdp|dpr)(_|$)|data")),
 )
 WORLD_AXIS = "world"
+#: Axes whose ranks work on one batch together.
+_SHARING = frozenset({"tensor", "pipeline", "context", "model"})
 
 
 def axis_in(name: str) -> str:
@@ -61,6 +63,8 @@ def can_part(varies: Variation, group: Group) -> bool:
     All ranks of a data-parallel group share their pipeline stage, so a stage test keeps such a group together; a
     membership test keeps exactly the members of some group together, which is taken to be the one at hand.
     """
+    if varies.cause == "data" and group.axis in _SHARING:
+        return False
     if varies.cause not in ("rank", "membership") or group.is_world:
         return True
     if varies.cause == "membership":

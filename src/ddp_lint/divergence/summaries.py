@@ -201,7 +201,7 @@ class Summaries:
             ranked = frame.named_rank("name", parameter.arg, parameter)
             if ranked is not None:
                 return ranked
-        if heuristic and (parameter.arg in _BATCHES or self._is_input(function, parameter)):
+        if heuristic and parameter.arg in _BATCHES:
             label = Label(span_of(function.facts, parameter), "each rank gets a batch of its own here")
             says = "the batches of this rank"
             varies = Variation("data", says, origin=label, confidence=Confidence.MEDIUM)
@@ -211,19 +211,6 @@ class Summaries:
             guess = known().guessed_type(parameter.arg)
             of = ref.Instance(guess, guessed=True) if guess else None
         return unknown(("parameter", parameter.arg), of)
-
-    def _is_input(self, function: FunctionRef, parameter: ast.arg) -> bool:
-        """A required argument of a module's `forward`: this rank's share of the batch."""
-        if function.name != "forward" or function.owner is None or not self.linker.is_module(function.owner):
-            return False
-        names = [a.arg for a in function.node.args.args[1:]]
-        plain = isinstance(parameter.annotation, ast.Name) and parameter.annotation.id in (
-            "bool",
-            "int",
-            "str",
-            "float",
-        )
-        return parameter.arg in names and parameter.arg not in _defaults(function.node) and not plain
 
     def _annotated(self, facts: ModuleFacts, annotation: ast.expr | None) -> ref.Instance | None:
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
