@@ -21,6 +21,16 @@ _PLAIN_MODULE_USES = frozenset(
 )  # reading parameters, checkpoints, modes: no forward
 
 
+def _delegates(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A short forward that delegates through `.module.module`: it holds no other word that tells."""
+    if not function.name.endswith("forward") or (function.end_lineno or 0) - function.lineno > _DELEGATOR:
+        return False
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "module" and isinstance(node.value, ast.Attribute)
+        for node in ast.walk(function)
+    )
+
+
 class ForwardBypassesWrapper(Rule):
     """The training forward goes around the DDP or FSDP wrapper, so gradients are never averaged.
 
@@ -116,15 +126,7 @@ class ForwardBypassesWrapper(Rule):
     requires = ("DistributedDataParallel", "FullyShardedDataParallel", "module", "hparams")
     oracles = ("gradient", "parameter", "exception")
 
-    @staticmethod
-    def wants(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        """A short forward that delegates through `.module.module` holds no other word that tells."""
-        if not function.name.endswith("forward") or (function.end_lineno or 0) - function.lineno > _DELEGATOR:
-            return False
-        return any(
-            isinstance(node, ast.Attribute) and node.attr == "module" and isinstance(node.value, ast.Attribute)
-            for node in ast.walk(function)
-        )
+    wants = staticmethod(_delegates)
 
     def start(self) -> None:
         self._wraps = self.module.wraps
