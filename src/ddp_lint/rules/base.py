@@ -15,6 +15,9 @@ from ddp_lint.source import Module, SourceFile
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
+#: The type of `Rule.wants`.
+Wants = Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None
+
 
 class Documented:
     """What has a code and a page: rules, and the findings about the run itself (DDP0xx).
@@ -57,7 +60,7 @@ class Rule(Documented):
     whole_class: ClassVar[bool] = False
     #: For hazards that no word tells: a static method, true for the functions (`ast`) that concern the rule also
     #: without a trigger. It is asked for every function of the files that `requires` leaves, so it must be quick.
-    wants: ClassVar[Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None] = None
+    wants: ClassVar[Wants] = None
     #: Globs on the names of files other than Python that the rule reads as well, by `in_text`: shell scripts, YAML.
     files: ClassVar[tuple[str, ...]] = ()
     #: What `verify` must observe to confirm the hazard: names of `verify/oracles`, any of which suffices.

@@ -5,7 +5,8 @@ from typing import ClassVar
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.compile.host import HostRule, Place, Wants, truth_values
+from ddp_lint.rules.base import Wants
+from ddp_lint.rules.compile.host import HostRule, Place, truth_values
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors.traits import Trait, traits

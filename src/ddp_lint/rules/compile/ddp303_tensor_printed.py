@@ -6,7 +6,8 @@ from typing import ClassVar
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.compile.host import HostRule, Place, Wants, truth_values
+from ddp_lint.rules.base import Wants
+from ddp_lint.rules.compile.host import HostRule, Place, truth_values
 from ddp_lint.source import dotted
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.contexts import conditions

@@ -5,8 +5,7 @@ from typing import ClassVar
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.base import Rule
-from ddp_lint.rules.compile.host import Wants
+from ddp_lint.rules.base import Rule, Wants
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile

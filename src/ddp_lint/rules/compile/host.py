@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -20,9 +19,6 @@ from ddp_lint.tensors.contexts import (
     without_gradient,
 )
 from ddp_lint.tensors.operations import names
-
-#: The type of `Rule.wants`.
-Wants = Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None
 
 
 def truth_values(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

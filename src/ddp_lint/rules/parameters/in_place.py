@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
-from ddp_lint.rules.base import Rule
+from ddp_lint.rules.base import Rule, Wants
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
@@ -39,9 +38,7 @@ class InPlaceRule(Rule):
     """A rule on writes to tensors, one call of `check` for each write that training can come by."""
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
-    wants: ClassVar[Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None] = staticmethod(
-        lambda function: Trait.WRITES in traits(function)
-    )
+    wants: ClassVar[Wants] = staticmethod(lambda function: Trait.WRITES in traits(function))
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._look_into(node)

@@ -3,13 +3,13 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
-from ddp_lint.rules.base import Rule
+from ddp_lint.rules.base import Rule, Wants
 from ddp_lint.rules.wrapping.training import backward_of, without_grad
 from ddp_lint.source import dotted
 
@@ -126,7 +126,7 @@ class ForwardBypassesWrapper(Rule):
     requires = ("DistributedDataParallel", "FullyShardedDataParallel", "module", "hparams")
     oracles = ("gradient", "parameter", "exception")
 
-    wants = staticmethod(_delegates)
+    wants: ClassVar[Wants] = staticmethod(_delegates)
 
     def start(self) -> None:
         self._wraps = self.module.wraps
