@@ -39,6 +39,22 @@ def test_a_change_in_another_file_that_the_finding_rests_on_counts(root: pathlib
     assert codes(check(root, cache=cache)) == ["DDP250"]
 
 
+def test_a_change_in_a_callee_of_a_callee_counts_for_every_caller(tmp_path: pathlib.Path) -> None:
+    """The second caller's summary of the callee was made for the first one; it rests on the same files."""
+    cache = tmp_path / ".ddp_lint_cache"
+    caller = "import torch.distributed as dist\nfrom saving import save\n\nif dist.get_rank() == 0:\n    save()\n"
+    apart, together = "def end():\n    pass\n", "import torch.distributed as dist\n\ndef end():\n    dist.barrier()\n"
+    saving = "import ending\n\ndef save():\n    ending.end()\n"
+    write(tmp_path, {"a.py": caller, "b.py": caller, "saving.py": saving, "ending.py": apart, "pyproject.toml": ""})
+    only = frozenset({"DDP101"})
+    assert codes(check(tmp_path, cache=cache, codes=only)) == []
+    write(tmp_path, {"ending.py": together})
+    report = check(tmp_path, cache=cache, codes=only)
+    assert [pathlib.Path(finding.span.path).name for finding in report.findings] == ["a.py", "b.py"]
+    write(tmp_path, {"ending.py": apart})
+    assert codes(check(tmp_path, cache=cache, codes=only)) == []
+
+
 def test_a_file_that_appears_where_one_was_looked_for_counts(root: pathlib.Path) -> None:
     cache = root / ".ddp_lint_cache"
     (root / "ops.py").unlink()

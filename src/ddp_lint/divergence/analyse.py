@@ -29,7 +29,6 @@ from ddp_lint.project.facts import ModuleFacts
 _KEPT_MODULES = 600
 
 _summaries: weakref.WeakKeyDictionary[Project, Summaries] = weakref.WeakKeyDictionary()
-_results: weakref.WeakKeyDictionary[Project, dict[str, Result]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +57,8 @@ def analyse(facts: ModuleFacts, project: Project) -> tuple[Parting, ...]:
 
 
 def result_of(facts: ModuleFacts, project: Project) -> Result:
-    results = _results.setdefault(project, {})
-    key = f"{facts.file.path}:{hash(facts.file.text)}"
-    if key not in results:
-        results[key] = _analyse(facts, project)
-    return results[key]
+    key = ("divergence", facts.file.path, hash(facts.file.text))
+    return project.remember(key, lambda: _analyse(facts, project))
 
 
 def summaries_of(project: Project) -> Summaries:

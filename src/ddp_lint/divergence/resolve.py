@@ -11,7 +11,7 @@ from ddp_lint import knowledge
 from ddp_lint.divergence.references import ClassRef, External, FunctionRef, ModuleRef, Reference
 from ddp_lint.knowledge import communication
 from ddp_lint.knowledge.communication import Collective, Gate, GroupSource, Rank, Source, Type
-from ddp_lint.project import Project
+from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 
 _ANCESTORS = 40
@@ -25,18 +25,17 @@ class Linker:
     def __init__(self, project: Project) -> None:
         self.project = project
         self._classes: dict[int, ClassRef] = {}
-        self._linearised: dict[ClassRef, tuple[list[ClassRef], tuple[str, ...]]] = {}
+        self._linearised: dict[ClassRef, Answered[tuple[list[ClassRef], tuple[str, ...]]]] = {}
+        self._linearising: set[ClassRef] = set()
         self._members: dict[ClassRef, dict[str, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
-        self._names: dict[str, Reference] = {}
+        self._names: dict[str, Answered[Reference]] = {}
 
     def class_ref(self, node: ast.ClassDef, facts: ModuleFacts) -> ClassRef:
         return self._classes.setdefault(id(node), ClassRef(node, facts))
 
     def dotted(self, name: str) -> Reference:
         """What an absolute dotted name means."""
-        if name not in self._names:
-            self._names[name] = self._dotted(name)
-        return self._names[name]
+        return self.project.remember(name, lambda: self._dotted(name), self._names)
 
     def _dotted(self, name: str) -> Reference:
         name = self.project.canonical(name)
@@ -79,19 +78,23 @@ class Linker:
 
     def linearised(self, of: ClassRef) -> tuple[list[ClassRef], tuple[str, ...]]:
         """The project classes in resolution order (depth first, good enough for lookups), and the external bases."""
-        if of not in self._linearised:
-            self._linearised[of] = ([of], ())  # what a class that inherits from itself sees
-            classes, external = [of], []
-            for base in of.node.bases:
-                reference = self.expression(of.facts, base)
-                if isinstance(reference, ClassRef) and len(classes) < _ANCESTORS:
-                    above, outside = self.linearised(reference)
-                    classes += [c for c in above if c not in classes]
-                    external += [name for name in outside if name not in external]
-                elif isinstance(reference, External):
-                    external.append(reference.name)
-            self._linearised[of] = (classes, tuple(external))
-        return self._linearised[of]
+        if of in self._linearising:
+            return [of], ()  # what a class that inherits from itself sees
+        return self.project.remember(of, lambda: self._in_order(of), self._linearised)
+
+    def _in_order(self, of: ClassRef) -> tuple[list[ClassRef], tuple[str, ...]]:
+        self._linearising.add(of)
+        classes, external = [of], list[str]()
+        for base in of.node.bases:
+            reference = self.expression(of.facts, base)
+            if isinstance(reference, ClassRef) and len(classes) < _ANCESTORS:
+                above, outside = self.linearised(reference)
+                classes += [c for c in above if c not in classes]
+                external += [name for name in outside if name not in external]
+            elif isinstance(reference, External):
+                external.append(reference.name)
+        self._linearising.discard(of)
+        return classes, tuple(external)
 
     def expression(self, facts: ModuleFacts, node: ast.expr) -> Reference | None:
         """A dotted expression at module level, also subscripted (``Generic[T]``)."""

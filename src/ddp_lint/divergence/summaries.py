@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
@@ -24,7 +24,7 @@ from ddp_lint.divergence.values import Condition, Known, Test, Value, Variation,
 from ddp_lint.divergence.words import Emit, Letter, Projection, TooLarge, Words, streams_of
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Collective
-from ddp_lint.project import Project
+from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 
 #: Different argument lists that one function is summarised for; the next is summarised for arguments unknown.
@@ -73,15 +73,17 @@ class Summaries:
     def __init__(self, project: Project) -> None:
         self.linker = Linker(project)
         self.left = self.BOUND
-        self._memo: dict[Hashable, Summary] = {}
+        self._memo: dict[Hashable, Answered[Summary]] = {}
         self._contexts: dict[ast.AST, int] = {}
         self._running: set[Hashable] = set()
-        self._modules: dict[str, dict[str, Value]] = {}
+        self._modules: dict[str, dict[str, Answered[Value]]] = {}
         self._pending_modules: set[Hashable] = set()
-        self._attributes: dict[Hashable, Value | None] = {}
+        self._attributes: dict[Hashable, Answered[Value | None]] = {}
+        self._pending_attributes: set[Hashable] = set()
         self._overlay: dict[tuple[str, str], Value] = {}
         self._texts: dict[Hashable, bool] = {}
-        self._decorated: dict[Hashable, Value] = {}
+        self._decorated: dict[Hashable, Answered[Value]] = {}
+        self._decorating: set[Hashable] = set()
         self._depth = 0
 
     @property
@@ -251,16 +253,21 @@ class Summaries:
         """The function as its decorators leave it; None where they leave it as it is."""
         key = (function.node, function.owner, function.of)
         bare = dataclasses.replace(function, bare=True)
-        if key in self._decorated:
-            found = self._decorated[key]
-            return None if found.reference == bare else found
-        self._decorated[key] = unknown("decorating", bare)
+        if key in self._decorating:
+            return None
+        value = self.linker.project.remember(key, lambda: self._with_decorators(key, function, bare), self._decorated)
+        return None if value.reference == bare else value
+
+    def _with_decorators(self, key: Hashable, function: FunctionRef, bare: FunctionRef) -> Value:
+        self._decorating.add(key)
         outer = Frame(self, function.facts, None, owner=function.owner, closure=dict(function.closure or {}))
         value = unknown(("decorated", function.name), bare)
-        for decorator in reversed(getattr(function.node, "decorator_list", [])):
-            value = self._apply(outer, decorator, value, function)
-        self._decorated[key] = value
-        return None if value.reference == bare else value
+        try:
+            for decorator in reversed(getattr(function.node, "decorator_list", [])):
+                value = self._apply(outer, decorator, value, function)
+        finally:
+            self._decorating.discard(key)
+        return value
 
     def decorated(self, function: FunctionRef) -> Frame | None:
         """The function called through its decorators, arguments unknown; None where they leave it as it is."""
@@ -309,22 +316,26 @@ class Summaries:
                 env = self.general(function, heuristic=False)
                 key = self._key(function, env)
             self._contexts[function.node] = seen + 1
-        if key in self._memo:
-            return self._memo[key]
-        if key in self._running or self._depth >= _DEPTH:
+        if key not in self._memo and (key in self._running or self._depth >= _DEPTH):
             return _NOTHING
+        try:
+            return self.linker.project.remember(key, lambda: self._summarised(key, function, env), self._memo)
+        except RecursionError:
+            return _NOTHING
+
+    def _summarised(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Summary:
+        frame = self._run_once(key, function, env)
+        return Summary(self._compact(frame, function), _folded(frame), agreed=frozenset(frame.agreed))
+
+    def _run_once(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Frame:
+        """`evaluate`, with `key` marked as running meanwhile."""
         self._running.add(key)
         self._depth += 1
         try:
-            frame = self.evaluate(function, env)
-        except RecursionError:
-            return _NOTHING
+            return self.evaluate(function, env)
         finally:
             self._depth -= 1
             self._running.discard(key)
-        summary = Summary(self._compact(frame, function), _folded(frame), agreed=frozenset(frame.agreed))
-        self._memo[key] = summary
-        return summary
 
     def _key(self, function: FunctionRef, env: dict[str, Value]) -> Hashable:
         overlay = (
@@ -448,24 +459,27 @@ class Summaries:
         """What top-level statements assign to the name, joined; a variable that functions rebind is unknown, but for
         counters, which are taken to be as they start."""
         values = self._modules.setdefault(facts.name, {})
-        if name in values:
-            return values[name]
-        assigned = _assignments(facts.tree).get(name)
-        if not assigned or (facts.name, name) in self._pending_modules:
+        assigned = _assignments(facts.tree).get(name) if name not in values else ()
+        if name not in values and (not assigned or (facts.name, name) in self._pending_modules):
             return None
+        return self.linker.project.remember(name, lambda: self._joined(facts, name, assigned or ()), values)
+
+    def _joined(self, facts: ModuleFacts, name: str, assigned: Sequence[tuple[ast.expr, ast.expr]]) -> Value:
         self._pending_modules.add((facts.name, name))
         frame = Frame(self, facts, None)
         result: Value | None = None
-        for target, value in assigned:
-            current = evaluate(frame, value) if isinstance(target, ast.Name) else unknown(frame.key(value))
-            result = current if result is None else merge(_either_way(frame, value), result, current, frame.key(value))
-        self._pending_modules.discard((facts.name, name))
+        try:
+            for target, value in assigned:
+                current = evaluate(frame, value) if isinstance(target, ast.Name) else unknown(frame.key(value))
+                either = _either_way(frame, value)
+                result = current if result is None else merge(either, result, current, frame.key(value))
+        finally:
+            self._pending_modules.discard((facts.name, name))
         assert result is not None
         rebound = _rebound(facts.tree).get(name)
         counter = rebound == "counted" and isinstance(getattr(result.constant, "value", None), int)
         if rebound and not counter and result.varies is None:
             result = unknown(("global", facts.name, name), result.reference)
-        values[name] = result
         return result
 
     def set_global(self, frame: Frame, name: str, value: Value) -> None:
@@ -498,27 +512,30 @@ class Summaries:
     def attribute_of(self, of: ClassRef, name: str) -> Value | None:
         """What the methods of the class assign to `self.name`, joined; None when none does."""
         key = (of, name)
-        if key in self._attributes:
-            return self._attributes[key]
-        self._attributes[key] = None
+        if key in self._pending_attributes:
+            return None
+        return self.linker.project.remember(key, lambda: self._assigned_to(of, name), self._attributes)
+
+    def _assigned_to(self, of: ClassRef, name: str) -> Value | None:
+        self._pending_attributes.add((of, name))
         result: Value | None = None
-        for owner in self.linker.linearised(of)[0]:
-            for method, value in _stores(owner.node).get(name, ())[:4]:
-                current = self._stored(of, owner, method, name, value)
-                if current is None or (result is not None and current.constant == Known(None)):
-                    continue
-                if result is None or result.constant == Known(None):
-                    result = current
-                else:
-                    frame = Frame(self, owner.facts, None)
-                    result = merge(_either_way(frame, value), result, current, ("attribute", name))
+        try:
+            for owner in self.linker.linearised(of)[0]:
+                for method, value in _stores(owner.node).get(name, ())[:4]:
+                    current = self._stored(of, owner, method, name, value)
+                    if current is None or (result is not None and current.constant == Known(None)):
+                        continue
+                    if result is None or result.constant == Known(None):
+                        result = current
+                    else:
+                        frame = Frame(self, owner.facts, None)
+                        result = merge(_either_way(frame, value), result, current, ("attribute", name))
+        finally:
+            self._pending_attributes.discard((of, name))
         if result is None:
             result = self._declared(of, name)
         if result is not None and result.constant is not None and result.constant.value is not None:
-            result = (
-                unknown(("self", of.node.name, name)) if not isinstance(result.constant.value, type(None)) else result
-            )
-        self._attributes[key] = result
+            return unknown(("self", of.node.name, name))
         return result
 
     def _declared(self, of: ClassRef, name: str) -> Value | None:
@@ -540,20 +557,16 @@ class Summaries:
             return None
         env = self.general(function, heuristic=True)
         key = ("stores", self._key(function, env))
-        if key in self._running or self._depth >= _DEPTH:
+        if key not in self._memo and (key in self._running or self._depth >= _DEPTH):
             return None
-        if key not in self._memo:
-            self._running.add(key)
-            self._depth += 1
-            try:
-                frame = self.evaluate(function, env)
-                self._memo[key] = Summary([], none(), frame.env)
-            except RecursionError:
-                return None
-            finally:
-                self._depth -= 1
-                self._running.discard(key)
-        return self._memo[key].env.get(f"{method.args.args[0].arg}.{name}")
+        try:
+            kept = self.linker.project.remember(key, lambda: self._leaving_names(key, function, env), self._memo)
+        except RecursionError:
+            return None
+        return kept.env.get(f"{method.args.args[0].arg}.{name}")
+
+    def _leaving_names(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Summary:
+        return Summary([], none(), self._run_once(key, function, env).env)
 
     def dynamic_attribute(self, frame: Frame, base: Value | None, node: ast.Call) -> Value:
         """`getattr(self, name)` with a computed name: any hook that the class of the object overrides."""

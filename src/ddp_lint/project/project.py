@@ -8,8 +8,8 @@ import functools
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterator, MutableMapping
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from ddp_lint.knowledge import canonical, table
 from ddp_lint.project import layout
@@ -19,6 +19,21 @@ from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import ImportTable, dotted_ast
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+class Answered(Generic[T]):
+    """A kept result with the questions and results that it rests on."""
+
+    __slots__ = ("asked", "value")
+
+    def __init__(self, value: T, asked: set[Asked]) -> None:
+        self.value = value
+        self.asked = asked
+
+
+#: A question, or a kept result that rests on questions.
+Asked: TypeAlias = "str | Answered[Any]"
 
 _REEXPORT_LIMIT = 16
 #: Characters of source whose syntax trees are kept; a tree takes some 50 bytes a character.
@@ -40,8 +55,8 @@ class Project:
         self._problems: dict[str, CannotParse] = {}
         self._kept_source = 0
         self._held: dict[str, SourceFile] = {}
-        self._memo: dict[Hashable, tuple[Any, set[Hashable]]] = {}
-        self._asked: set[Hashable] | None = None
+        self._memo: dict[Hashable, Answered[Any]] = {}
+        self._asked: set[Asked] | None = None
         self._answers: dict[str, str] = {}
         self._holding: dict[str, tuple[str, ...]] = {}
 
@@ -295,34 +310,38 @@ class Project:
             self._asked.add(f"file:{self._relative(path)}")
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[set[Hashable]]:
-        """Collect what is asked inside the block; give the set to `dependencies`."""
+    def recording(self, *, apart: bool = False) -> Iterator[set[Asked]]:
+        """Collect what is asked inside the block; give the set to `dependencies`.
+
+        `apart`: what goes on around the block does not rest on it by itself, unless the block ends in an error.
+        """
         outer, self._asked = self._asked, set()
-        inner = self._asked
+        inner, failed = self._asked, True
         try:
             yield inner
+            failed = False
         finally:
             self._asked = outer
-            if outer is not None:
+            if outer is not None and (failed or not apart):
                 outer |= inner
 
-    def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
+    def remember(self, key: K, compute: Callable[[], T], kept: MutableMapping[K, Answered[T]] | None = None) -> T:
         """`compute()`, once per `key` in the life of the process; whoever asks again depends on the same files.
 
-        `compute` must be a function of the project's files alone. Keys are tuples that start with who asks.
+        `compute` must be a function of the project's files alone. Keys are tuples that start with who asks, unless the
+        caller gives a memory of its own, `kept`.
         """
-        if key not in self._memo:
-            outer, self._asked = self._asked, set()
-            try:
+        memo: MutableMapping[Any, Answered[T]] = self._memo if kept is None else kept
+        found = memo.get(key)
+        if found is None:
+            with self.recording(apart=True) as asked:
                 value = compute()
-                self._memo[key] = (value, self._asked)
-            finally:
-                self._asked = outer
+            found = memo[key] = Answered(value, asked)
         if self._asked is not None:
-            self._asked.add(key)
-        return self._memo[key][0]  # type: ignore[no-any-return]
+            self._asked.add(found)
+        return found.value
 
-    def dependencies(self, asked: set[Hashable]) -> dict[str, str]:
+    def dependencies(self, asked: set[Asked]) -> dict[str, str]:
         """The questions behind what was recorded, each with the digest of its answer."""
         questions: dict[str, str] = {}
         stack, seen = list(asked), set(asked)
@@ -331,7 +350,7 @@ class Project:
             if isinstance(item, str):
                 questions[item] = self._answers[item]
             else:
-                inner = self._memo[item][1] - seen
+                inner = item.asked - seen
                 seen |= inner
                 stack.extend(inner)
         return questions
