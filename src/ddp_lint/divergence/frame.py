@@ -112,6 +112,8 @@ def _lines(text: str) -> list[str]:
     return text.splitlines()
 
 
+# An expression is worded each time that its function is evaluated.
+@functools.lru_cache(maxsize=32_768)
 def text_of(node: ast.AST, limit: int = 60) -> str:
     """The expression as source, on one line, shortened."""
     try:

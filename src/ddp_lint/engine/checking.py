@@ -123,9 +123,8 @@ def _module(file: SourceFile, path: pathlib.Path, project: Project, focus: Focus
         return Module(file, tree, _imports(tree, path, project), name=name, project=project, path=path)
     source = focus.source(facts) if focused else Source(file.text)
     tree = _tree(source, facts)
-    whole = source.line_map is None
     return Module(
-        file, tree, facts.imports, name=name, project=project, path=path, line_map=None if whole else source.line_map
+        file, tree, facts.imports, name=name, project=project, path=path, line_map=source.line_map, text=source.text
     )
 
 

@@ -9,16 +9,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
-from libcst.metadata import CodeRange
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import canonical
 from ddp_lint.source.imports import ImportTable
-from ddp_lint.source.positions import positions_of
+from ddp_lint.source.positions import Positions
 from ddp_lint.source.scopes import Binding, Scopes
 from ddp_lint.source.tree import children, dotted
 
 if TYPE_CHECKING:
+    from libcst.metadata import CodeRange
+
     from ddp_lint.project import Project
     from ddp_lint.project.facts import ModuleFacts
     from ddp_lint.project.types import Types
@@ -32,7 +33,8 @@ class Module:
     """One file: its (focused) LibCST tree and what rules ask about it.
 
     The tree may leave out definitions that no active rule could have an interest in (see `engine.focus`);
-    `line_map[i]` is then the file's line of the tree's line i+1, so that spans are always those of the file.
+    `text` is then what the tree was made of, and `line_map[i]` the file's line of its line i+1: spans are always
+    those of the file.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Module:
         project: Project | None = None,
         path: pathlib.Path | None = None,
         line_map: list[int] | None = None,
+        text: str | None = None,
     ) -> None:
         self.file = file
         self.tree = tree
@@ -53,6 +56,7 @@ class Module:
         self.project = project
         self.path = path
         self._line_map = line_map
+        self._text = file.text if text is None else text
 
     # ---- structure
 
@@ -214,17 +218,28 @@ class Module:
     # ---- places
 
     @functools.cached_property
-    def _positions(self) -> dict[cst.CSTNode, CodeRange]:
-        return positions_of(self.tree)
+    def _positions(self) -> Positions:
+        return Positions(self.tree, self._text)
+
+    def _position(self, node: cst.CSTNode) -> tuple[CodeRange, int]:
+        return self._positions.range(node, self._statement_of(node))
+
+    def _statement_of(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The statement of the file's top level that a node is, or stands in."""
+        while True:
+            up = self._parents.get(node)
+            if up is None or up is self.tree:
+                return node if up is self.tree else None
+            node = up
 
     def span(self, node: cst.CSTNode, end: cst.CSTNode | None = None) -> Span:
         """The span of a node, or from `node` to the end of `end`. Positions are computed on first use."""
-        first, last = self._positions[node], self._positions[end or node]
+        (first, above), (last, above_last) = self._position(node), self._position(end or node)
         return Span(
             self.file.path,
-            self._line(first.start.line),
+            self._line(first.start.line + above),
             first.start.column + 1,
-            self._line(last.end.line),
+            self._line(last.end.line + above_last),
             last.end.column + 1,
         )
 
