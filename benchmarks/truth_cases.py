@@ -154,9 +154,9 @@ return self.b(torch.tanh(h))
     model(
         "relu_inplace_after_linear",
         _forward("""
-h = F.relu(self.a(x), inplace=True)
+h = self.a(x)
 h += x
-return self.b(h)
+return self.b(F.relu(h, inplace=True))
 """),
         _NOWHERE,
     ),

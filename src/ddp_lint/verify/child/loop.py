@@ -120,6 +120,10 @@ class _Training:
         if twin is None or model is None:
             self.recorder.emit(trace.Reference, frames=(), error=why or "the wrapped model is gone")
             return
+        if model.wrap == "none" and twin.full is None:
+            why = "unwrapped ranks average nothing, and their batches cannot be joined into one"
+            self.recorder.emit(trace.Reference, frames=(), error=why)
+            return
         with self.recorder.quieted():
             event = reference.compare(model, twin, gradients, self.rank, self.world)
         self.recorder.emit(trace.Reference, frames=(), **{k: v for k, v in vars(event).items() if k in _REFERENCE})

@@ -150,7 +150,8 @@ def compare(model: Model, twin: Twin, gradients: Tensors, rank: int, world: int)
         shard_parameters=differences(parameters, replicas.parameters),
         shard_gradients=differences(gradients, replicas.gradients),
         scale={name: _size(tensor) for name, tensor in twin.replicas.parameters.items()},
-        separable=twin.separable,
+        # Unwrapped ranks train on the full batch themselves.
+        separable=twin.separable or (model.wrap == "none" and twin.full is not None),
         repeatable=twin.repeatable,
         missing=tuple(sorted(set(parameters) ^ set(common.parameters))),
     )
