@@ -39,6 +39,21 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "batches of an iterator by name": """
+        def train(model, batch_iterator):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            for batch in batch_iterator:
+                model(batch).sum().backward()  # !loop-count
+    """,
+    "batches of a stream that ends": """
+        class Lines(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                yield from open("lines")
+
+        def evaluate(loss):
+            for batch in torch.utils.data.DataLoader(Lines()):
+                dist.all_reduce(loss(batch))  # !loop-count
+    """,
     "rank branch": """
         def f(x):
             if dist.get_rank() == 0:
@@ -304,6 +319,37 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "an iterator of batches whose end the ranks agree on": """
+        def train(loss, batch_iterator):
+            for batch in batch_iterator:
+                done = torch.zeros(1)
+                dist.all_reduce(done)
+                if done.item() > 0:
+                    break
+                dist.all_reduce(loss(batch))
+    """,
+    "an iterator over what a sampler has made even": """
+        def train(loss, dataset):
+            sampler = torch.utils.data.DistributedSampler(dataset)
+            batch_iterator = iter(torch.utils.data.DataLoader(dataset, sampler=sampler))
+            for batch in batch_iterator:
+                dist.all_reduce(loss(batch))
+    """,
+    "a stream without end": """
+        class Lines(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                while True:
+                    yield 1
+
+        def train(loss):
+            for batch in torch.utils.data.DataLoader(Lines()):
+                dist.all_reduce(loss(batch))
+    """,
+    "a loader": """
+        def train(loss, train_loader):
+            for batch in train_loader:
+                dist.all_reduce(loss(batch))
+    """,
     "work that is waited for": """
         def f(x):
             work = dist.all_reduce(x, async_op=True)

@@ -20,6 +20,7 @@ from ddp_lint.divergence.expressions import (
 )
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, named
+from ddp_lint.divergence.lengths import streams
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Value, Variation, combine, constant, divergent, unknown
 from ddp_lint.divergence.words import Letter
@@ -509,6 +510,12 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return passed_on(frame, node, arguments.values)
 
 
+def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    dataset = arguments.get("dataset", ("dataset",))[0]
+    instance = ref.Instance("torch.utils.data.DataLoader", streams=streams(frame, dataset))
+    return unknown(frame.key(node), instance)
+
+
 def _set(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return unordered(frame, node)
 
@@ -568,6 +575,7 @@ _BUILTINS: dict[str, _Handler] = {
 _SPECIAL: dict[str, _Handler] = {
     "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
+    "torch.utils.data.DataLoader": _loader,
     # The worlds are those of a distributed job.
     "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),
     "torch.distributed.is_available": lambda frame, node, arguments: constant(True),

@@ -10,6 +10,7 @@ from typing import Any
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Effect, Inline, Rounds, Yielded, matters
 from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.lengths import own_length
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import (
     ARITHMETIC,
@@ -399,7 +400,7 @@ def is_loader(iterable: Value, text: str) -> bool:
 _OF_DICTIONARY = frozenset({"values", "items", "keys"})
 
 
-def rounds_of(frame: Frame, iterable: Value, node: ast.expr) -> Condition | None:
+def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None) -> Condition | None:
     """How often a loop over the iterable goes round, where ranks may differ in it."""
     text = frame.text(node)
     reference = iterable.reference
@@ -407,6 +408,9 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr) -> Condition | None
         origin = Label(frame.span(node), "a set: each process iterates over it in an order of its own")
         varies = Variation("order", "the order of a set, which differs between processes", origin=origin)
         return Condition((("order", frame.key(node)),) * 3, text, varies, open=True)
+    own = own_length(frame, iterable, node, target)
+    if own is not None:
+        return Condition((("rounds", frame.key(node)),) * 3, text, own, open=True)
     if iterable.varies is None:
         return None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_DICTIONARY:

@@ -63,7 +63,7 @@ def can_part(varies: Variation, group: Group) -> bool:
     All ranks of a data-parallel group share their pipeline stage, so a stage test keeps such a group together; a
     membership test keeps exactly the members of some group together, which is taken to be the one at hand.
     """
-    if varies.cause == "data" and group.axis in _SHARING:
+    if varies.cause in ("data", "length") and group.axis in _SHARING:
         return False
     if varies.cause not in ("rank", "membership") or group.is_world:
         return True

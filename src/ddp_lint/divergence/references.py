@@ -40,6 +40,8 @@ class Instance:
     of: ClassRef | str
     #: The class was guessed from the receiver's name.
     guessed: bool = False
+    #: A loader whose batches come from a stream of this rank's own, and end with it.
+    streams: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

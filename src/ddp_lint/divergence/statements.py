@@ -12,6 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, matters
 from ddp_lint.divergence.expressions import bind, dotted, element_of, evaluate, rounds_of, test_of, visible
 from ddp_lint.divergence.frame import Frame, none, reference_of
+from ddp_lint.divergence.lengths import agrees_to_stop
 from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.values import (
     ARITHMETIC,
@@ -134,7 +135,7 @@ def _assigned(node: ast.AST) -> frozenset[str]:
 def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     iterable = evaluate(frame, node.iter)
     element = element_of(frame, iterable, node.iter)
-    rounds = rounds_of(frame, iterable, node.iter)
+    rounds = rounds_of(frame, iterable, node.iter, node.target)
     source = reference_of(iterable)
     bind(frame, node.target, element, node.iter)
 
@@ -142,6 +143,8 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         return _arm(frame, node.body, _round_test(frame, node))
 
     body, env = _rounds(frame, node, once)
+    if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
+        rounds = None
     frame.env = env
     orelse, after, alive = _arm(frame, node.orelse, None)
     if isinstance(source, ref.Generator) and matters(source.call.effects):

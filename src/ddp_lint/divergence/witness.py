@@ -52,6 +52,8 @@ def _kind(difference: Difference, varies: Variation) -> Kind:
     letter = difference.letter
     if difference.how == "argument":
         return Kind.ARGUMENT
+    if varies.cause == "length":
+        return Kind.LOOP
     if letter.kind in ("step", "backward"):
         return Kind.STEP
     if letter.kind == "forward":
@@ -85,7 +87,7 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.LOW)
     if varies.cause == "order" and ("object" in letter.op or letter.op == "barrier"):
         limits.append(Confidence.LOW)  # the same call whatever the element
-    if letter.kind in ("step", "backward") and difference.how == "rounds":
+    if letter.kind in ("step", "backward") and difference.how == "rounds" and varies.cause != "length":
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
     if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.parted.span.line):
         limits.append(Confidence.LOW)  # mostly a file system that all ranks share

@@ -54,7 +54,7 @@ RankValue = Literal[
 ]  # fmt: skip
 
 #: Why a value differs between ranks although no rank is mentioned.
-Cause = Literal["clock", "file", "data", "exception", "memory", "order", "random", "future", "host", "signal"]
+Cause = Literal["clock", "file", "data", "exception", "memory", "order", "random", "future", "host", "signal", "length"]
 
 
 class KnowledgeError(ValueError):

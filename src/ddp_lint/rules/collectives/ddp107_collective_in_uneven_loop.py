@@ -11,7 +11,8 @@ class CollectiveInUnevenLoop(PartingRule):
 
     Finds loops with a collective in them, explicit or implicit (a DDP or FSDP forward, `metric.compute()`), whose
     number of rounds is a rank's own: a shard such as `files[rank::world]`, `range` of something that the rank counts,
-    `while not done` with a local `done`, a `break` on local data.
+    `while not done` with a local `done`, a `break` on local data, a loader over an `IterableDataset` that ends, an
+    iterator or generator of batches in a file that has no `DistributedSampler` and no `Join`.
 
     ## Why it breaks
 

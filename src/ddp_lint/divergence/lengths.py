@@ -1,0 +1,101 @@
+"""Loops over batches of which each rank has a number of its own."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds
+from ddp_lint.divergence.frame import Frame
+from ddp_lint.divergence.resolve import children, known
+from ddp_lint.divergence.values import Value, Variation
+from ddp_lint.findings import Confidence, Label
+from ddp_lint.project.facts import ModuleFacts
+
+_LOADER = "torch.utils.data.DataLoader"
+_STREAM = "torch.utils.data.IterableDataset"
+#: A name for what hands out batches until a rank's data end, unlike a loader, whose length a sampler has made equal.
+_ITERATOR = re.compile(r"(^|_)(data_?iter|batch_?iter|iterator|generator|batches_gen|packed_batches)(_|$)")
+_BATCH = re.compile(r"(^|_)(\w*batch\w*|samples?|examples?)(_|$)")
+#: The file makes the numbers of batches equal, or copes with unequal ones.
+_EQUALISED = re.compile(
+    r"DistributedSampler|DistributedBatchSampler|\bJoin\b|\.join\(\s*\)|join_uneven_inputs|even_batches|"
+    r"drop_last\s*=\s*True|itertools\.cycle|itertools\.islice"
+)
+
+
+def own_length(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None) -> Variation | None:
+    """Why the number of batches is a rank's own, if it is: a loader over a stream, or by name an iterator."""
+    reference = iterable.reference
+    streamed = isinstance(reference, ref.Instance) and reference.streams
+    if not streamed and not (reference is None or isinstance(reference, ref.Generator)):
+        return None
+    if not streamed and not _hands_out_batches(node, target):
+        return None
+    if _equalised(frame.facts):
+        return None
+    source = known().source("iterate", _STREAM)
+    if source is None:
+        return None
+    origin = Label(frame.span(node), "these batches end when this rank's own data end")
+    return Variation(source.cause, source.says, origin=origin, confidence=Confidence.MEDIUM)
+
+
+def _hands_out_batches(node: ast.expr, target: ast.AST | None) -> bool:
+    while isinstance(node, ast.Call) and node.args and getattr(node.func, "id", "") in ("enumerate", "tqdm", "iter"):
+        node = node.args[0]
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    names = [part.id for part in ast.walk(target) if isinstance(part, ast.Name)] if target is not None else []
+    return bool(_ITERATOR.search(name)) and any(_BATCH.search(each) for each in names)
+
+
+def _equalised(facts: ModuleFacts) -> bool:
+    return _EQUALISED.search(facts.file.text) is not None
+
+
+def streams(frame: Frame, dataset: Value | None) -> bool:
+    """Is it a dataset of the project that is iterated over, and ends?"""
+    reference = dataset.reference if dataset is not None else None
+    if not isinstance(reference, ref.Instance) or not isinstance(reference.of, ref.ClassRef):
+        return False
+    if _STREAM not in frame.linker.linearised(reference.of)[1]:
+        return False
+    method = frame.linker.method(reference.of, "__iter__")
+    return method is not None and not _endless(method.node) and not _equalised(reference.of.facts)
+
+
+def _endless(node: ast.AST) -> bool:
+    return any(
+        isinstance(child, ast.While) and isinstance(child.test, ast.Constant) and bool(child.test.value)
+        for child in children(node)
+    )
+
+
+def agrees_to_stop(body: list[Effect]) -> bool:
+    """Does a round leave the loop after a collective: what the ranks have agreed on ends it for all of them?"""
+    communicated = False
+    for effect in _flat(body):
+        if isinstance(effect, Emitted) and effect.letter.kind == "collective":
+            communicated = True
+        elif isinstance(effect, Leave) and effect.what in ("break", "return") and communicated:
+            return True
+    return False
+
+
+def _flat(effects: list[Effect]) -> Iterator[Effect]:
+    for effect in effects:
+        yield effect
+        if isinstance(effect, Branch):
+            yield from _flat(effect.yes)
+            yield from _flat(effect.no)
+        elif isinstance(effect, Attempt):
+            yield from _flat(effect.body)
+        elif isinstance(effect, Rounds):
+            yield from (inner for inner in _flat(effect.body) if isinstance(inner, Emitted))
+        elif isinstance(effect, Inline):
+            yield from (inner for inner in _flat(effect.effects) if isinstance(inner, Emitted))
+
+
+__all__ = ["agrees_to_stop", "own_length", "streams"]
