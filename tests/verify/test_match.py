@@ -53,6 +53,10 @@ def test_tensors_of_different_size_are_legal_where_a_root_or_the_outputs_say_so(
     assert [m.kind for m in match([call(1, "all_gather", (3,))], [call(1, "all_gather", (2,))])] == [Kind.SHAPE]
 
 
+def test_shards_of_a_flat_parameter_bear_other_names_on_each_rank() -> None:
+    assert match([call(1, "all_gather", name="a.weight")], [call(1, "all_gather", name="b.weight")]) == []
+
+
 def test_an_extra_call_is_the_culprit_although_the_ranks_part_later() -> None:
     """`if rank == 0: all_reduce(metric)` pairs with the next all_reduce of its size; only the last one hangs."""
     both = [call(9), call(9), call(9)]

@@ -24,13 +24,14 @@ RULES = all_rules()
 ROOT = pathlib.Path(__file__).parents[2]
 #: A proof that takes longer than this hangs.
 LIMIT = 240
-#: What `verify` does not prove yet, and why. Not strict: a newer torch or machine may show it.
-OPEN = {
-    "DDP503": "the hooks on child processes need torch imported, which a launcher script may not do",
-    "DDP504": "the hooks on child processes need torch imported, which a launcher script may not do",
-    "DDP613": "reentrant checkpointing raises in some versions only",
-    "DDP802": "that nothing reads a variable cannot be asked of a process",
-    "DDP803": "which of two names of a variable its reader took cannot be asked of a process",
+_TIMING = "a race that was won this time proves no order, and a sum computed too early does not change any more"
+#: Rules that no run proves, off by default: what `verify` says of their Example and their Use instead, and why.
+UNPROVEN = {
+    "DDP809": ("inconclusive", "inconclusive", "which of two names the allocator went by cannot be asked"),
+    "DDP901": ("inconclusive", "inconclusive", _TIMING),
+    "DDP902": ("inconclusive", "inconclusive", _TIMING),
+    "DDP903": ("inconclusive", "inconclusive", _TIMING),
+    "DDP905": ("inconclusive", "inconclusive", _TIMING),
 }
 ON_CPU = [code for code, rule in RULES.items() if not rule.needs_cuda]
 ON_CUDA = list(RULES)
@@ -105,20 +106,15 @@ def test_rule_is_proven_on_two_gpus(code: str, cuda_proofs: Proofs) -> None:
 
 
 def prove(proofs: Proofs, code: str) -> None:
-    try:
-        check(proofs, code)
-    except AssertionError:
-        if code in OPEN:
-            pytest.xfail(OPEN[code])
-        raise
-
-
-def check(proofs: Proofs, code: str) -> None:
-    hazard = proofs.of(code, EXAMPLE)
-    assert hazard.get("verdicts") and set(hazard["verdicts"]) == {"confirmed"}, told(hazard)
-    remedy = proofs.of(code, USE_INSTEAD)
-    assert remedy.get("verdicts") == ["refuted"], told(remedy)
+    hazard, remedy = proofs.of(code, EXAMPLE), proofs.of(code, USE_INSTEAD)
+    flagged, unflagged, _ = UNPROVEN.get(code, ("confirmed", "refuted", ""))
+    assert hazard.get("verdicts") and set(hazard["verdicts"]) == {flagged}, told(hazard)
+    assert remedy.get("verdicts") == [unflagged], told(remedy)
     assert not remedy["discovered"], told(remedy)
+
+
+def test_what_no_run_proves_is_off_by_default() -> None:
+    assert not [code for code in UNPROVEN if RULES[code].default]
 
 
 def told(result: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from ddp_lint.verify.discovery import discover
 from ddp_lint.verify.results import Examined, Judged, Verdict
 from ddp_lint.verify.situation import Situation, situation
 from ddp_lint.verify.trace import (
+    Call,
     Event,
     Exit,
     Frame,
@@ -220,6 +221,34 @@ def test_parameters_that_share_memory_are_undecided_on_cpu_and_confirmed_on_cuda
     if set(rule.oracles) == {"identity"}:
         assert verdict(at(code, HEAD), run(rank, rank)).verdict is Verdict.INCONCLUSIVE
     assert verdict(at(code, HEAD), run(rank, rank, device="cuda")).verdict is Verdict.CONFIRMED
+
+
+def test_a_tie_that_the_wrap_broke_confirms(path: str) -> None:
+    rank = [lines(path, {HEAD: 1}), Storage(when="after_wrap", untied=(("head.weight", "body.weight"),))]
+    assert verdict(at("DDP611", HEAD), run(rank, rank)).verdict is Verdict.CONFIRMED
+
+
+def test_a_race_of_streams_is_confirmed_by_a_changed_value_and_never_refuted(path: str) -> None:
+    count = lines(path, {HEAD: 1})
+
+    def read(again: float) -> Sync:
+        return Sync(cause="item", value=1.0, again=again, device="cuda", frames=frames(path, BARRIER))
+
+    won, lost = ([count, read(again)] for again in (1.0, 2.0))
+    assert verdict(at("DDP901", HEAD), run(won, won, device="cuda")).verdict is Verdict.INCONCLUSIVE
+    assert verdict(at("DDP901", HEAD), run(won, lost, device="cuda")).verdict is Verdict.CONFIRMED
+
+
+def test_a_checkpoint_that_lands_on_another_ranks_device_confirms(path: str) -> None:
+    count = lines(path, {HEAD: 1})
+    loads = [
+        Call(name="torch.load", arguments={"landed": [device]}, frames=frames(path, HEAD))
+        for device in ("cuda:0", "cuda:1")
+    ]
+    own = run(*([count, load] for load in loads), device="cuda")
+    assert verdict(at("DDP401", HEAD), own).verdict is Verdict.REFUTED
+    foreign = run(*([count, loads[0]] for _ in range(2)), device="cuda")
+    assert verdict(at("DDP401", HEAD), foreign).verdict is Verdict.CONFIRMED
 
 
 def test_a_stimulus_that_hangs_the_run_by_itself_confirms_nothing(path: str) -> None:

@@ -27,6 +27,7 @@ _EXPLAINS = {
     "identity": {"reference", "parameters", "gradients", "nograd", "exception"},
     "nograd": {"nograd", "reference", "gradients", "parameters"},
     "value": {"race", "reference", "parameters", "gradients"},
+    "streams": {"race", "reference", "parameters", "gradients"},
     "finite": {"reference", "exception"},
     "samples": {"reference"},
     "epochs": {"reference"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import re
 import site
 import sysconfig
 from collections.abc import Iterator
@@ -72,6 +73,15 @@ def user_frames(frame: FrameType | None) -> tuple[Frame, ...]:
             if len(found) == _LIMIT:
                 break
     return tuple(found)
+
+
+_TRACED = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
+
+
+def frames_in_text(text: str) -> list[Frame]:
+    """The user's frames of a traceback that another process printed, innermost first."""
+    found = [(path, int(line), function) for path, line, function in _TRACED.findall(text)]
+    return [Frame(absolute(path), line, function) for path, line, function in reversed(found) if is_user(path)][:_LIMIT]
 
 
 def traceback_frames(trace: TracebackType | None) -> tuple[list[Frame], str]:

@@ -25,7 +25,7 @@ from ddp_lint.verify.trace import Collective, Frame, Tensor
 #: Collectives whose members may hand in tensors of different size: a root's list, explicit split sizes.
 _RAGGED = frozenset({"scatter", "gather", "all_to_all", "reduce_scatter_v", "all_gather_v"})
 #: Collectives in which every member hands in its own copy of one tensor. Of the others each member hands in a part, and
-#: parts of a flat parameter bear the names of what lies in them: rank 0's shard may start with another one than rank 1's.
+#: parts of a flat parameter bear the names of what lies in them, rank 0's another one than rank 1's.
 _SAME_TENSOR = frozenset({"all_reduce", "broadcast", "reduce"})
 #: A cause is looked for this many calls around the mismatch: the alignment is quadratic.
 _LOOK_AROUND = 400
@@ -235,7 +235,9 @@ def _differences(cells: Cells, endings: Mapping[int, Ending]) -> Iterator[Kind]:
         yield Kind.REDUCE_OP
     if len({call.root for call in present}) > 1:
         yield Kind.ROOT
-    if present[0].op in _SAME_TENSOR and _names_differ([tuple(tensor.name for tensor in call.tensors) for call in present]):
+    if present[0].op in _SAME_TENSOR and _names_differ(
+        [tuple(tensor.name for tensor in call.tensors) for call in present]
+    ):
         yield Kind.BUFFER
 
 

@@ -181,10 +181,11 @@ class Storage(Event):
     """Which parameters and buffers share storage, looked at `when`: before_wrap, after_wrap, optimizer or end.
 
     `overlaps` are pairs of names whose elements overlap in memory; `aliases` pairs that share a storage without a
-    common element (chunks of a fused weight). One parameter under two names (tied) is `tied`. With `when` optimizer:
-    `foreign` are the shapes of optimizer entries that are no parameter of the wrapped model, `missing` the trainable
-    parameters that no optimizer holds. With `when` end: `replaced` are names that hold another object than after the
-    wrap, `added` and `removed` those that came or went, `moved` those whose storage was exchanged.
+    common element (chunks of a fused weight). One parameter under two names (tied) is `tied`; with `when` after_wrap
+    `untied` are the pairs that were tied before the wrap and are two parameters now. With `when` optimizer: `foreign`
+    are the shapes of optimizer entries that are no parameter of the wrapped model, `missing` the trainable parameters
+    that no optimizer holds. With `when` end: `replaced` are names that hold another object than after the wrap, `added`
+    and `removed` those that came or went, `moved` those whose storage was exchanged.
     """
 
     kind: ClassVar[str] = "storage"
@@ -192,6 +193,7 @@ class Storage(Event):
     overlaps: tuple[tuple[str, str], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     tied: tuple[tuple[str, str], ...] = ()
+    untied: tuple[tuple[str, str], ...] = ()
     foreign: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
@@ -357,7 +359,8 @@ class Lines(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Raised(Event):
-    """An exception. `where`: main (uncaught), thread, worker (of a DataLoader), caught (swallowed by user code; seen
+    """An exception. `where`: main (uncaught), thread, worker (of a DataLoader), process (a forked
+    child), caught (swallowed by user code; seen
     only in the files with findings) or ignored. `frames` are the traceback's user frames, innermost first."""
 
     kind: ClassVar[str] = "exception"

@@ -109,7 +109,7 @@ class ToEmptyUntiesWeights(Rule):
 
     ## How to confirm
 
-    Compare `data_ptr()` of the tied weights before and after the wrap.
+    `ddp-lint verify train.py`: one parameter before the wrap is two after it.
 
     ## Fix safety
 

@@ -94,7 +94,10 @@ class WaitsForDefaultStream(Rule):
 
     ## How to confirm
 
-    `ddp-lint verify train.py --device cuda`: the value read differs from the value after a synchronisation.
+    `ddp-lint verify train.py --device cuda` confirms it when a value that is read straight off the tensor changes
+    once all streams have finished. It never refutes it: a race that was won this time is one still, and a sum that was
+    computed too early stays as it is. Hence the rule is off by default. To prove the order, run the script with
+    `TORCH_CUDA_SANITIZER=1`, which names both accesses.
 
     ## Fix safety
 
@@ -115,7 +118,8 @@ class WaitsForDefaultStream(Rule):
         "broadcast",
         "isend",
     )
-    oracles = ("value",)
+    default = False
+    oracles = ("streams",)
     needs_cuda = True
     confidence = Confidence.MEDIUM
 

@@ -7,6 +7,9 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.wraps import argument
 
+_TWICE = "its gradients are not averaged: rank 0 and rank 1 drift apart, or backward fails on every rank"
+_UNUSED = "backward fails on every rank"
+
 
 class ReentrantCheckpointUnderDdp(Rule):
     """Reentrant activation checkpointing marks a parameter ready twice under DDP.
@@ -19,9 +22,9 @@ class ReentrantCheckpointUnderDdp(Rule):
     ## Why it breaks
 
     The reentrant variant runs a backward of its own inside backward, so DDP's hook of one parameter fires twice, or
-    fires for a parameter that was declared unused. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo (torch
-    2.13): "Expected to mark a variable ready only once" on every rank; with other graphs the second gradient is not
-    averaged and the ranks drift apart.
+    fires for a parameter that was declared unused. Measured on gloo (torch 2.13): a layer checkpointed twice keeps
+    gradients that are not averaged, other ones on rank 0 than on rank 1, and the ranks drift apart without an error;
+    with `find_unused_parameters` backward raises "Expected to mark a variable ready only once" on every rank.
 
     ## Example
 
@@ -50,8 +53,11 @@ class ReentrantCheckpointUnderDdp(Rule):
 
 
     model = DDP(Net().to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(dist.get_rank())
     x = torch.randn(8, 4, device=device, requires_grad=True)
     model(x).square().mean().backward()
+    optimizer.step()
 
 
     dist.destroy_process_group()
@@ -84,8 +90,11 @@ class ReentrantCheckpointUnderDdp(Rule):
 
 
     model = DDP(Net().to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(dist.get_rank())
     x = torch.randn(8, 4, device=device, requires_grad=True)
     model(x).square().mean().backward()
+    optimizer.step()
 
 
     dist.destroy_process_group()
@@ -98,7 +107,8 @@ class ReentrantCheckpointUnderDdp(Rule):
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: the exception in backward.
+    `ddp-lint verify train.py`: the exception in backward, or gradients that differ between the ranks before the
+    optimizer's step.
 
     ## Fix safety
 
@@ -125,7 +135,9 @@ class ReentrantCheckpointUnderDdp(Rule):
             key = (self.module.function_of(node), layer)
             before = self._seen.setdefault(key, node)
             if layer and before is not node:
-                self._report(node, flag, [(before, "checkpointed here first")], f"checkpoints `{layer}` a second time")
+                self._report(
+                    node, flag, [(before, "checkpointed here first")], f"checkpoints `{layer}` a second time", _TWICE
+                )
 
     def finish(self) -> None:
         if self._first is None:
@@ -141,15 +153,16 @@ class ReentrantCheckpointUnderDdp(Rule):
                         flag,
                         [(wrap.call, "find_unused_parameters=True here")],
                         "is reentrant under find_unused_parameters=True",
+                        _UNUSED,
                     )
                 return
 
     def _report(
-        self, node: cst.Call, flag: cst.BaseExpression, labels: list[tuple[cst.CSTNode, str]], what: str
+        self, node: cst.Call, flag: cst.BaseExpression, labels: list[tuple[cst.CSTNode, str]], what: str, then: str
     ) -> None:
         self.report(
             node,
-            f"{what}: DDP's gradient hook fires twice for one parameter, and backward fails on every rank",
+            f"{what}: DDP's gradient hook fires twice for one parameter, and {then}",
             labels=labels,
             help="pass use_reentrant=False",
             fix=Fix("Use the non-reentrant variant", Applicability.UNSAFE, (Edit(self.module.span(flag), "False"),)),

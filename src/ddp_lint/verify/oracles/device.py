@@ -32,7 +32,7 @@ def testify(case: Case) -> Opinion:
 def _wrong(rank: int, event: Call) -> Iterator[str]:
     own = f"cuda:{rank}"
     if event.name == "torch.load":
-        foreign = sorted({at for at in event.arguments.get("devices", ()) if at.startswith("cuda") and at != own})
+        foreign = sorted({at for at in event.arguments.get("landed", ()) if at.startswith("cuda") and at != own})
         if foreign:
             yield f"torch.load put tensors on {', '.join(foreign)}; this rank's device is {own}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddp_lint.knowledge import table
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.trace import Environment
 
@@ -12,6 +13,9 @@ def testify(case: Case) -> Opinion:
         return Opinion(silent="the line wrote no environment variable")
     asked = False
     for rank, event, frame in writes:
+        if event.name in table("environment")["unread"]:
+            text = f"the line sets {event.name}, a name that the sources and libraries of torch and NCCL do not hold"
+            return Opinion((case.evidence("environment", text, rank=rank, frame=frame),))
         final = _final(case, rank, event)
         in_force = final.in_force if final else event.in_force
         asked = asked or in_force is not None
@@ -29,6 +33,9 @@ def _final(case: Case, rank: int, write: Environment) -> Environment | None:
 
 
 def _when(event: Environment) -> str:
+    renamed = table("environment")["renamed"].get(event.name)
+    if renamed:
+        return f"{renamed} is set too and wins"
     facts = (
         (event.ddp_built, "it was written after DDP was built"),
         (event.cuda_initialized, "it was written after CUDA was initialised"),

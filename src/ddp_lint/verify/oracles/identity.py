@@ -40,6 +40,9 @@ def _seen(case: Case, rank: int, event: Storage) -> Iterator[Evidence]:
     for names, what in changes:
         if names:
             yield case.evidence("identity", f"{spoken(names)} {what}", rank=rank, linked=case.speaks_of(names))
+    for pair in event.untied:
+        text = f"{' and '.join(pair)} were one parameter before the wrap and are two after it, trained apart"
+        yield case.evidence("identity", text, rank=rank, linked=case.speaks_of(pair))
     overlaps = _overlaps(case, event)
     if overlaps and case.run.device != "cpu":
         when = event.when.replace("_", " the ")

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from ddp_lint import knowledge
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
@@ -59,16 +60,28 @@ def _facts(observer: Observer) -> dict[str, Any]:
 
 def in_force(name: str) -> str | None:
     """The value that the variable's reader uses, for those that can be asked without a side effect."""
+    table = knowledge.table("environment")
+    if name in table["renamed"]:
+        return os.environ.get(table["renamed"][name], os.environ.get(name))
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "compile"):
         return None
+    if name in table["renamed"].values():
+        # Read when the process group is made; what is written later is for nobody.
+        return None if torch.distributed.is_initialized() else os.environ.get(name)
     if name == "OMP_NUM_THREADS":
         return str(torch.get_num_threads())
     if name == "TORCH_DISTRIBUTED_DEBUG":
         return str(torch.distributed.get_debug_level().name)
     if name == "CUDA_VISIBLE_DEVICES" and torch.cuda.is_initialized():
-        return str(torch.cuda.device_count())
+        return _visible(os.environ.get(name, ""), torch._C._cuda_getDeviceCount())
     return None
+
+
+def _visible(written: str, count: int) -> str:
+    """The list as written where CUDA sees as many devices, which is all that can be asked; else their number."""
+    named = [device for device in written.split(",") if device.strip()]
+    return written if len(named) == count else f"{count} devices"
 
 
 def _by_user() -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.frames import traceback_frames
+from ddp_lint.verify.frames import frames_in_text, traceback_frames
 
 
 class Exits(Observer):
@@ -51,7 +51,8 @@ class Exits(Observer):
         frames, inner = traceback_frames(error.__traceback__)
         self.recorder.emit(
             trace.Raised,
-            frames=tuple(frames),
+            # A worker's exception is raised once more here, with its own traceback as text.
+            frames=tuple(frames_in_text(str(error)) + frames),
             type=type(error).__name__,
             message=str(error)[:4000],
             where="worker" if "DataLoader worker" in str(error) else where,

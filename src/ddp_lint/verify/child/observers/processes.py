@@ -1,24 +1,41 @@
 """Processes that user code starts, and how they ended when it joins or waits for them.
 
+An exception in a forked child is a Raised (`where` process) once its parent joins it: fork hands the hooks down, spawn
+does not.
+
 What each Call's arguments hold: multiprocessing: class, method · subprocess: command · process_exit: status, how
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing.process
+import os
+import pathlib
 import subprocess
+import tempfile
+import traceback
+import weakref
 from typing import Any
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.recorder import Recorder
+from ddp_lint.verify.frames import frames_in_text
 
 
 class Processes(Observer):
     """A Call at each start, join and wait of the user's. It does not need torch."""
 
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        #: Where each child leaves word of the exception that ended it.
+        self._last_words: weakref.WeakKeyDictionary[Any, pathlib.Path] = weakref.WeakKeyDictionary()
+
     def install(self) -> None:
         patching.before(multiprocessing.process.BaseProcess, "start", self._started)
+        patching.replace(multiprocessing.process.BaseProcess, "run", self._run)
         patching.after(multiprocessing.process.BaseProcess, "join", self._joined)
         patching.before(subprocess.Popen, "__init__", self._command)
         for name in ("wait", "poll"):
@@ -31,9 +48,40 @@ class Processes(Observer):
     def _started(self, process: Any) -> None:
         method = str(getattr(process, "_start_method", "") or "")
         self._call("multiprocessing", **{"class": type(process).__name__, "method": method})
+        handle, name = tempfile.mkstemp(prefix="ddp-lint-child-")
+        os.close(handle)
+        self._last_words[process] = pathlib.Path(name)
+
+    def _run(self, original: Any) -> Any:
+        """In the child: leave word of an exception to the parent."""
+
+        def replacement(process: Any) -> None:
+            try:
+                original(process)
+            except Exception as error:
+                words = self._last_words.get(process)
+                if words is not None:
+                    told = {"type": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
+                    words.write_text(json.dumps(told), encoding="utf-8")
+                raise
+
+        return replacement
+
+    def _heard(self, process: Any) -> None:
+        words = self._last_words.pop(process, None)
+        text = words.read_text(encoding="utf-8") if words is not None else ""
+        if words is not None:
+            words.unlink()
+        if text and self.recorder.active:
+            told = json.loads(text)
+            frames = tuple(frames_in_text(told["traceback"]))
+            self.recorder.emit(
+                trace.Raised, frames=frames, type=told["type"], message=told["message"][:4000], where="process"
+            )
 
     def _joined(self, _result: Any, process: Any, *_args: Any, **_kwargs: Any) -> None:
         if process.exitcode is not None:
+            self._heard(process)
             self._call("process_exit", how="multiprocessing", status=process.exitcode)
 
     def _command(self, _self: Any, args: Any, *_args: Any, **_kwargs: Any) -> None:

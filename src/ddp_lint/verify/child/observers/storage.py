@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,17 +25,25 @@ class Storages(Observer):
         super().__init__(recorder, models)
         self._after_wrap: dict[int, dict[str, tuple[nn.Parameter, int]]] = {}
         self._optimizers: list[Any] = []
+        self._tied_before: tuple[tuple[str, str], ...] = ()
 
     def before_wrap(self, module: Any) -> None:
         named = [(clean(name), p) for name, p in module.named_parameters(remove_duplicate=False)]
         buffers = [(clean(name), b) for name, b in module.named_buffers(remove_duplicate=False)]
-        self.recorder.emit(trace.Storage, when="before_wrap", **_sharing(named + buffers))
+        sharing = _sharing(named + buffers)
+        self._tied_before = sharing["tied"]
+        self.recorder.emit(trace.Storage, when="before_wrap", **sharing)
 
     def wrapped(self, model: Model) -> None:
         self._after_wrap[model.number] = {name: (p, pointer(p)) for name, p in model.parameters().items()}
         if model.wrap != "none":
-            tensors = [*model.all_parameters(), *model.buffers().items()]
-            self.recorder.emit(trace.Storage, when="after_wrap", **_sharing(tensors))
+            named = dict(model.all_parameters())
+            self.recorder.emit(
+                trace.Storage,
+                when="after_wrap",
+                untied=tuple(pair for pair in self._tied_before if _apart(named, *pair)),
+                **_sharing([*named.items(), *model.buffers().items()]),
+            )
 
     def before_step(self, optimizer: Any) -> None:
         if any(known is optimizer for known in self._optimizers):
@@ -71,11 +80,18 @@ class Storages(Observer):
             )
 
 
+def _apart(named: Mapping[str, Any], name: str, other: str) -> bool:
+    return name in named and other in named and named[name] is not named[other]
+
+
 def _sharing(named: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Pairs of names whose tensors overlap, share a storage without overlapping, or are one object."""
+    """Pairs of names whose tensors overlap, share a storage without overlapping, or are one object.
+
+    Tensors on the meta device have no storage: there only one object under two names is seen.
+    """
     by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, tensor in named:
-        if (address := pointer(tensor)) and tensor.numel():
+        if (address := id(tensor) if tensor.is_meta else pointer(tensor)) and tensor.numel():
             by_storage.setdefault(address, []).append((name, tensor))
     found: dict[str, list[tuple[str, str]]] = {"overlaps": [], "aliases": [], "tied": []}
     for sharing in by_storage.values():

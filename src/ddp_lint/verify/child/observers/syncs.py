@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import re
 import sys
 import warnings
@@ -39,7 +40,7 @@ class Syncs(Observer):
         self._seen: collections.Counter[tuple[trace.Frame, ...]] = collections.Counter()
 
     def install(self) -> None:
-        if self.recorder.spec.device != "cuda" or not torch.cuda.is_available():
+        if self.recorder.spec.device != "cuda":
             return
         patching.before(torch.cuda, "set_stream", self._streams)
         patching.before(torch.cuda.StreamContext, "__enter__", self._streams)
@@ -53,7 +54,8 @@ class Syncs(Observer):
 
         warnings.showwarning = showwarning
         warnings.filterwarnings("always", message=f".*{re.escape(_SYNC_WARNING)}.*")
-        torch.cuda.set_sync_debug_mode("warn")
+        # Once the user's code starts CUDA: before that CUDA_VISIBLE_DEVICES may still change, and processes may fork.
+        torch.cuda._lazy_call(functools.partial(torch.cuda.set_sync_debug_mode, "warn"))
 
     def wants(self, op: Any) -> bool:
         return op.namespace == "aten" and (op._opname in _READS or op._opname in _COPIES)
