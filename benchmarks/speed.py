@@ -49,8 +49,9 @@ def main() -> None:
     options = _options()
     folder = pathlib.Path(options.folder or tempfile.gettempdir()) / "ddp-lint-bench"
     folder.mkdir(parents=True, exist_ok=True)
-    peers = {name: _environment(folder / "venvs" / name, needs) for name, needs in PEERS.items()}
-    peers = {name: place for name, place in peers.items() if place and name not in options.without}
+    wanted = {name: needs for name, needs in PEERS.items() if name not in options.without}
+    places = {name: _environment(folder / "venvs" / name, needs) for name, needs in wanted.items()}
+    peers = {name: place for name, place in places.items() if place}
     print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores, median of {options.repeat} runs\n")
     for package in options.only:
         root = _sources(folder / "sources", package)
