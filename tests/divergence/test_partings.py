@@ -319,6 +319,17 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "a project's own get_dist_info that tells first whether there are ranks": """
+        def get_dist_info():
+            if all(name in os.environ for name in ("RANK", "WORLD_SIZE")):
+                return True, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            return False, 0, 1
+
+        def main():
+            distributed, rank, world_size = get_dist_info()
+            if distributed:
+                dist.barrier()
+    """,
     "an iterator of batches whose end the ranks agree on": """
         def train(loss, batch_iterator):
             for batch in batch_iterator:

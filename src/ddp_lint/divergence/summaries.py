@@ -138,9 +138,14 @@ class Summaries:
         return dataclasses.replace(returned, components=unknown((frame.key(node), "returned")).components)
 
     def _rank_by_name(self, frame: Frame, function: FunctionRef, node: ast.Call) -> Value | None:
-        """A project's own `get_rank()` whose body tells nothing: what its name says."""
+        """A project's own `get_rank()` whose body tells nothing: what its name says.
+
+        A name that stands for a pair (rank, world size) says nothing of a function that returns another tuple.
+        """
         entry = known().rank("call", f"*.{function.name}")
-        return frame.rank_value(entry, node) if entry is not None and not node.args else None
+        if entry is None or node.args or (entry.item >= 0 and not _returns_pairs(function.node)):
+            return None
+        return frame.rank_value(entry, node)
 
     def enter_unseen(self, frame: Frame, function: FunctionRef, at: ast.expr) -> Value:
         """Call without an `ast.Call` of its own: `__enter__`, a property."""
@@ -775,3 +780,8 @@ def _stores(
 
 
 __all__ = ["Summaries"]
+
+
+def _returns_pairs(function: ast.AST) -> bool:
+    values = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    return all(not isinstance(value, ast.Tuple) or len(value.elts) == 2 for value in values)
