@@ -83,7 +83,7 @@ class SetEpochOnLoader(Rule):
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "set_epoch":
             return
         loader = node.func.value
-        if self.module.constructed_by(loader) != LOADER:
+        if self.module.constructed_by(loader) != LOADER or self._rebound(loader):
             return
         edit = Edit(self.module.span(loader), f"{self.module.code(loader)}.sampler")
         self.report(
@@ -92,4 +92,11 @@ class SetEpochOnLoader(Rule):
             "order of the first epoch where the call is guarded",
             help=f"call {self.module.code(loader)}.sampler.set_epoch(...)",
             fix=Fix("Set the sampler's epoch", Applicability.SAFE, (edit,)),
+        )
+
+    def _rebound(self, loader: cst.BaseExpression) -> bool:
+        """Whether the name ever holds anything but a DataLoader: `prepare(loader)` returns one that has set_epoch."""
+        values = [(binding.index, binding.value) for binding in self.module.bindings(loader)]
+        return any(
+            index or not isinstance(v, cst.Call) or self.module.qualified(v.func) != LOADER for index, v in values
         )
