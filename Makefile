@@ -8,8 +8,8 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test test-all lint docs bench gpu-test clean
 
 demo: $(VENV)/demo
-	-$(BIN)/ddp-lint check --no-cache examples
-	-$(BIN)/ddp-lint verify examples/verdicts.py --nproc 2 --wrap ddp --device cpu
+	$(BIN)/ddp-lint check --no-cache examples; test $$? -eq 1  # 1: there are findings
+	$(BIN)/ddp-lint verify examples/verdicts.py --nproc 2 --wrap ddp --device cpu; test $$? -eq 1  # 1: one is confirmed
 
 test: lint
 	$(BIN)/python -m pytest --durations=10

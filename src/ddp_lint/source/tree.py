@@ -95,3 +95,8 @@ def dotted(node: cst.CSTNode | None) -> str:
         return ""
     parts.append(node.value)
     return ".".join(reversed(parts))
+
+
+def called(call: cst.Call) -> str:
+    """The last part of what is called, on whatever: `step` of ``optimizers[i].step()`` and of ``step()``."""
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.streams.stream import stream_of
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import called, descendants
 
 _COLLECTIVES = frozenset(
     {
@@ -138,7 +138,7 @@ class CollectiveOnUnorderedStream(Rule):
             return
         body = set(descendants(node.body))
         collective = next((n for n in body if isinstance(n, cst.Call) and self._is_collective(n)), None)
-        if collective is None or self._is_ordered(function, side):
+        if collective is None or self._is_ordered(function):
             return
         self.report(
             node.items[0],
@@ -153,6 +153,6 @@ class CollectiveOnUnorderedStream(Rule):
         owner, _, name = self.module.qualified(call.func).rpartition(".")
         return owner == "torch.distributed" and name in _COLLECTIVES
 
-    def _is_ordered(self, function: cst.FunctionDef, side: str) -> bool:
-        calls = (n for n in descendants(function) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute))
-        return any(call.func.attr.value in _ORDERING for call in calls if isinstance(call.func, cst.Attribute))
+    def _is_ordered(self, function: cst.FunctionDef) -> bool:
+        calls = (node for node in descendants(function) if isinstance(node, cst.Call))
+        return any(isinstance(call.func, cst.Attribute) and called(call) in _ORDERING for call in calls)

@@ -4,20 +4,16 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import called, descendants
 
 _REDUCTIONS = ("all_reduce", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor", "reduce")
-
-
-def _method(call: cst.Call) -> str:
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
 
 
 def _is_no_sync(expression: cst.BaseExpression) -> bool:
     return (
         isinstance(expression, cst.Call)
         and isinstance(expression.func, cst.Attribute)
-        and _method(expression) == "no_sync"
+        and called(expression) == "no_sync"
     )
 
 
@@ -118,12 +114,12 @@ class NoSyncOnEveryStep(Rule):
             return
         calls = [n for n in descendants(scope, into_definitions=False) if isinstance(n, cst.Call)]
         inside = set(descendants(node.body))
-        backwards = [c for c in calls if _method(c) in ("backward", "manual_backward")]
+        backwards = [c for c in calls if called(c) in ("backward", "manual_backward")]
         if not any(c in inside for c in backwards) or any(not self._under_no_sync(c) for c in backwards):
             return
-        step = next((c for c in calls if _method(c) == "step" and "sched" not in dotted(c.func)), None)
+        step = next((c for c in calls if called(c) == "step" and "sched" not in dotted(c.func)), None)
         if step is None or any(
-            self.module.qualified(c.func).startswith("torch.distributed.") for c in calls if _method(c) in _REDUCTIONS
+            self.module.qualified(c.func).startswith("torch.distributed.") for c in calls if called(c) in _REDUCTIONS
         ):
             return
         self.report(

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import called, descendants
 from ddp_lint.source.wraps import root_name
 
 _READS = ("item", "tolist")
@@ -12,19 +12,15 @@ _CASTS = ("float", "bool", "int")
 _REDUCTIONS = frozenset({"norm", "sum", "max", "min", "mean", "any", "all", "amax", "amin"})
 
 
-def _method(call: cst.Call) -> str:
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
-
-
 def _is_local_number(read: cst.Call, parameter: str, kind: str) -> bool:
     """`p.norm().item()`, `float(p.grad.abs().max())`: a host read of a reduction over the parameter or its gradient."""
-    if _method(read) in _READS and isinstance(read.func, cst.Attribute):
+    if called(read) in _READS and isinstance(read.func, cst.Attribute):
         operand = read.func.value
     elif dotted(read.func) in _CASTS and len(read.args) == 1:
         operand = read.args[0].value
     else:
         return False
-    methods = [_method(n) for n in (operand, *descendants(operand)) if isinstance(n, cst.Call)]
+    methods = [called(n) for n in (operand, *descendants(operand)) if isinstance(n, cst.Call)]
     if not methods or methods[0] not in _REDUCTIONS:
         return False  # sqrt() and std() redistribute a DTensor first
     return any(isinstance(n, cst.Name) and n.value == parameter for n in descendants(operand))
@@ -117,7 +113,7 @@ class ShardReadAsWhole(Rule):
         self._wraps = self.module.wraps
 
     def visit_For(self, node: cst.For) -> None:
-        if not isinstance(node.iter, cst.Call) or _method(node.iter) not in ("parameters", "named_parameters"):
+        if not isinstance(node.iter, cst.Call) or called(node.iter) not in ("parameters", "named_parameters"):
             return
         wrap = self._wraps.of(root_name(node.iter).removesuffix(".module"), node)
         function = self.module.function_of(node) or self.module.tree
@@ -137,6 +133,6 @@ class ShardReadAsWhole(Rule):
 
     def _made_global(self, function: cst.CSTNode) -> bool:
         return any(
-            isinstance(n, cst.Call) and _method(n) in ("all_reduce", "full_tensor", "summon_full_params", "all_gather")
+            isinstance(n, cst.Call) and called(n) in ("all_reduce", "full_tensor", "summon_full_params", "all_gather")
             for n in descendants(function)
         )

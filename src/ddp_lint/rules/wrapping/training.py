@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import called, descendants
 
 _NO_GRAD = ("no_grad", "inference_mode")
 
@@ -68,7 +68,11 @@ class _Flow:
             return True
         if isinstance(expression, cst.Name):
             return expression.value in self.names
-        if isinstance(expression, cst.Call) and dotted(expression.func).endswith((".detach", ".item")):
+        if (
+            isinstance(expression, cst.Call)
+            and isinstance(expression.func, cst.Attribute)
+            and called(expression) in ("detach", "item", "tolist")
+        ):
             return False
         if isinstance(expression, cst.Attribute):
             return dotted(expression) in self.names or self.holds(expression.value)
@@ -76,13 +80,6 @@ class _Flow:
             self.holds(child)
             for child in descendants(expression, into_definitions=False)
             if child is self.value or isinstance(child, cst.Name)
-        ) and not self._is_detached(expression)
-
-    def _is_detached(self, expression: cst.CSTNode) -> bool:
-        return (
-            isinstance(expression, cst.Call)
-            and isinstance(expression.func, cst.Attribute)
-            and (expression.func.attr.value in ("detach", "item", "tolist"))
         )
 
     def _bind(self, target: cst.BaseExpression) -> None:
