@@ -82,7 +82,7 @@ def cuda_proofs(request: pytest.FixtureRequest) -> Iterator[Proofs]:
 
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two CUDA devices: run `make gpu-test` on a machine that has them")
-    proofs = Proofs(_chosen(request, ON_CUDA), "cuda", min(8, max(1, (os.cpu_count() or 2) // 3)))
+    proofs = Proofs(_chosen(request, ON_CUDA), "cuda", min(12, max(1, (os.cpu_count() or 2) // 3)))
     yield proofs
     proofs.close()
 
