@@ -24,14 +24,9 @@ RULES = all_rules()
 ROOT = pathlib.Path(__file__).parents[2]
 #: A proof that takes longer than this hangs.
 LIMIT = 240
-_TIMING = "a race that was won this time proves no order, and a sum computed too early does not change any more"
 #: Rules that no run proves, off by default: what `verify` says of their Example and their Use instead, and why.
 UNPROVEN = {
     "DDP809": ("inconclusive", "inconclusive", "which of two names the allocator went by cannot be asked"),
-    "DDP901": ("inconclusive", "inconclusive", _TIMING),
-    "DDP902": ("inconclusive", "inconclusive", _TIMING),
-    "DDP903": ("inconclusive", "inconclusive", _TIMING),
-    "DDP905": ("inconclusive", "inconclusive", _TIMING),
 }
 ON_CPU = [code for code, rule in RULES.items() if not rule.needs_cuda]
 ON_CUDA = list(RULES)

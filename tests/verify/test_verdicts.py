@@ -23,11 +23,13 @@ from ddp_lint.verify.trace import (
     Hashes,
     Lines,
     NoGrad,
+    Ordered,
     Race,
     Raised,
     Reference,
     Storage,
     Sync,
+    Unordered,
     Write,
 )  # fmt: skip
 from ddp_lint.verify.verdicts import judge, wanted_stimuli
@@ -228,7 +230,21 @@ def test_a_tie_that_the_wrap_broke_confirms(path: str) -> None:
     assert verdict(at("DDP611", HEAD), run(rank, rank)).verdict is Verdict.CONFIRMED
 
 
-def test_a_race_of_streams_is_confirmed_by_a_changed_value_and_never_refuted(path: str) -> None:
+def test_unordered_streams_are_confirmed_and_watched_ones_refuted(path: str) -> None:
+    count = lines(path, {HEAD: 1})
+    race = Unordered(
+        op="c10d.allreduce_", writes=True, earlier_op="aten.add_", streams=("the default stream", "stream 0x7"),
+        frames=frames(path, BARRIER), earlier=frames(path, HEAD),
+    )  # fmt: skip
+    ordered = [count, Ordered(streams=2, launches=9)]
+    assert verdict(at("DDP901", HEAD), run(ordered, ordered, device="cuda")).verdict is Verdict.REFUTED
+    judged = verdict(at("DDP901", HEAD), run(ordered, [*ordered, race], device="cuda"))
+    assert judged.verdict is Verdict.CONFIRMED
+    assert "aten.add_ on the default stream (" in judged.reason and "nothing orders the two" in judged.reason
+    assert verdict(at("DDP901", HEAD), run([race], [race], device="cuda")).verdict is Verdict.NOT_REACHED
+
+
+def test_a_race_of_streams_that_nobody_watched_needs_a_changed_value(path: str) -> None:
     count = lines(path, {HEAD: 1})
 
     def read(again: float) -> Sync:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.verify.compare import desyncs, deviation, spoken
-from ddp_lint.verify.explain import cpu_limit, explain, secondary
+from ddp_lint.verify.explain import Signature, cpu_limit, explain, secondary
 from ddp_lint.verify.match import Mismatch, place
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
@@ -103,9 +103,11 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                 continue
             where = "" if event.where == "main" else f" in a {event.where}"
             message = f"rank {outcome.rank} raised {_line(text)}{where}"
-            cause = f"{limit}: run with --device cuda" if limit else known.cause if known else ""
             evidence = _evidence(examined, outcome.rank, "exception", _line(text), event.site)
-            yield Discovery("exception", message, "", cause, known.fix if known and not limit else "", (evidence,))
+            if limit:
+                yield Discovery("exception", message, "", f"{limit}: run with --device cuda", "", (evidence,))
+            else:
+                yield Discovery("exception", message, *_known(known), (evidence,))
             return
 
 
@@ -114,9 +116,15 @@ def _deaths(examined: Examined) -> Iterator[Discovery]:
         if outcome.how in ("signal", "oom", "exit", "not_started"):
             message = f"rank {outcome.rank} {_how(outcome)}"
             known = explain(f"{outcome.message}\n{outcome.log}")
-            cause, fix = (known.cause, known.fix) if known and known.kind != "secondary" else ("", "")
             evidence = _evidence(examined, outcome.rank, "exception", message, outcome.last.frame)
-            yield Discovery("death", message, "", cause, fix, (evidence,))
+            yield Discovery("death", message, *_known(known), (evidence,))
+
+
+def _known(signature: Signature | None) -> tuple[str, str, str]:
+    """The rule that looks for what a death tells of, its cause and what to do."""
+    if signature is None or signature.kind == "secondary":
+        return "", "", ""
+    return signature.code, signature.cause, signature.fix
 
 
 def _how(outcome: RankOutcome) -> str:

@@ -19,12 +19,13 @@ class Signature:
     cause: str
     fix: str
     seen: str
-    families: tuple[str, ...] = ()
+    #: The rules that look for the cause.
     codes: tuple[str, ...] = ()
 
-    def explains(self, code: str) -> bool:
-        """Rules of this code look for the cause. A signature that names codes means exactly those."""
-        return code in self.codes if self.codes else code[3:4] in self.families
+    @property
+    def code(self) -> str:
+        """The one rule that looks for the cause, '' when there are several or none."""
+        return self.codes[0] if len(self.codes) == 1 else ""
 
 
 @functools.cache
@@ -32,8 +33,7 @@ def signatures() -> tuple[Signature, ...]:
     return tuple(
         Signature(
             **{key: row[key] for key in ("id", "pattern", "kind", "cause", "fix", "seen")},
-            families=tuple(row["families"]),
-            codes=tuple(row.get("codes", ())),
+            codes=tuple(row["codes"]),
         )
         for row in table("signatures")["signature"]
     )

@@ -171,6 +171,7 @@ def _spec(
         lines={path: tuple(sorted(lines)) for path, lines in watch.lines.items()},
         guards={path: tuple(sorted(lines)) for path, lines in watch.guards.items()},
         graph_breaks=watch.graph_breaks,
+        streams=watch.streams,
     )
 
 

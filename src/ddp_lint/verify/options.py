@@ -37,12 +37,13 @@ class Watch:
     """What the observers look at besides what they always record.
 
     `lines` are the lines to count and `guards` the lines of `if`/`while` tests whose outcome to record, by absolute
-    path; `graph_breaks`: run `torch._dynamo.explain` on the model.
+    path; `graph_breaks`: run `torch._dynamo.explain` on the model; `streams`: follow what orders CUDA's streams.
     """
 
     lines: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
     guards: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
     graph_breaks: bool = False
+    streams: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

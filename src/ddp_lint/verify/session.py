@@ -84,7 +84,7 @@ def _runs(target: Target, options: Options, at: Sequence[Situation], progress: P
     plan = launch.probe(target, options, progress=progress)
     for reason in plan.skipped.values():
         progress(f"left out: {reason}")
-    watched = watch(at, graph_breaks=any("graph_break" in all_rules()[s.finding.code].oracles for s in at))
+    watched = watch(at, {oracle for s in at for oracle in all_rules()[s.finding.code].oracles})
 
     def one_pass(chosen: Options, stimuli: tuple[str, ...]) -> list[Examined]:
         results = launch.run(target, chosen, watched, stimuli=stimuli, plan=plan, progress=progress)

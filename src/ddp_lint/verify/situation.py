@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from ddp_lint.findings import Finding, Span
 from ddp_lint.verify.options import Watch
@@ -80,8 +80,8 @@ def situation(finding: Finding, lines: list[str]) -> Situation:
     )
 
 
-def watch(situations: Iterable[Situation], graph_breaks: bool) -> Watch:
-    """What the observers must look at for these findings."""
+def watch(situations: Iterable[Situation], oracles: Collection[str]) -> Watch:
+    """What the observers must look at for these findings and their oracles."""
     lines: dict[str, set[int]] = {}
     guards: dict[str, set[int]] = {}
     for at in situations:
@@ -90,7 +90,7 @@ def watch(situations: Iterable[Situation], graph_breaks: bool) -> Watch:
         guards.setdefault(at.path, set()).update({guard.line for guard in at.guards} | at.tests)
         for path, line in at.named:
             lines.setdefault(path, set()).add(line)
-    return Watch(_frozen(lines), _frozen(guards), graph_breaks)
+    return Watch(_frozen(lines), _frozen(guards), graph_breaks="graph_break" in oracles, streams="streams" in oracles)
 
 
 def _frozen(table: dict[str, set[int]]) -> dict[str, frozenset[int]]:

@@ -45,6 +45,7 @@ class Spec:
     lines: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     guards: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     graph_breaks: bool = False
+    streams: bool = False
 
     def save(self, path: pathlib.Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")

@@ -148,6 +148,30 @@ class Race(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Unordered(Event):
+    """Two operations on two CUDA streams touch the same memory, one of them writes (`writes`: this, the later one),
+    and nothing orders them. `earlier` are the frames of the first, `streams` the names of both in that order; `freed`:
+    the memory was given back in between, and the allocator did not know that the first stream still used it."""
+
+    kind: ClassVar[str] = "unordered"
+    op: str = ""
+    writes: bool = False
+    earlier_op: str = ""
+    earlier: tuple[Frame, ...] = ()
+    streams: tuple[str, str] = ("", "")
+    freed: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ordered(Event):
+    """The end of a run in which the order of streams was watched: how many streams and launches there were."""
+
+    kind: ClassVar[str] = "ordered"
+    streams: int = 0
+    launches: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Write(Event):
     """An operation that mutates its argument hit the storage of a parameter or buffer of the model.
 
@@ -484,6 +508,7 @@ def _stacks(value: Any) -> dict[str, tuple[Frame, ...]]:
 
 _DECODERS: Mapping[str, Any] = {
     "frames": _frames,
+    "earlier": _frames,
     "tensors": _tensors,
     "outputs": _tensors,
     "counts": _by_line,

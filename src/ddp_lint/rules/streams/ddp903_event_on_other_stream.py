@@ -94,10 +94,8 @@ class EventOnOtherStream(Rule):
 
     ## How to confirm
 
-    `ddp-lint verify train.py --device cuda` confirms it when a value that is read straight off the tensor changes
-    once all streams have finished. It never refutes it: a race that was won this time is one still, and a sum that was
-    computed too early stays as it is. Hence the rule is off by default. To prove the order, run the script with
-    `TORCH_CUDA_SANITIZER=1`, which names both accesses.
+    `ddp-lint verify train.py --device cuda` follows launches, events and waits, and names two accesses to one memory
+    that nothing orders, whether or not the first happened to finish in time.
 
     ## Fix safety
 

@@ -71,6 +71,7 @@ class Session:
         from ddp_lint.verify.child.observers.samples import Samples
         from ddp_lint.verify.child.observers.skew import Skew
         from ddp_lint.verify.child.observers.storage import Storages
+        from ddp_lint.verify.child.observers.streams import Streams
         from ddp_lint.verify.child.observers.syncs import Syncs
         from ddp_lint.verify.child.observers.writes import Writes
 
@@ -80,7 +81,7 @@ class Session:
         self.collectives = Collectives(recorder, models)
         self.breaks = Breaks(recorder, models)
         skew = Skew(recorder, models)
-        kinds = (Writes, Storages, Hashes, Syncs, Calls, Samples)
+        kinds = (Writes, Storages, Hashes, Streams, Syncs, Calls, Samples)
         self.observers = [
             self.collectives,
             Races(recorder, models, self.collectives),
