@@ -468,9 +468,9 @@ def main(rank):
         "break_on_local_loss",
         """
 def main(rank):
-    for step in range(5):
-        loss = torch.tensor(float(step * (rank + 1)))
-        if loss.item() > 3:
+    samples = TensorDataset(torch.arange(10.0))
+    for (x,) in DataLoader(samples, sampler=DistributedSampler(samples, shuffle=False)):
+        if x.square().sum().item() > 8:
             break
         dist.all_reduce(torch.ones(4, device=device))
 """,
@@ -792,17 +792,21 @@ def main(rank):
         train(rank)
     {handler}
 """
+_EXITS_AFTER_A_MESSAGE = "except ValueError as error:\n        print('failed:', error)\n        os._exit(0)"
 _EXITS = [
     script("os_exit0_finally_all", _FAIL.format(who="", handler="finally:\n        os._exit(0)"), HARMFUL, "DDP5"),
     script(
         "os_exit0_except_rank1",
-        _FAIL.format(who=" and rank == 1", handler="except ValueError:\n        os._exit(0)"),
+        _FAIL.format(
+            who=" and rank == 1",
+            handler=_EXITS_AFTER_A_MESSAGE,
+        ),
         HARMFUL,
         "DDP5",
     ),
     script(
         "sys_exit0_except_all",
-        _FAIL.format(who="", handler="except ValueError:\n        raise SystemExit(0)"),
+        _FAIL.format(who="", handler="except Exception:\n        raise SystemExit(0)"),
         HARMFUL,
         "DDP5",
     ),

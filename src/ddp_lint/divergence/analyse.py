@@ -19,7 +19,7 @@ from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import unknown
-from ddp_lint.divergence.witness import parting_of, wrong_roots
+from ddp_lint.divergence.witness import parting_of, wrong_arguments
 from ddp_lint.divergence.words import Node, Projection, TooLarge, Words, streams_of
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.project import Project
@@ -187,7 +187,7 @@ def _partings(root: Root, facts: ModuleFacts, summaries: Summaries) -> Iterator[
                 told = _in_body(told, region)
             if told is not None:
                 yield told
-    yield from wrong_roots(words, start)
+    yield from wrong_arguments(words)
 
 
 def _differences(words: Words, projection: Projection, start: Node) -> Iterator[Difference]:
@@ -196,6 +196,7 @@ def _differences(words: Words, projection: Projection, start: Node) -> Iterator[
         yield from comparison.of_worlds(start, first, second)
     yield from comparison.of_open_choices(start)
     yield from comparison.of_rounds()
+    yield from comparison.of_crossings()
 
 
 def _in_body(parting: Parting, region: Span) -> Parting:

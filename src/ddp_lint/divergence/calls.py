@@ -362,7 +362,7 @@ def communicate(
     reduce_op = arguments.get(entry.reduce_op, entry.takes)[0] if entry.reduce_op else None
     letter = Letter(
         entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
-        confidence, root, reduce_op,
+        confidence, root, reduce_op, buffer=dotted(node.args[0]) if node.args else "",
     )  # fmt: skip
     frame.effects.append(Emitted(letter))
     for name in entry.uniform:

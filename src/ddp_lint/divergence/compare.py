@@ -45,7 +45,8 @@ class Side:
 class Difference:
     """Side `first` reaches `letter`; `second` reaches `other` instead, or no letter at all.
 
-    `how`: 'missing', 'swapped', 'rounds' (a loop that one side leaves earlier) or 'argument' (root or reduce op).
+    `how`: 'missing', 'swapped', 'crossed' (calls of one name that move the same tensors in another order), 'rounds' (a
+    loop that one side leaves earlier) or 'argument' (root or reduce op).
     """
 
     letter: Letter
@@ -136,6 +137,26 @@ class Comparison:
                 parted = Step(node.rounds, True, node.span, None, 0)
                 side = Side(node.body, 0, {}, parted)
                 yield Difference(letter, None, side, Side(node.after, 1, {}, parted), parted, "rounds", node)
+
+    def of_crossings(self) -> Iterator[Difference]:
+        """Arms of a rank test that move the same two tensors with calls of one name, the other way round."""
+        for node in self._words.nodes:
+            if not isinstance(node, Choice) or node.condition.open or not self._may_part(node.condition):
+                continue
+            for first, second in ((0, 1), (1, 0)):
+                if self._projection.truth(node.condition, first) and not self._projection.truth(node.condition, second):
+                    parted = Step(node.condition, True, node.span, None, 0)
+                    other = Step(node.condition, False, node.span, None, 0)
+                    yield from self._crossing(Side(node.yes, first, {}, parted), Side(node.no, second, {}, other))
+
+    def _crossing(self, one: Side, two: Side) -> Iterator[Difference]:
+        mine, other = self.upcoming(one, 2), self.upcoming(two, 2)
+        if len(mine) < 2 or any(letter.symbol != mine[0].symbol or letter.chain for letter in (*mine, *other)):
+            return
+        buffers = [letter.buffer for letter in mine]
+        if all(buffers) and buffers[0] != buffers[1] and buffers == [letter.buffer for letter in other[::-1]]:
+            assert one.trail is not None
+            yield Difference(mine[0], other[0], one, two, one.trail, "crossed")
 
     # ---- the walk
 

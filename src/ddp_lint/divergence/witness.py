@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.compare import Comparison, Difference, Side, Step, varies_of
 from ddp_lint.divergence.partings import Kind, Parting
-from ddp_lint.divergence.values import Variation
-from ddp_lint.divergence.words import Emit, Letter, Node, Words
+from ddp_lint.divergence.values import Component, Known, Value, Variation
+from ddp_lint.divergence.words import Emit, Letter, Words
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 _ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
@@ -60,7 +60,7 @@ def _kind(difference: Difference, varies: Variation) -> Kind:
         return Kind.FORWARD
     if letter.kind == "group":
         return Kind.GROUP
-    if varies.cause == "order" or difference.how == "swapped":
+    if varies.cause == "order" or difference.how in ("swapped", "crossed"):
         return Kind.ORDER
     if difference.how == "rounds":
         return Kind.LOOP
@@ -74,6 +74,8 @@ def _reason(difference: Difference) -> str:
         other = difference.other
         same_root = other is None or difference.letter.root is None or other.root is None
         return "reduce op" if same_root else "root"
+    if difference.how == "crossed":
+        return "tensors"
     return difference.letter.kind if difference.letter.kind in ("step", "backward") else ""
 
 
@@ -87,7 +89,7 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.LOW)
     if varies.cause == "order" and ("object" in letter.op or letter.op == "barrier"):
         limits.append(Confidence.LOW)  # the same call whatever the element
-    if letter.kind in ("step", "backward") and difference.how == "rounds" and varies.cause != "length":
+    if letter.kind in ("step", "backward") and difference.how == "rounds" and varies.cause not in ("length", "rank"):
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
     if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.parted.span.line):
         limits.append(Confidence.LOW)  # mostly a file system that all ranks share
@@ -148,31 +150,39 @@ def _chosen(side: Side, parted: Step) -> bool | None:
     return None
 
 
-def wrong_roots(words: Words, start: Node) -> Iterator[Parting]:
-    """Collectives whose root is another rank on every rank: ``broadcast(x, src=rank)``."""
+def wrong_arguments(words: Words) -> Iterator[Parting]:
+    """Collectives whose root or reduce operation is another one on every rank: ``broadcast(x, src=rank)``."""
     for node in words.nodes:
-        if not isinstance(node, Emit) or node.letter.root is None or node.letter.streams:
-            continue
-        letter, root = node.letter, node.letter.root
-        assert root is not None
-        varies = root.varies
-        if varies is None or varies.cause != "rank" or varies.scope not in ("world", "node") or letter.chain:
-            continue
-        if root.open or not letter.group.is_world:
-            continue
-        labels = (varies.origin,) if varies.origin is not None else ()
-        steps = [
-            RankTrace(world.name, (Label(letter.span, f"calls {letter.call}() with root {_shown(root, index)}"),))
-            for index, world in enumerate(worlds.WORLDS[:2])
-        ]
-        yield Parting(
-            Kind.ARGUMENT, letter.span, letter.op, letter.call,
-            min(letter.confidence, varies.confidence, key=_ORDER.index), cause="rank", says=varies.says,
-            group=letter.group.key, when=letter.when, evident=letter.evident, reason="root",
-            ranks=(worlds.WORLDS[0].name, worlds.WORLDS[1].name), labels=labels, witness=tuple(steps),
-        )  # fmt: skip
+        if isinstance(node, Emit) and not node.letter.streams and not node.letter.chain:
+            for value, reason in ((node.letter.root, "root"), (node.letter.reduce_op, "reduce op")):
+                if value is not None and node.letter.group.is_world:
+                    yield from _wrong_argument(node.letter, value, reason)
 
 
-def _shown(value: object, index: int) -> str:
-    component = value.components[index]  # type: ignore[attr-defined]
-    return repr(getattr(component, "value", "unknown"))
+def _wrong_argument(letter: Letter, value: Value, reason: str) -> Iterator[Parting]:
+    varies, shown = value.varies, [_shown(component) for component in value.components[:2]]
+    if varies is None or varies.cause != "rank" or varies.scope not in ("world", "node") or value.open:
+        return
+    if reason == "reduce op" and ("unknown" in shown or shown[0] == shown[1]):
+        return
+    labels = (varies.origin,) if varies.origin is not None else ()
+    steps = [
+        RankTrace(world.name, (Label(letter.span, f"calls {letter.call}() with {reason} {said}"),))
+        for world, said in zip(worlds.WORLDS, shown, strict=False)
+    ]
+    yield Parting(
+        Kind.ARGUMENT, letter.span, letter.op, letter.call,
+        min(letter.confidence, varies.confidence, key=_ORDER.index), cause="rank", says=varies.says,
+        group=letter.group.key, when=letter.when, evident=letter.evident, reason=reason,
+        ranks=(worlds.WORLDS[0].name, worlds.WORLDS[1].name), labels=labels, witness=tuple(steps),
+    )  # fmt: skip
+
+
+def _shown(component: Component) -> str:
+    """A constant, or the last part of a name (`SUM` of `ReduceOp.SUM`)."""
+    if isinstance(component, Known):
+        return repr(component.value)
+    match component.key:
+        case ("name", str() as name):
+            return name.rpartition(".")[2]
+    return "unknown"

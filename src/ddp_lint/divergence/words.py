@@ -29,7 +29,8 @@ class Letter:
     """One effect that other ranks wait for.
 
     `span` is the call in the function at hand, `chain` where the effect is when a callee has it (outermost first).
-    `streams` are the words that a call holds letters of when it is kept whole; else its own one.
+    `streams` are the words that a call holds letters of when it is kept whole; else its own one. `buffer` is the name
+    of the first tensor that it moves, '' where that is no name.
     """
 
     op: str
@@ -45,6 +46,7 @@ class Letter:
     reduce_op: Value | None = None
     chain: tuple[Label, ...] = ()
     streams: frozenset[Hashable] = frozenset()
+    buffer: str = ""
 
     @property
     def stream(self) -> Hashable:

@@ -97,7 +97,8 @@ class _Look:
         counts = isinstance(node.value, ast.Constant) and isinstance(node.value.value, int)
         if isinstance(node.target, ast.Name):
             self._written.add(node.target.id)
-        elif not counts or isinstance(node.target, ast.Subscript):
+        elif not counts or self._in_forward or isinstance(node.target, ast.Subscript):
+            # ``self.steps += 1`` counts something; what forward adds to may be a parameter
             self._found.add(Trait.WRITES)
 
     def assigned(self, node: ast.Assign) -> None:

@@ -10,7 +10,8 @@ class CollectivesInDifferentOrder(PartingRule):
     ## What it does
 
     Finds code in which two ranks issue different collectives first, because of a rank test or because they walk
-    something whose order differs between processes (a `set`); also two groups that ranks enter in opposite order.
+    something whose order differs between processes (a `set`); two arms of a rank test that reduce the same two tensors
+    the other way round; also two groups that ranks enter in opposite order.
 
     ## Why it breaks
 
@@ -91,6 +92,11 @@ class CollectivesInDifferentOrder(PartingRule):
             return (
                 f"the ranks reach {operation(parting)} in an order of their own, which depends on {parting.says}: "
                 f"{first}'s n-th call pairs with another one of {second}"
+            )
+        if parting.reason == "tensors":
+            return (
+                f"{operation(parting)} reaches its tensors in another order on {first} than on {second}: one rank's "
+                "first pairs with the other's second, and no error tells"
             )
         return (
             f"{operation(parting)} comes first on {first}, another collective on {second}: the two pair, or both wait"

@@ -20,8 +20,9 @@ class CollectiveArgumentsDiffer(PartingRule):
 
     ## What it does
 
-    Finds collectives whose root (`src`, `dst`) is computed from the rank, as in `broadcast(t, src=dist.get_rank())`,
-    and the two arms of a rank test that make the same call with another root or reduce operation.
+    Finds collectives whose root (`src`, `dst`) or reduce operation is computed from the rank, as in
+    `broadcast(t, src=dist.get_rank())` or `op = SUM if rank == 0 else MAX`, and the two arms of a rank test that make
+    the same call with another root or reduce operation.
 
     ## Why it breaks
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.parameters.in_place import InPlaceRule
-from ddp_lint.rules.parameters.wrapped import wrap_of
-from ddp_lint.source import dotted
+from ddp_lint.rules.parameters.wrapped import path_of, wrap_of
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors import Code, Reached, Write
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
@@ -104,11 +103,11 @@ class ParameterReplacedAfterWrap(InPlaceRule):
         if not isinstance(target, cst.Attribute) or not isinstance(node.value, cst.Call):
             return
         if self.module.qualified(node.value.func) in PARAMETER_MAKERS:
-            self._replaced(node, dotted(target))
+            self._replaced(node, path_of(target))
 
     def visit_Call(self, node: cst.Call) -> None:
         if isinstance(node.func, cst.Attribute) and node.func.attr.value == "register_parameter":
-            self._replaced(node, f"{dotted(node.func.value)}.parameter")
+            self._replaced(node, f"{path_of(node.func.value)}.parameter")
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         target = write.target

@@ -3,8 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.parameters.wrapped import wrap_of
-from ddp_lint.source import dotted
+from ddp_lint.rules.parameters.wrapped import path_of, wrap_of
 
 
 class WeightsTiedAfterWrap(Rule):
@@ -96,7 +95,7 @@ class WeightsTiedAfterWrap(Rule):
         target, value = node.targets[0].target, node.value
         if not (_is_weight(target) and _is_weight(value)):
             return
-        left, right = _path(target), _path(value)
+        left, right = path_of(target), path_of(value)
         wrap = wrap_of(self.module, left, node)
         if wrap is None or wrap.kind not in ("ddp", "fsdp1") or left.partition(".")[0] != right.partition(".")[0]:
             return
@@ -111,13 +110,3 @@ class WeightsTiedAfterWrap(Rule):
 
 def _is_weight(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias")
-
-
-def _path(node: cst.CSTNode) -> str:
-    """The dotted name of `model.module[2].weight`, subscripts left out."""
-    parts: list[str] = []
-    while isinstance(node, (cst.Attribute, cst.Subscript)):
-        if isinstance(node, cst.Attribute):
-            parts.append(node.attr.value)
-        node = node.value
-    return ".".join([dotted(node), *reversed(parts)])

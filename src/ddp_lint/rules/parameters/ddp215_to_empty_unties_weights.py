@@ -38,6 +38,7 @@ class ToEmptyUntiesWeights(Rule):
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    torch.manual_seed(0)
 
 
     class Net(nn.Module):
@@ -59,7 +60,7 @@ class ToEmptyUntiesWeights(Rule):
 
     with torch.device("meta"):
         net = Net()
-    model = FullyShardedDataParallel(net, param_init_fn=param_init_fn, use_orig_params=True)
+    model = FullyShardedDataParallel(net, param_init_fn=param_init_fn, use_orig_params=True, device_id=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.randn(4, 8, device=device)).square().mean().backward()
     optimizer.step()
@@ -80,6 +81,7 @@ class ToEmptyUntiesWeights(Rule):
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    torch.manual_seed(0)
 
 
     class Net(nn.Module):
@@ -95,7 +97,7 @@ class ToEmptyUntiesWeights(Rule):
 
     with device:
         net = Net()
-    model = FullyShardedDataParallel(net, use_orig_params=True)
+    model = FullyShardedDataParallel(net, use_orig_params=True, device_id=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.randn(4, 8, device=device)).square().mean().backward()
     optimizer.step()
@@ -125,7 +127,6 @@ class ToEmptyUntiesWeights(Rule):
     triggers = ("to_empty",)
     requires = ("param_init_fn",)
     oracles = ("identity", "parameter")
-    needs_cuda = True
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "to_empty":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddp_lint.source import Module
+from ddp_lint.source import Module, dotted
 from ddp_lint.source.wraps import Wrap
 
 
@@ -17,3 +17,13 @@ def wrap_of(module: Module, name: str, at: cst.CSTNode) -> Wrap | None:
         if wrap is not None:
             return wrap
     return None
+
+
+def path_of(node: cst.CSTNode) -> str:
+    """The dotted name of `model.module[2].weight`, subscripts left out."""
+    parts: list[str] = []
+    while isinstance(node, (cst.Attribute, cst.Subscript)):
+        if isinstance(node, cst.Attribute):
+            parts.append(node.attr.value)
+        node = node.value
+    return ".".join([dotted(node), *reversed(parts)])

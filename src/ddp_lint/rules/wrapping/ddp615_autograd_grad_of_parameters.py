@@ -103,9 +103,7 @@ class AutogradGradOfParameters(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != "torch.autograd.grad":
             return
-        inputs = argument(node, 1, "inputs")
-        calls = [n for n in (inputs, *descendants(inputs)) if isinstance(n, cst.Call)] if inputs is not None else []
-        for call in calls:
+        for call in self._calls(argument(node, 1, "inputs")):
             owner, _, method = dotted(call.func).rpartition(".")
             owner = owner.removesuffix(".module")
             wrap = (self._wraps.of(owner, node) or self._wraps.twin(owner, node)) if method == "parameters" else None
@@ -118,6 +116,13 @@ class AutogradGradOfParameters(Rule):
                     help="call backward() and read p.grad, or all_reduce the gradients on every rank",
                 )
                 return
+
+    def _calls(self, inputs: cst.BaseExpression | None) -> list[cst.Call]:
+        """The calls that make the inputs, where they stand or where their name got its value."""
+        if inputs is None:
+            return []
+        made = self.module.assignments(inputs, inputs) if isinstance(inputs, cst.Name) else [inputs]
+        return [n for value in made for n in (value, *descendants(value)) if isinstance(n, cst.Call)]
 
     def _reduces(self, node: cst.CSTNode) -> bool:
         function = self.module.function_of(node) or self.module.tree
