@@ -332,6 +332,15 @@ def enabled_codes(select: Iterable[str] | None, ignore: Iterable[str], preview: 
     return chosen
 
 
+def gone_by(target: tuple[int, int] | None) -> frozenset[str]:
+    """The codes whose hazard no PyTorch from `target` on has."""
+    from ddp_lint.rules.registry import documented
+
+    if target is None:
+        return frozenset()
+    return frozenset(code for code, rule in documented().items() if rule.gone_in is not None and rule.gone_in <= target)
+
+
 def _selected(selector: str, default: frozenset[str]) -> frozenset[str]:
     codes = codes_of(selector)
     if _specificity(selector) == _EXACT:
@@ -434,13 +443,14 @@ def _settings(table: Table, root: pathlib.Path, over: Overrides) -> Settings:
     if extend:
         enabled |= enabled_codes(extend, ignore, preview)
     torch = values.get("target-torch")
+    target = (int(torch.split(".")[0]), int(torch.split(".")[1])) if torch else None
     return Settings(
         root=root,
-        enabled=enabled,
+        enabled=enabled - gone_by(target),
         ignored=frozenset(code for name in ignore for code in codes_of(name)) - enabled,
         per_file_ignores=_per_file_ignores(table),
         exclude=_exclude(table, over),
-        target_torch=(int(torch.split(".")[0]), int(torch.split(".")[1])) if torch else None,
+        target_torch=target,
         names=Names(
             tuple(values.get("rank-expressions", ())),
             tuple(values.get("wrappers", ())),

@@ -114,6 +114,15 @@ def test_per_file_ignores(check: Check, project: pathlib.Path) -> None:
     assert [f["path"] for f in json.loads(result.stdout)["findings"]] == ["src/tests.py", "src/top.py"]
 
 
+@pytest.mark.parametrize(("target", "told"), [("2.12", True), ("2.13", False), ("2.14.1", False)])
+def test_a_rule_is_off_where_the_oldest_torch_no_longer_has_its_hazard(
+    check: Check, project: pathlib.Path, target: str, told: bool
+) -> None:
+    write(project, f'[tool.ddp-lint]\ntarget-torch = "{target}"\n')
+    write(project, "", "m.py")
+    assert ("DDP206" in check("--show-settings").stdout) is told
+
+
 def test_what_the_analyses_are_told(check: Check, project: pathlib.Path) -> None:
     write(
         project,

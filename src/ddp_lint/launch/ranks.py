@@ -144,6 +144,41 @@ def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     return function is not None and any(_decorator(d).endswith(tuple(decorators)) for d in function.decorators)
 
 
+def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
+    """Whether `node` stands in a function of the file that is called, in this file alone, on one rank only."""
+    function, facts, project = module.function_of(node), module.facts, module.project
+    if function is None or facts is None or project is None or function.name.value not in facts.definitions:
+        return False
+    calls = list(_calls_of(function.name.value, facts.tree.body))
+    if not calls or not all(calls):
+        return False
+    return not module.name or not any(importers(project, module.name, holding=(function.name.value,)))
+
+
+def _calls_of(name: str, body: list[ast.stmt], one_rank: bool = False) -> Iterator[bool]:
+    """For every call of a function below `body`: whether a test or a decorator keeps it to one rank."""
+    for statement in body:
+        if isinstance(statement, ast.If):
+            test = ast.unparse(statement.test)
+            yield from _calls_of(name, statement.body, one_rank or first_rank_test(test, True))
+            yield from _calls_of(name, statement.orelse, one_rank or first_rank_test(test, False))
+            if isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Raise)):
+                one_rank = one_rank or first_rank_test(test, False)
+            continue
+        inside = one_rank
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            decorators = tuple(table("launch")["one_rank"]["decorators"])
+            inside = any(ast.unparse(d).partition("(")[0].endswith(decorators) for d in statement.decorator_list)
+        below = [child for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)]
+        for blocks in (getattr(statement, field, []) for field in ("body", "orelse", "finalbody")):
+            yield from _calls_of(name, blocks, inside)
+        for handler in getattr(statement, "handlers", []):
+            yield from _calls_of(name, handler.body, inside)
+        for part in (n for child in below if not isinstance(child, ast.ExceptHandler) for n in ast.walk(child)):
+            if isinstance(part, ast.Call) and dotted_ast(part.func) == name:
+                yield one_rank
+
+
 def first_rank_test(text: str, taken: bool) -> bool:
     """Whether the outcome `taken` of a test keeps what follows to one rank."""
     negated = text.startswith("not ")

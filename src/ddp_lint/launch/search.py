@@ -15,20 +15,49 @@ _READ_LIMIT = 200
 
 
 def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Iterator[ModuleFacts]:
-    """The modules that import the module `name`, or names from it, and hold one of the words `holding`."""
-    package, _, last = name.rpartition(".")
-    word = last or package
-    if not word:
-        return
-    found = project.holding(word)
+    """The modules that import the module `name`, or names from it, and hold one of the words `holding`.
+
+    Also by way of a package whose `__init__` passes the module's names on.
+    """
     wanted = set[pathlib.Path]().union(*(project.holding(w) for w in holding))
-    for path in [p for p in found if p in wanted][:_READ_LIMIT]:
-        text = project.text(path)
-        if text is None or not any(re.search(rf"\b{re.escape(word)}\b", line) for line in _IMPORT_LINE.findall(text)):
-            continue
-        facts = project.facts_of(path)
-        if facts is not None and facts.name != name and imports_module(facts, name):
-            yield facts
+    told = {name}
+    for home in (name, *_passed_on_by(project, name)):
+        package, _, last = home.rpartition(".")
+        word = last or package
+        found = [p for p in project.holding(word) if p in wanted] if word else []
+        for path in found[:_READ_LIMIT]:
+            text = project.text(path)
+            if text is None or not any(re.search(rf"\b{re.escape(word)}\b", i) for i in _IMPORT_LINE.findall(text)):
+                continue
+            facts = project.facts_of(path)
+            if facts is not None and facts.name not in told and _imports(project, facts, home, name):
+                told.add(facts.name)
+                yield facts
+
+
+def _passed_on_by(project: Project, name: str) -> tuple[str, ...]:
+    """The packages around a module whose `__init__` imports from it, or from a package that does."""
+    homes = [name]
+    for package in _packages(name):
+        facts = project.facts(package)
+        if facts is not None and any(imports_module(facts, home) for home in homes):
+            homes.append(package)
+    return tuple(homes[1:])
+
+
+def _packages(name: str) -> Iterator[str]:
+    package = name.rpartition(".")[0]
+    while package:
+        yield package
+        package = package.rpartition(".")[0]
+
+
+def _imports(project: Project, facts: ModuleFacts, home: str, name: str) -> bool:
+    """Whether a module imports `name`, or one of its names from the package `home` that passes them on."""
+    if home == name:
+        return imports_module(facts, name)
+    passed_on = (project.canonical(t) for t in facts.imports.names.values() if t.startswith(f"{home}."))
+    return any(target.startswith(f"{name}.") for target in passed_on)
 
 
 def imports_module(facts: ModuleFacts, name: str) -> bool:

@@ -32,6 +32,8 @@ class Documented:
     confidence: ClassVar[Confidence] = Confidence.HIGH
     #: False: found only when selected by name or with --preview, because its measured precision does not carry it.
     default: ClassVar[bool] = True
+    #: The PyTorch release from which on the hazard is gone: with `target-torch` at it or above, the rule is off.
+    gone_in: ClassVar[tuple[int, int] | None] = None
 
     def __init_subclass__(cls) -> None:
         match = RULE_FILE.search(cls.__module__)

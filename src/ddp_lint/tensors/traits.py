@@ -52,7 +52,7 @@ class _Look:
     """One pass. Writes to names count at the end, when it is known which names hold numbers, lists or dicts only."""
 
     def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._in_forward = function.name == "forward"
+        self._in_graph = function.name == "forward" or any(_compiles(d) for d in function.decorator_list)
         self._found: set[Trait] = set()
         self._written: set[str] = set()
         self._plain: set[str] = set()
@@ -90,7 +90,7 @@ class _Look:
             self._found.add(Trait.WRITES)
 
     def condition(self, node: ast.If | ast.While | ast.IfExp) -> None:
-        if Trait.BRANCHES not in self._found and _asks_for_value(node.test, self._in_forward):
+        if Trait.BRANCHES not in self._found and _asks_for_value(node.test, self._in_graph):
             self._found.add(Trait.BRANCHES)
 
     def augmented(self, node: ast.AugAssign) -> None:
@@ -136,10 +136,16 @@ def _is_text(key: ast.expr) -> bool:
     return isinstance(key, ast.JoinedStr) or (isinstance(key, ast.Constant) and isinstance(key.value, str))
 
 
-def _asks_for_value(test: ast.expr, in_forward: bool) -> bool:
-    """Whether a condition reduces something, as ``x.isnan().any()`` does; in `forward` also ``error > limit``."""
+def _compiles(decorator: ast.expr) -> bool:
+    """``@torch.compile``, ``@compile(fullgraph=True)``, ``@maybe_compile``."""
+    return "compile" in dotted_ast(decorator.func if isinstance(decorator, ast.Call) else decorator)
+
+
+def _asks_for_value(test: ast.expr, in_graph: bool) -> bool:
+    """Whether a condition reduces something, as ``x.isnan().any()`` does; in `forward` and in what is decorated to be
+    compiled also ``error > limit``."""
     for part in ast.walk(test):
-        if in_forward and isinstance(part, ast.Compare) and not isinstance(part.ops[0], (ast.Is, ast.IsNot, ast.In)):
+        if in_graph and isinstance(part, ast.Compare) and not isinstance(part.ops[0], (ast.Is, ast.IsNot, ast.In)):
             return True
         called = part.func if isinstance(part, ast.Call) else None
         if isinstance(called, ast.Attribute) and called.attr in names("evidence", "reductions"):

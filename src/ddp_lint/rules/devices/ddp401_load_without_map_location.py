@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import Evidence, is_test_file, on_one_rank, several_ranks
+from ddp_lint.launch.ranks import Evidence, called_on_one_rank, is_test_file, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import add_argument, set_argument
@@ -16,6 +16,8 @@ from ddp_lint.source.tree import children, descendants
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.operations import words_of
+
+_SAVE = re.compile(r"\btorch\.save\(([^\n]*(?:\n[^\n]*)?)")
 
 
 class LoadWithoutMapLocation(Rule):
@@ -87,8 +89,9 @@ class LoadWithoutMapLocation(Rule):
     ## When it is silent
 
     Tests, which one process runs; a `map_location` that comes from a parameter, a variable or `**kwargs`; loads on
-    one rank alone; files that no evidence ties to several ranks; schedulers, vocabularies, statistics and other CPU
-    data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`.
+    one rank alone, or in a function that only one rank calls; files that no evidence ties to several ranks;
+    schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer load decides;
+    checkpoints that FSDP wrote with `offload_to_cpu`, and files that only save what `.cpu()` returned.
 
     ## How to confirm
 
@@ -117,7 +120,9 @@ class LoadWithoutMapLocation(Rule):
         if is_test_file(self.module.file.path):
             return
         where = self._destination(node)
-        if where is None or not self._may_hold_states(node) or on_one_rank(self.module, node):
+        if where is None or not (self._may_hold_states(node) or self._drops_location(node)):
+            return
+        if on_one_rank(self.module, node) or called_on_one_rank(self.module, node):
             return
         evidence = several_ranks(self.module)
         if evidence is not None and not self._saved_from_cpu():
@@ -130,7 +135,7 @@ class LoadWithoutMapLocation(Rule):
         given = argument(call, 1, "map_location")
         if given is None or dotted(given) == "None":
             return "" if given is not None or not self._in_cpu_arm(call) else None
-        text = self._literal(given)
+        text = _moves_to(given) if isinstance(given, cst.Lambda) else self._literal(given)
         if text in ("cuda:0", "0"):
             return "cuda:0"
         if text == "cuda" and not self._sets_device():
@@ -157,6 +162,15 @@ class LoadWithoutMapLocation(Rule):
                 return taken == text.startswith("not ")
         return False
 
+    def _drops_location(self, call: cst.Call) -> bool:
+        """Whether the function around takes a `map_location` that it never reads."""
+        function = self.module.function_of(call)
+        if function is None:
+            return False
+        taken = {p.name.value for p in (*function.params.params, *function.params.kwonly_params)}
+        read = any(isinstance(n, cst.Name) and n.value == "map_location" for n in descendants(function.body))
+        return "map_location" in taken and not read
+
     def _sets_device(self) -> bool:
         return "set_device" in self.module.file.text or bool(
             self.module.project and self.module.project.holding("set_device(")
@@ -165,7 +179,8 @@ class LoadWithoutMapLocation(Rule):
     # ---- what the file may hold
 
     def _may_hold_states(self, call: cst.Call) -> bool:
-        """By the words of the path, else of the name that the result gets, else of the function and class around."""
+        """By the words of the path, else of the name that the result gets, else by what is done with it, else of the
+        function and class around."""
         source = argument(call, 0, "f")
         if source is None or any(word in self.module.code(source) for word in _known("byte_streams")):
             return False
@@ -174,8 +189,10 @@ class LoadWithoutMapLocation(Rule):
                 return False
             if words & _known("states"):
                 return True
+        if self._is_loaded(call) or self._is_read_by_key(call):
+            return True
         around = self._around(call)
-        return self._is_loaded(call) or bool(around & _known("states") and not around & _known("plain"))
+        return bool(around & _known("states") and not around & _known("plain"))
 
     def _target(self, call: cst.Call) -> str:
         name = assigned_name(self.module, call)
@@ -189,15 +206,33 @@ class LoadWithoutMapLocation(Rule):
         """Whether the result goes into `load_state_dict`, directly or by its name."""
         if self._goes_straight_into_load(call):
             return True
-        name, function = assigned_name(self.module, call), self.module.function_of(call)
+        name, scope = assigned_name(self.module, call), self.module.function_of(call) or self.module.tree
         if not name:
             return False
+        held = re.compile("|".join(rf"\b{re.escape(n)}\b" for n in (name, *self._taken_out(name, scope))))
         return any(
             isinstance(node, cst.Call)
             and dotted(node.func).endswith("load_state_dict")
-            and any(re.search(rf"\b{re.escape(name)}\b", self.module.code(arg.value)) for arg in node.args)
-            for node in descendants(function or self.module.tree)
+            and any(held.search(self.module.code(arg.value)) for arg in node.args)
+            for node in descendants(scope)
         )
+
+    def _is_read_by_key(self, call: cst.Call) -> bool:
+        """Whether a part is read by a key that only checkpoints have: ``torch.load(path)["state_dict"]``."""
+        name, scope = assigned_name(self.module, call), self.module.function_of(call) or self.module.tree
+        for node in descendants(scope):
+            if isinstance(node, cst.Subscript) and (node.value is call or (name and dotted(node.value) == name)):
+                keys = [n.evaluated_value for n in descendants(node.slice[0]) if isinstance(n, cst.SimpleString)]
+                if any(words_of(str(key)) & _known("keys") for key in keys):
+                    return True
+        return False
+
+    def _taken_out(self, name: str, scope: cst.CSTNode) -> Iterator[str]:
+        """The names that parts of what was loaded get: ``weights = loaded["weights"]``."""
+        part = re.compile(rf"\b{re.escape(name)}(\[|\.get\(|\.pop\()")
+        for node in descendants(scope):
+            if isinstance(node, cst.Assign) and part.search(self.module.code(node.value)):
+                yield from filter(None, (dotted(n) for t in node.targets for n in (t.target, *descendants(t.target))))
 
     def _goes_straight_into_load(self, call: cst.Call) -> bool:
         parent = self.module.parent(call)
@@ -209,7 +244,9 @@ class LoadWithoutMapLocation(Rule):
         return {word for place in (function, owner) if place is not None for word in words_of(place.name.value)}
 
     def _saved_from_cpu(self) -> bool:
-        return any(word in self.module.file.text for word in _known("offloaded"))
+        text = self.module.file.text
+        saved = _SAVE.findall(text)
+        return any(word in text for word in _known("offloaded")) or bool(saved and all(".cpu()" in s for s in saved))
 
     # ---- the finding
 
@@ -236,6 +273,17 @@ class LoadWithoutMapLocation(Rule):
         )
         safe = self._goes_straight_into_load(call)
         return Fix('load to the CPU: map_location="cpu"', Applicability.SAFE if safe else Applicability.UNSAFE, (edit,))
+
+
+def _moves_to(function: cst.Lambda) -> str:
+    """`cuda:0` for ``lambda storage, _: storage.cuda(0)``, `cuda` for ``storage.cuda()``, '' for anything else."""
+    body = function.body
+    if not isinstance(body, cst.Call) or not isinstance(body.func, cst.Attribute) or body.func.attr.value != "cuda":
+        return ""
+    index = body.args[0].value if body.args else None
+    if index is None:
+        return "cuda"
+    return f"cuda:{index.value}" if isinstance(index, cst.Integer) else ""
 
 
 def _is_map_location(arg: cst.Arg, position: int) -> bool:

@@ -15,6 +15,7 @@ from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.contexts import conditions
 
 _METHODS = ("__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn", "collate", "collater", "__call__")
+_SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _DATASET = "torch.utils.data.Dataset"
 _LOADERS = re.compile(r"\bDataLoader\s*\((?P<arguments>(?:[^()]|\([^()]*\))*)\)", re.DOTALL)
 _WORKERS = re.compile(r"\bnum_workers\s*=\s*(?P<value>[^,)\s]+)")
@@ -122,7 +123,34 @@ class CudaInDatasetWorker(Rule):
             return
         for call, what in self._on_gpu(node):
             if self._runs_in_worker(call):
-                self._report(call, what, node)
+                self._report(call, what, (node.name, "runs in the workers"))
+        if isinstance(owner, cst.ClassDef) and node.name.value in _SAMPLES:
+            for call, read in self._kept_on_gpu(owner, node):
+                if self._runs_in_worker(call):
+                    self._report(call, "keeps on a GPU what is read", (read, "read in the workers"))
+
+    def _kept_on_gpu(self, owner: cst.ClassDef, method: cst.FunctionDef) -> Iterator[tuple[cst.Call, cst.CSTNode]]:
+        """What `__init__` puts on a GPU under an attribute, with the first place where `method` reads it."""
+        reads: dict[str, cst.CSTNode] = {}
+        for node in descendants(method.body):
+            if isinstance(node, cst.Attribute) and dotted(node.value) == "self":
+                reads.setdefault(dotted(node), node)
+        for init in owner.body.body:
+            if not isinstance(init, cst.FunctionDef) or init.name.value != "__init__":
+                continue
+            for call, _ in self._on_gpu(init):
+                name = self._attribute_of(call)
+                if name in reads:
+                    yield call, reads[name]
+
+    def _attribute_of(self, call: cst.Call) -> str:
+        """`self.table` for a call in the value that is assigned to it."""
+        for up in self.module.ancestors(call):
+            if isinstance(up, cst.Assign):
+                return dotted(up.targets[0].target)
+            if isinstance(up, cst.BaseStatement):
+                break
+        return ""
 
     def _is_dataset(self, owner: cst.ClassDef) -> bool:
         names = {dotted(base.value).rpartition(".")[2] for base in owner.bases}
@@ -144,6 +172,8 @@ class CudaInDatasetWorker(Rule):
                 yield node, "loads a tensor onto the GPU that it was saved from"
 
     def _is_gpu(self, node: cst.BaseExpression | None) -> bool:
+        if isinstance(node, cst.Call) and self.module.qualified(node.func) == "torch.device" and node.args:
+            node = node.args[0].value
         return isinstance(node, (cst.SimpleString, cst.FormattedString)) and "cuda" in self.module.code(node)
 
     def _keeps_device(self, call: cst.Call) -> bool:
@@ -167,7 +197,7 @@ class CudaInDatasetWorker(Rule):
         users = importers(self.module.project, self.module.name, holding=("DataLoader",))
         return any(_uses_workers(facts.file.text) for facts in users)
 
-    def _report(self, call: cst.Call, what: str, function: cst.FunctionDef) -> None:
+    def _report(self, call: cst.Call, what: str, label: tuple[cst.CSTNode, str]) -> None:
         fix = None
         if self.module.qualified(call.func) == "torch.load":
             edit = add_argument(self.module, call, "map_location", '"cpu"')
@@ -176,7 +206,7 @@ class CudaInDatasetWorker(Rule):
             call,
             f"{what} in a DataLoader worker: a forked worker of a rank that uses CUDA fails (Cannot re-initialize "
             "CUDA in forked subprocess), a spawned one puts it on cuda:0 on every rank",
-            labels=[(function.name, "runs in the workers")],
+            labels=[label],
             help="keep samples on the CPU; move the batch in the training loop, with pin_memory and non_blocking",
             fix=fix,
         )

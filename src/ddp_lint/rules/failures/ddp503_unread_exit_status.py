@@ -218,8 +218,12 @@ class UnreadExitStatus(Rule):
     # ---- commands that start ranks
 
     def _visit_command(self, node: cst.Call, name: str) -> None:
-        dropped = isinstance(self.module.parent(node), cst.Expr)
-        if not dropped or name == "subprocess.Popen" or not self._starts_ranks(node):
+        if not self._starts_ranks(node):
+            return
+        if name == "subprocess.Popen":
+            self._visit_started(node)
+            return
+        if not isinstance(self.module.parent(node), cst.Expr):
             return
         if dotted(argument(node, None, "check")) == "True":
             return
@@ -233,6 +237,21 @@ class UnreadExitStatus(Rule):
             help="check=True raises when a rank failed; or exit with the status",
             confidence=Confidence.HIGH,
             fix=fix,
+        )
+
+    def _visit_started(self, node: cst.Call) -> None:
+        """A launch in the background whose `wait()` gives the status to nobody."""
+        waits = [call for method in ("wait", "communicate") for call in self._calls_on(node, method)]
+        if self._reads_status or any(self._calls_on(node, "poll")) or not waits:
+            return
+        if not all(isinstance(self.module.parent(w), cst.Expr) for w in waits):
+            return
+        self.report(
+            waits[0],
+            "the exit status of the launched ranks is dropped: when a rank fails, this script goes on and ends with "
+            "status 0",
+            labels=[(node, "the ranks are started here")],
+            help="exit with what wait() returns, or raise when `returncode` is not 0",
         )
 
     def _starts_ranks(self, node: cst.Call) -> bool:

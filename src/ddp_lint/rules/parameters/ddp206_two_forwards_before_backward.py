@@ -90,7 +90,8 @@ class TwoForwardsBeforeBackward(Rule):
     ## When it is silent
 
     `broadcast_buffers=False`, a backward between the two calls, a first call under `torch.no_grad()` or with
-    `.detach()`, calls in different arms of an `if`, models whose wrap is not found. It cannot always see whether the
+    `.detach()`, calls in different arms of an `if`, models whose wrap is not found; and every file where
+    `target-torch` is 2.13 or newer. It cannot always see whether the
     model has buffers: without any, the finding is wrong.
 
     ## How to confirm
@@ -111,6 +112,7 @@ class TwoForwardsBeforeBackward(Rule):
     triggers = ("backward",)
     requires = ("torch",)
     oracles = ("exception",)
+    gone_in = (2, 13)
     needs_cuda = True  # in practice: CPU builds in use are of torch 2.13, which does not raise
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from ddp_lint.findings import Confidence
@@ -7,7 +9,8 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 
-_RETIES = ("tie_weights", "tie_weight", "retie", "tied")
+_TIES = re.compile(r"tie_weight|retie|tied|\.weight *= *[\w.\[\]]+\.weight\b")
+_RETIES = re.compile(r"tie_weight|retie|tied_(weight|param|pointer|mod)")
 
 
 class ToEmptyUntiesWeights(Rule):
@@ -16,7 +19,7 @@ class ToEmptyUntiesWeights(Rule):
     ## What it does
 
     Finds `to_empty(..)` in a `param_init_fn` for FSDP (a function of that name, a lambda or function given as
-    `param_init_fn=`, or assigned to it) in a file that never ties weights again.
+    `param_init_fn=`, or assigned to it) where nothing that hands over such a function ties weights again.
 
     ## Why it breaks
 
@@ -106,8 +109,9 @@ class ToEmptyUntiesWeights(Rule):
 
     ## When it is silent
 
-    `to_empty` on the whole model followed by `tie_weights()`, and any file that speaks of tied weights. Models without
-    ties are not harmed: the finding is about what the function does to those that have some.
+    `to_empty` on the whole model; projects that tie again in this file or in another one that knows of
+    `param_init_fn`; and a model that the file itself builds from a class without ties. Where the model comes from
+    outside, the finding is about what the function does to those that have ties.
 
     ## How to confirm
 
@@ -123,15 +127,14 @@ class ToEmptyUntiesWeights(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    default = False
-    triggers = ("to_empty",)
+    triggers = ("to_empty", "param_init_fn")
     requires = ("param_init_fn",)
     oracles = ("identity", "parameter")
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "to_empty":
             return
-        if any(word in self.module.file.text for word in _RETIES) or not self._initialises_for_fsdp(node):
+        if not self._initialises_for_fsdp(node) or self._ties_again() or self._wraps_a_model_without_ties():
             return
         self.report(
             node,
@@ -139,6 +142,21 @@ class ToEmptyUntiesWeights(Rule):
             "apart, and no rank raises",
             help="tie the weights again after materialising and before the wrap (`model.tie_weights()`)",
         )
+
+    def _ties_again(self) -> bool:
+        project = self.module.project
+        others = (project.text(path) for path in project.holding("param_init_fn")) if project is not None else ()
+        return any(text is not None and _RETIES.search(text) for text in (self.module.file.text, *others))
+
+    def _wraps_a_model_without_ties(self) -> bool:
+        """Whether what the file wraps is built from a class of the project, in a file that speaks of no ties."""
+        project = self.module.project
+        for wrap in self.module.wraps.all if project is not None else ():
+            made = self.module.constructed_by(wrap.call.args[0].value) if wrap.call.args else ""
+            home = project.split(made) if made and project is not None else None
+            if home is not None and not _TIES.search(home[0].file.text):
+                return True
+        return False
 
     def _initialises_for_fsdp(self, node: cst.Call) -> bool:
         """Whether the call stands in the function or lambda that FSDP gets as `param_init_fn`."""
