@@ -146,7 +146,12 @@ OPTIONS = (
     Option("extend-exclude", "strings", "More of them, besides `exclude` or the default.", '["vendor/", "*_pb2.py"]'),
     Option("force-exclude", "flag", "Leave excluded files out even when they are named on the command line.", "true"),
     Option("respect-gitignore", "flag", "Leave out what `.gitignore` files leave out. Default: true.", "false"),
-    Option("target-torch", "version", "The oldest PyTorch that the code must run with.", '"2.4"'),
+    Option(
+        "target-torch",
+        "version",
+        "The oldest PyTorch that the code must run with: rules whose hazard it no longer has are off.",
+        '"2.4"',
+    ),
     Option("preview", "flag", "Also look for what is off by default.", "true"),
     Option(
         "rank-expressions",
