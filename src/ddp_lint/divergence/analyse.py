@@ -16,6 +16,7 @@ from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.partings import Parting
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import children
+from ddp_lint.divergence.roles import roles
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import unknown
@@ -173,12 +174,13 @@ def _self_calls(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 def _partings(root: Root, facts: ModuleFacts, summaries: Summaries) -> Iterator[Parting]:
     words, start = word_of(root, facts, summaries)
     region = span_of(root.function.facts if root.function else facts, root.node)
+    given = roles(words)
     for stream in list(streams_of(words.nodes)):
         seen: set[object] = set()
         projection = Projection(words, stream)
         for difference in _differences(words, projection, start):
             key = (difference.letter.span, id(difference.parted.condition))
-            if key in seen:
+            if key in seen or id(difference.parted.condition) in given:
                 continue
             seen.add(key)
             parting = parting_of(difference, Comparison(words, projection), region)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, matters
+from ddp_lint.divergence.groups import of_object
 from ddp_lint.divergence.values import Condition, Test
 from ddp_lint.divergence.words import Letter, Node, Words, streams_of
 from ddp_lint.findings import Label, Span
@@ -15,12 +17,16 @@ class Exits:
     """Where each way out of the current block leads."""
 
     returns: Node
+    #: Of an exception whose class is not known, or that nothing here is for.
     raises: Node
     breaks: Node
     continues: Node
     #: What a `yield` runs: effects and the exits of the block that they belong to.
     yields: tuple[list[Effect], Exits, Site | None] | None = None
     manager: bool = False
+    #: Handlers of the `try` around, by the exceptions they are for, and the exits around that `try`.
+    catches: tuple[tuple[frozenset[str], Node], ...] = ()
+    outside: Exits | None = None
     #: Collects what follows each `yield` instead of running the body.
     probe: list[Node] | None = None
     #: For each `yield`, by the order they are built: the way out for `return`, `break` and `continue` of the body.
@@ -35,13 +41,16 @@ class Site:
     text: str
     chain: tuple[Label, ...]
     depth: int = 1
+    #: The object that the innermost method is called on, '' for the one at hand.
+    receiver: str = ""
 
     def anchored(self, letter: Letter) -> Letter:
         """The letter as seen from the function at hand: at the outermost call, with the way to it."""
         here = Label(letter.span, f"{letter.call}() is called here")
         return dataclasses.replace(
-            letter, span=self.span, call=self.text, chain=(*self.chain, *(letter.chain or (here,)))
-        )
+            letter, span=self.span, call=self.text, chain=(*self.chain, *(letter.chain or (here,))),
+            group=of_object(letter.group, self.receiver),
+        )  # fmt: skip
 
 
 def build(effects: list[Effect], words: Words) -> Node:
@@ -64,7 +73,8 @@ class _Builder:
             return self._words.emit(site.anchored(effect.letter) if site else effect.letter, after)
         if isinstance(effect, Leave):
             return {
-                "return": exits.returns, "raise": exits.raises, "break": exits.breaks, "continue": exits.continues
+                "return": exits.returns, "raise": _handler(exits, effect.raised), "break": exits.breaks,
+                "continue": exits.continues,
             }[effect.what]  # fmt: skip
         if isinstance(effect, Branch):
             yes = self.sequence(effect.yes, after, exits, site)
@@ -121,7 +131,10 @@ class _Builder:
                 continues=finally_then(exits.continues),
             )  # fmt: skip
         handlers = [(raised, self.sequence(body, after, exits, site)) for raised, body in effect.handlers]
-        inner = dataclasses.replace(exits, raises=handlers[0][1]) if handlers else exits
+        inner = exits
+        if handlers:
+            catches = tuple(zip(effect.caught, (handler for _, handler in handlers), strict=False))
+            inner = dataclasses.replace(exits, raises=handlers[0][1], catches=catches, outside=exits)
         node = self.sequence(effect.body, after, inner, site)
         for raised, handler in reversed(handlers):
             node = self._words.choice(_settled(raised, site.depth if site else 0), handler, node, effect.span)
@@ -129,11 +142,17 @@ class _Builder:
 
     def _inline(self, effect: Inline, after: Node, exits: Exits, site: Site | None) -> Node:
         chain = (*site.chain, Label(effect.call, f"{effect.text}() is called here")) if site else ()
-        below = Site(site.span, site.text, (*chain, effect.callee), site.depth + 1) if site else Site(
-            effect.call, effect.text, (effect.callee,)
+        receiver = effect.text.rpartition(".")[0]
+        if receiver in ("self", "super()"):
+            receiver = site.receiver if site else ""
+        below = Site(site.span, site.text, (*chain, effect.callee), site.depth + 1, receiver) if site else Site(
+            effect.call, effect.text, (effect.callee,), receiver=receiver
         )  # fmt: skip
         yields = (effect.yields, exits, site) if effect.yields is not None else None
-        inner = Exits(after, exits.raises, after, after, yields, effect.manager)
+        inner = dataclasses.replace(
+            exits, returns=after, breaks=after, continues=after, yields=yields, manager=effect.manager, probe=None,
+            ways=None,
+        )  # fmt: skip
         if effect.manager and _leaves(effect.yields or []):
             inner = dataclasses.replace(inner, ways=self._ways(effect, exits, below))
         return self.sequence(effect.effects, after, inner, below)
@@ -143,7 +162,17 @@ class _Builder:
         found: list[list[Node]] = []
         for target in (exits.returns, exits.breaks, exits.continues):
             probe: list[Node] = []
-            self.sequence(effect.effects, target, Exits(target, exits.raises, target, target, probe=probe), below)
+            inner = dataclasses.replace(
+                exits,
+                returns=target,
+                breaks=target,
+                continues=target,
+                yields=None,
+                manager=False,
+                probe=probe,
+                ways=None,
+            )
+            self.sequence(effect.effects, target, inner, below)
             found.append(probe)
         return list(zip(*found, strict=True))
 
@@ -169,6 +198,25 @@ def _settled(condition: Condition, depth: int) -> Condition:
     if condition.varies is None or not condition.open or condition.varies.foreign >= depth:
         return condition
     return Condition((("settled", condition.text, condition.truths[0]),) * len(condition.truths), condition.text)
+
+
+def _handler(exits: Exits, raised: str) -> Node:
+    """Where ``raise X`` leads: to the first handler around that is for it, if Python itself defines X."""
+    class_ = getattr(builtins, raised, None)
+    if not isinstance(class_, type):
+        return exits.raises
+    around: Exits | None = exits
+    while around is not None and around.catches:
+        for names, handler in around.catches:
+            if any(_is_for(name, class_) for name in names):
+                return handler
+        around = around.outside
+    return around.raises if around is not None else exits.raises
+
+
+def _is_for(name: str, raised: type) -> bool:
+    handled = getattr(builtins, name, None)
+    return isinstance(handled, type) and issubclass(raised, handled)
 
 
 def _leaves(effects: list[Effect]) -> bool:

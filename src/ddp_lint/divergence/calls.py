@@ -7,6 +7,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Hashable
 
+from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Emitted, matters
 from ddp_lint.divergence.expressions import (
@@ -21,7 +22,7 @@ from ddp_lint.divergence.expressions import (
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, named
 from ddp_lint.divergence.lengths import streams
-from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.values import Value, Variation, combine, constant, divergent, unknown
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Label
@@ -261,7 +262,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         if method.name == "__init__" and method.of in knows.collectives:
             return communicate(frame, knows.collectives[method.of], arguments, node)
         entry = knows.method(method.of, method.name)
-        if entry is not None:
+        if entry is not None and not (method.guessed and _is_project_method(frame, method)):
             return communicate(frame, entry, arguments, node, guessed=method.guessed)
         rank = knows.rank("method", method.name, method.of)
         if rank is not None:
@@ -272,6 +273,42 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         if not method.guessed:
             return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
     return _unresolved(frame, function, frame.text(node.func), arguments, node, method.name)
+
+
+def _is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
+    """``reference(x).backward()`` of a model that this function makes and hands to nothing that would wrap it."""
+    loss = node.func.value if isinstance(node.func, ast.Attribute) else None
+    model = loss.func.id if isinstance(loss, ast.Call) and isinstance(loss.func, ast.Name) else ""
+    if not model or frame.function is None:
+        return False
+    made = [
+        child.value
+        for child in children(frame.function)
+        if isinstance(child, ast.Assign) and any(dotted(target) == model for target in child.targets)
+    ]
+    return len(made) == 1 and _is_new_module(frame, made[0])
+
+
+def _is_new_module(frame: Frame, node: ast.expr) -> bool:
+    """``Net().to(device)``: an object of a module class of the project, moved at most."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+        node = node.func.value
+    reference = frame.linker.expression(frame.facts, node.func) if isinstance(node, ast.Call) else None
+    return isinstance(reference, ref.ClassRef) and frame.linker.is_module(reference)
+
+
+def _is_project_method(frame: Frame, method: ref.Method) -> bool:
+    """Has the project a class of its own under the guessed name, with such a method? Then that is what is meant."""
+    last = method.of.rpartition(".")[2]
+    project = frame.linker.project
+    for path in project.holding(f"class {last}"):
+        facts = project.facts_of(path)
+        definition = facts.definitions.get(last) if facts is not None else None
+        if facts is not None and isinstance(definition, ast.ClassDef):
+            of = frame.linker.class_ref(definition, facts)
+            if method.name in frame.linker.members(of) and knowledge.canonical(f"{facts.name}.{last}") != method.of:
+                return True
+    return False
 
 
 def _unresolved(
@@ -289,6 +326,8 @@ def _unresolved(
         return frame.rank_value(rank, node, _group_of(frame, *group).key)
     is_method = isinstance(node.func, ast.Attribute)
     if name == "backward" and is_method:
+        if _is_of_plain_model(frame, node):
+            return unknown(key)
         return communicate(frame, knows.collectives["torch.Tensor.backward"], arguments, node)
     if is_method and name in _DISTINCTIVE:
         return communicate(
@@ -327,6 +366,8 @@ def _from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Cal
         varying = next((p.varies for p in parts if p.varies is not None and p.open), None)
         if varying is None and source.name != "next":
             return unknown(key)
+        if varying is not None and varying.cause == "rank" and source.name.rpartition(".")[2] in _SIZES:
+            return unknown(key)  # tensors of another content, of one shape
         if varying is not None:
             return divergent(key, varying)
         if not frame.summaries.is_batch_iterator(node):
@@ -352,6 +393,8 @@ def communicate(
         confidence = Confidence.LOW if entry.when and not evident else Confidence.MEDIUM
     elif entry.when:
         confidence = Confidence.MEDIUM if evident else Confidence.LOW
+    if entry.when == "sharded" and _is_sharded_later(frame, node):
+        confidence = Confidence.LOW
     group = _group_of(frame, *arguments.get(entry.group, entry.takes)) if entry.group else Group()
     if group.is_world and entry.scope != "world":
         group = Group(entry.scope, entry.scope)
@@ -372,6 +415,28 @@ def communicate(
         if path:
             frame.env[path] = unknown(("turned", path), ref.Instance(type_))
     return _result(frame, entry, arguments, node, key)
+
+
+_SHARDS = re.compile(r"fully_shard|shard_model|FullyShardedDataParallel|\bFSDP$|parallelize|prepare$")
+
+
+#: Methods that tell a tensor's shape, whatever it holds.
+_SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
+
+
+def _is_sharded_later(frame: Frame, node: ast.Call) -> bool:
+    """Is the object of the call still whole: the function shards it further down, and nowhere before?"""
+    model = dotted(node.args[0]) if node.args else ""
+    if not model or frame.function is None:
+        return False
+    shards = [
+        call.lineno
+        for call in children(frame.function)
+        if isinstance(call, ast.Call)
+        and _SHARDS.search(dotted(call.func))
+        and any(dotted(argument) == model for argument in call.args)
+    ]
+    return bool(shards) and min(shards) > node.lineno
 
 
 def _happens(entry: Collective, arguments: Arguments) -> bool:
@@ -403,7 +468,7 @@ def _agree(frame: Frame, argument: ast.expr | None) -> None:
 
 def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
     if entry.returns == "group":
-        return unknown(frame.key(node), ref.GroupRef(Group(str(frame.key(node)), "")))
+        return unknown(frame.key(node), ref.GroupRef(Group(str(frame.key(node)), "", own=frame.owner is not None)))
     if len(entry.result) == 1 and entry.result[0]:
         return unknown(frame.key(node), ref.Instance(entry.result[0]))
     if entry.result:

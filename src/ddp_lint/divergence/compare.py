@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping
 
+from ddp_lint.divergence.groups import Group, leaves_alone
 from ddp_lint.divergence.values import Condition, Variation
 from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words, told
 from ddp_lint.findings import Span
@@ -87,9 +88,11 @@ class Comparison:
         """Where two ranks part because each chooses for itself: data, clocks, files, ranks that only the run knows."""
         assumed = self._assumed(start)
         for node in self._words.nodes:
+            common = assumed.get(node.number)
+            if common is None:  # left over from a loop that turned out to hold no letters
+                continue
             if isinstance(node, Choice) and node.condition.open and self._may_part(node.condition):
                 key = self._projection.truth(node.condition, 0)
-                common = assumed.get(node.number, {})
                 for world, other in ((0, 1), (1, 0)):
                     yes = Step(node.condition, True, node.span, None, 0)
                     no = Step(node.condition, False, node.span, None, 0)
@@ -275,7 +278,10 @@ class Comparison:
         assert isinstance(node, Choice)
         world = one.world if node is one.node else two.world
         key = self._projection.truth(node.condition, world)
+        group = self._projection.stream
         for chosen in (True, False):
+            if isinstance(group, Group) and leaves_alone(node.condition.text, chosen, group):
+                continue
             sides = [
                 dataclasses.replace(side, own={**side.own, key: chosen})
                 if not node.condition.open or side.node is node or self._same_choice(side, node)

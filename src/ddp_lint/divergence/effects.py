@@ -6,7 +6,7 @@ import dataclasses
 
 from ddp_lint.divergence.values import Condition, Test
 from ddp_lint.divergence.words import Letter
-from ddp_lint.findings import Label, Span
+from ddp_lint.findings import Confidence, Label, Span
 
 
 @dataclasses.dataclass(eq=False)
@@ -34,19 +34,22 @@ class Rounds:
 
 @dataclasses.dataclass(eq=False)
 class Leave:
-    """'return', 'raise', 'break' or 'continue'."""
+    """'return', 'raise', 'break' or 'continue'; `raised` is the class of the exception where it is written."""
 
     what: str
+    raised: str = ""
 
 
 @dataclasses.dataclass(eq=False)
 class Attempt:
-    """`handlers` pair the condition that this rank's body raises with what the handler does."""
+    """`handlers` pair the condition that this rank's body raises with what the handler does; `caught` names, for each
+    of them, the exceptions that it is for."""
 
     body: list[Effect]
     handlers: list[tuple[Condition, list[Effect]]]
     final: list[Effect]
     span: Span
+    caught: list[frozenset[str]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(eq=False)
@@ -86,6 +89,26 @@ def matters(effects: list[Effect]) -> bool:
         if isinstance(effect, Inline) and (matters(effect.effects) or matters(effect.yields or [])):
             return True
     return False
+
+
+def doubtful(effects: list[Effect]) -> list[Effect]:
+    """The same tree with letters of low confidence: what may well have happened before."""
+    return [_doubted(effect) for effect in effects]
+
+
+def _doubted(effect: Effect) -> Effect:
+    if isinstance(effect, Emitted):
+        return Emitted(dataclasses.replace(effect.letter, confidence=Confidence.LOW))
+    if isinstance(effect, Branch):
+        return dataclasses.replace(effect, yes=doubtful(effect.yes), no=doubtful(effect.no))
+    if isinstance(effect, Rounds):
+        return dataclasses.replace(effect, body=doubtful(effect.body), orelse=doubtful(effect.orelse))
+    if isinstance(effect, Attempt):
+        handlers = [(condition, doubtful(handler)) for condition, handler in effect.handlers]
+        return dataclasses.replace(effect, body=doubtful(effect.body), handlers=handlers, final=doubtful(effect.final))
+    if isinstance(effect, Inline):
+        return dataclasses.replace(effect, effects=doubtful(effect.effects))
+    return effect
 
 
 def size(effects: list[Effect]) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Hashable
+import re
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from ddp_lint.divergence import references as ref
@@ -30,6 +31,8 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 
+#: The rank of a matrix, not of a process.
+_OF_MATRIX = re.compile(r"(lora|peft|adapter|svd|galore|low_?rank)\w*\.rank$")
 #: Attributes of a tensor that are the same on all ranks as a rule, whatever the tensor holds.
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
@@ -105,7 +108,7 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         value = frame.named_rank("attribute", name, node, guess)
         if value is not None:
             return value
-    value = frame.named_rank("attribute", name, node)
+    value = frame.named_rank("attribute", name, node) if not _OF_MATRIX.search(path.lower()) else None
     if value is not None:
         return value
     source = known().source("attribute", name)
@@ -232,7 +235,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
         grouped = left.varies.scope != right.varies.scope or left.varies.scope.startswith("group:")
         if grouped and not left.open and not right.open:
-            result = divergent(key, dataclasses.replace(left.varies, cause="membership"))
+            doubtful = dataclasses.replace(left.varies, cause="membership", confidence=Confidence.LOW)
+            result = divergent(key, doubtful)  # mostly two names of one group
     if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
         if left.open:  # a key that each rank looks up: ranks fill their caches alike
             return unknown(key)
@@ -310,7 +314,16 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
     operation = ARITHMETIC.get(type(node.op))
     if operation is None or (isinstance(node.op, ast.Mod) and isinstance(getattr(left.constant, "value", None), str)):
         return passed_on(frame, node, [left, right])
-    return combine(operation, (left, right), (type(node.op).__name__, left.key, right.key))
+    key = (type(node.op).__name__, left.key, right.key)
+    if _is_fraction(left) or _is_fraction(right):
+        return passed_on(frame, node, [left, right], key)  # ``x + 0.1 * rank`` makes what a tensor holds, no number
+    return combine(operation, (left, right), key)
+
+
+def _is_fraction(value: Value) -> bool:
+    return value.varies is not None and any(
+        isinstance(c, Known) and isinstance(c.value, float) for c in value.components
+    )
 
 
 def _conditional(frame: Frame, node: ast.IfExp) -> Value:
@@ -353,7 +366,8 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     for generator in node.generators:
         iterable = evaluate(frame, generator.iter)
         iterables.append(iterable)
-        bind(frame, generator.target, element_of(frame, iterable, generator.iter), generator.iter)
+        element = element_of(frame, iterable, generator.iter, generator.target)
+        bind(frame, generator.target, element, generator.iter)
         for condition in generator.ifs:
             iterables.append(evaluate(frame, condition))
     elements = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
@@ -368,17 +382,30 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
         frame.effects.append(Rounds(inner, [], rounds, frame.span(node)))
     if isinstance(node, ast.SetComp):
         return unordered(frame, node)
-    return passed_on(frame, node, [*iterables, *values])
+    even = rounds is None and len(node.generators) == 1 and not node.generators[0].ifs
+    return dataclasses.replace(passed_on(frame, node, [*iterables, *values]), even=even)
 
 
-def element_of(frame: Frame, iterable: Value, node: ast.expr) -> Value:
+#: A loader by name; what holds several loaders hands out loaders.
+_LOADER = re.compile(r"(?<!down)loader(?!s)")
+#: What a collection is named after that holds no batches: loaders by data set, evaluators, metrics by name.
+_NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|key|split|set)s?$")
+
+
+def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
     """What a loop variable is: an element of the iterable."""
     path = frame.text(node)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "enumerate" and node.args:
-        inner = element_of(frame, iterable, node.args[0])
-        return dataclasses.replace(
-            unknown(("element", frame.key(node))), items=(unknown(("index", frame.key(node))), inner)
-        )
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+        parts = target.elts if isinstance(target, ast.Tuple) else [None] * (len(node.args) + 1)
+        if node.func.id == "enumerate":
+            inner = element_of(frame, iterable, node.args[0], parts[-1])
+            return dataclasses.replace(
+                unknown(("element", frame.key(node))), items=(unknown(("index", frame.key(node))), inner)
+            )
+        if node.func.id == "zip" and len(parts) >= len(node.args):
+            return _zipped(frame, node, parts)
+    if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
+        return unknown(("element", frame.key(node)))
     if iterable.varies is not None and iterable.open:
         return divergent(("element", frame.key(node)), iterable.varies)
     if is_loader(iterable, path):
@@ -388,13 +415,27 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr) -> Value:
     return unknown(("element", frame.key(node)))
 
 
+def _zipped(frame: Frame, node: ast.Call, targets: Sequence[ast.expr | None]) -> Value:
+    """One element of each iterable: ``zip(loader, range(n))`` pairs a rank's batch with a number that all share."""
+    outer, frame.effects = frame.effects, []
+    items = tuple(
+        element_of(frame, evaluate(frame, argument), argument, target)
+        for argument, target in zip(node.args, targets, strict=False)
+    )
+    frame.effects = outer  # the arguments were evaluated as the loop's iterable already
+    return dataclasses.replace(unknown(("element", frame.key(node))), items=items)
+
+
+def _is_rank(value: Value) -> bool:
+    return value.varies is not None and value.varies.cause == "rank"
+
+
 def is_loader(iterable: Value, text: str) -> bool:
     """Is it a data loader, by type or, when nothing resolves it, by name?"""
     reference = iterable.reference
     if isinstance(reference, ref.Instance) and isinstance(reference.of, str):
         return known().source("iterate", reference.of) is not None and reference.of != "builtins.set"
-    lowered = text.lower()
-    return "loader" in lowered and "downloader" not in lowered
+    return _LOADER.search(text.lower()) is not None
 
 
 _OF_DICTIONARY = frozenset({"values", "items", "keys"})
@@ -411,7 +452,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     own = own_length(frame, iterable, node, target)
     if own is not None:
         return Condition((("rounds", frame.key(node)),) * 3, text, own, open=True)
-    if iterable.varies is None:
+    if iterable.varies is None or iterable.even:
         return None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_DICTIONARY:
         return None  # values differ between ranks, the keys hardly ever

@@ -9,6 +9,7 @@ from ddp_lint.divergence.values import Variation
 
 #: Words in the name of a group or of a rank that tell the parallel axis it runs along.
 _AXES = (
+    ("world", re.compile(r"(^|_)world(_|$)")),
     ("embedding", re.compile(r"embed")),
     ("pipeline", re.compile(r"(^|_)pp(_|$)|pipe|stage")),
     ("tensor", re.compile(r"(^|_)(tp|mp|mpu|slice)(_|$)|tensor|model_parallel")),
@@ -35,6 +36,8 @@ class Group:
 
     key: str = ""
     axis: str = WORLD_AXIS
+    #: An attribute of some object, whose name tells nothing: each such object has its own.
+    own: bool = False
 
     @property
     def is_world(self) -> bool:
@@ -47,7 +50,40 @@ WORLD = Group()
 def named(text: str) -> Group:
     """The group that an expression names: ``self.dp_group`` and ``mpu.get_dp_group()`` by what they have in common."""
     key = re.sub(r"\(.*\)$", "", text).rpartition(".")[2].lstrip("_").removeprefix("get_").lower()
-    return Group(key or text, axis_in(key))
+    axis = axis_in(key)
+    return Group(key or text, axis, own=not axis and text.startswith("self."))
+
+
+def shown(group: Group) -> str:
+    """The group in words for a message, '' for the world and for one without a name."""
+    return "" if "(" in group.key else group.key
+
+
+def of_object(group: Group, receiver: str) -> Group:
+    """A method's `self.group` as seen where the method is called on an object."""
+    return Group(f"{receiver}.{group.key}", axis_in(receiver)) if group.own and receiver else group
+
+
+def seen_through(scope: str, receiver: str) -> str:
+    """The same for the group that a rank belongs to."""
+    key = scope.removeprefix("group:")
+    if key == scope or receiver == "self" or axis_in(key):
+        return scope
+    return f"group:{of_object(Group(key, own=True), receiver).key}"
+
+
+#: A test of how many ranks lie along an axis: ``is_pipe_parallel``, ``tp_size > 1``.
+_SEVERAL = re.compile(r"(?:^|\.)(?:is_(\w+)_parallel|(?:get_)?(\w*size)(?:\(.*\))? > 1)$")
+_SINGLE = re.compile(r"(?:^|\.)(?:get_)?(\w*size)(?:\(.*\))? == 1$")
+
+
+def leaves_alone(test: str, chosen: bool, group: Group) -> bool:
+    """Does this outcome of a test say that the group has a single member, who waits for nobody?"""
+    several, single = _SEVERAL.search(test), _SINGLE.search(test)
+    name = next((g for g in (several or single).groups() if g), "") if several or single else ""  # type: ignore[union-attr]
+    if not name or chosen is (several is not None):
+        return False
+    return group.is_world if name == "world_size" else bool(group.axis) and axis_in(name) == group.axis
 
 
 def replicas_can_part(varies: Variation) -> bool:

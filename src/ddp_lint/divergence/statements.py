@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, matters
+from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import bind, dotted, element_of, evaluate, rounds_of, test_of, visible
 from ddp_lint.divergence.frame import Frame, none, reference_of
 from ddp_lint.divergence.lengths import agrees_to_stop
@@ -92,9 +92,25 @@ def _if(frame: Frame, node: ast.If) -> None:
         return
     yes, yes_env, yes_alive = _arm(frame, node.body, test)
     no, no_env, no_alive = _arm(frame, node.orelse, negated(test))
+    if yes and frame.depth and _makes_once(frame, node):
+        yes = doubtful(yes)
     if yes or no:
         frame.effects.append(Branch(test, yes, no, frame.span(node)))
     _continue_after(frame, test, (yes_env, yes_alive), (no_env, no_alive), node)
+
+
+def _makes_once(frame: Frame, node: ast.If) -> bool:
+    """``if self.x is None: self.x = ...``, or a global: made by the first caller, which may have been all ranks."""
+    test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
+    path = dotted(test.left) if isinstance(test, ast.Compare) else dotted(test)
+    if isinstance(test, ast.Call) and len(test.args) == 2 and dotted(test.func) == "hasattr":
+        path = f"{dotted(test.args[0])}.{getattr(test.args[1], 'value', '')}"
+    kept = "." in path or path in frame.global_names
+    return kept and any(
+        isinstance(child, ast.Assign) and any(dotted(target) == path for target in child.targets)
+        for statement in node.body
+        for child in (statement, *children(statement))
+    )
 
 
 def _continue_after(
@@ -134,7 +150,7 @@ def _assigned(node: ast.AST) -> frozenset[str]:
 
 def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     iterable = evaluate(frame, node.iter)
-    element = element_of(frame, iterable, node.iter)
+    element = element_of(frame, iterable, node.iter, node.target)
     rounds = rounds_of(frame, iterable, node.iter, node.target)
     source = reference_of(iterable)
     bind(frame, node.target, element, node.iter)
@@ -222,6 +238,7 @@ def _try(frame: Frame, node: ast.Try) -> None:
     prefix, body, body_env, alive = _body_of_try(frame, node)
     frame.effects.extend(prefix)
     handlers: list[tuple[Condition, list[Effect]]] = []
+    caught: list[frozenset[str]] = []
     entry = frame.env
     env, any_alive = body_env, alive
     for handler in node.handlers:
@@ -232,6 +249,7 @@ def _try(frame: Frame, node: ast.Try) -> None:
             frame.env[handler.name] = unknown(("error", frame.key(handler)))
         effects, after, handler_alive = _arm(frame, handler.body, test)
         handlers.append((condition, effects))
+        caught.append(_names_of(handler))
         if handler_alive:
             env = _join_flags(frame, condition, after, env, handler) if any_alive else after
             any_alive = True
@@ -240,7 +258,7 @@ def _try(frame: Frame, node: ast.Try) -> None:
     frame.env = after
     frame.alive = any_alive and final_alive
     if body or final or any(effects for _, effects in handlers):
-        frame.effects.append(Attempt(body, handlers, final, frame.span(node)))
+        frame.effects.append(Attempt(body, handlers, final, frame.span(node), caught))
 
 
 def _join_flags(
@@ -408,14 +426,15 @@ def _record(frame: Frame, value: Value) -> None:
     frame.returned.append((test, value))
 
 
-def _leave(frame: Frame, what: str) -> None:
-    frame.effects.append(Leave(what))
+def _leave(frame: Frame, what: str, raised: str = "") -> None:
+    frame.effects.append(Leave(what, raised))
     frame.alive = False
 
 
 def _raise(frame: Frame, node: ast.Raise) -> None:
     evaluate(frame, node.exc)
-    _leave(frame, "raise")
+    class_ = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+    _leave(frame, "raise", dotted(class_) if class_ is not None else "")
 
 
 def _expression(frame: Frame, node: ast.Expr) -> None:

@@ -16,7 +16,7 @@ from ddp_lint.divergence.calls import Arguments, communicate, invoke, is_agreeme
 from ddp_lint.divergence.effects import Effect, Emitted, Inline, Leave, matters, size
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
-from ddp_lint.divergence.groups import Group, named
+from ddp_lint.divergence.groups import Group, named, seen_through
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, children, known
 from ddp_lint.divergence.statements import run
@@ -44,6 +44,8 @@ _SHOWS = {
 }
 #: Parameters that hold a rank's own data.
 _BATCHES = frozenset({"batch", "minibatch", "mini_batch", "micro_batch", "microbatch", "batch_data", "data_batch"})
+_OF_DICTIONARY = re.compile(r"\.(values|items|keys|parameters|named_parameters)\(\)\)?$")
+_GROUP = re.compile(r"(^|[._])(process_)?(group|pg)$")
 _DISTRIBUTED = re.compile(
     r"DistributedDataParallel|\bDDP\b|FullyShardedDataParallel|fully_shard|deepspeed\.initialize|Accelerator\(|"
     r"prepare_ddp|DataParallel\b.*dist|Fabric\(|accelerator\.prepare|_wrap_distributed|get_model_ddp"
@@ -122,7 +124,7 @@ class Summaries:
         if summary.effects:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)
-        returned = leaving(summary.returned)
+        returned = _in_group(leaving(summary.returned), frame, arguments)
         if summary.effects and returned.constant is None and is_agreement(function.name):
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
         if (
@@ -154,7 +156,12 @@ class Summaries:
 
     def property_value(self, frame: Frame, function: FunctionRef, base: Value, node: ast.AST) -> Value:
         bound = dataclasses.replace(function, receiver=base, of=function.of, bare=True)
-        value = self.enter_unseen(frame, bound, node) if isinstance(node, ast.expr) else unknown(frame.key(node))
+        if not isinstance(node, ast.expr):
+            return unknown(frame.key(node))
+        value = self.enter_unseen(frame, bound, node)
+        if isinstance(node, ast.Attribute) and value.varies is not None:
+            scope = seen_through(value.varies.scope, frame.text(node.value))
+            value = dataclasses.replace(value, varies=dataclasses.replace(value.varies, scope=scope))
         if value.varies is None and value.reference is None:
             ranked = frame.named_rank("attribute", function.name, node)
             if ranked is not None and value.constant is None:
@@ -604,6 +611,8 @@ class Summaries:
 
     def is_batch_iterator(self, node: ast.Call) -> bool:
         text = ast.unparse(node.args[0]).lower() if node.args else ""
+        if _OF_DICTIONARY.search(text):
+            return False  # any one entry of a dictionary
         return "loader" in text or "iter" in text or "stream" in text
 
     def is_collective_name(self, name: str) -> bool:
@@ -673,6 +682,17 @@ def _named_group(frame: Frame, name: str, value: Value, node: ast.expr | None) -
             return value.with_reference(ref.GroupRef(named(text)))
         return constant(None)
     return value
+
+
+def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:
+    """A rank that a function was asked for with a group at hand is the rank in that group."""
+    if value.varies is None or value.varies.cause != "rank" or value.varies.scope != "world":
+        return value
+    names = [frame.text(node) for node in arguments.nodes.values()]
+    group = next((named(name) for name in names if _GROUP.search(name)), None)
+    if group is None or group.is_world:
+        return value
+    return dataclasses.replace(value, varies=dataclasses.replace(value.varies, scope=f"group:{group.key}"))
 
 
 @functools.lru_cache(maxsize=16384)

@@ -137,6 +137,8 @@ class Value:
     test: Test | None = None
     #: A collective has made it the same on all ranks.
     agreed: bool = False
+    #: As long on all ranks, whatever it holds.
+    even: bool = False
 
     @property
     def constant(self) -> Known | None:
@@ -246,6 +248,15 @@ _CEILING = 24
 
 def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     """The value after ``if test: x = yes`` / ``else: x = no``."""
+    merged = _merged(test, yes, no, key)
+    if test.varying() is None:
+        even = (yes.even or no.even) and all(value.even or value.varies is None for value in (yes, no))
+    else:  # another object on some ranks, which may well be as long
+        even = all(value.varies is None and value.constant is None for value in (yes, no))
+    return merged if merged.even == even else dataclasses.replace(merged, even=even)
+
+
+def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if yes is no or (yes.key == no.key and yes.varies == no.varies and yes.test is no.test and yes.items == no.items):
         return yes
     reference = yes.reference if no.constant == Known(None) else no.reference if yes.constant == Known(None) else None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.compare import Comparison, Difference, Side, Step, varies_of
+from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.partings import Kind, Parting
 from ddp_lint.divergence.values import Component, Known, Value, Variation
 from ddp_lint.divergence.words import Emit, Letter, Words
@@ -35,7 +36,7 @@ def parting_of(difference: Difference, comparison: Comparison, region: Span) -> 
         condition=difference.parted.condition.text,
         cause=varies.cause,
         says=varies.says,
-        group=letter.group.key,
+        group=shown(letter.group),
         when=letter.when,
         evident=letter.evident,
         reason=_reason(difference),
@@ -140,7 +141,7 @@ def _trace(
 
 
 def _over(letter: Letter) -> str:
-    return f" over {letter.group.key}" if letter.group.key and not letter.group.key.startswith("(") else ""
+    return f" over {shown(letter.group)}" if shown(letter.group) else ""
 
 
 def _chosen(side: Side, parted: Step) -> bool | None:
@@ -173,7 +174,7 @@ def _wrong_argument(letter: Letter, value: Value, reason: str) -> Iterator[Parti
     yield Parting(
         Kind.ARGUMENT, letter.span, letter.op, letter.call,
         min(letter.confidence, varies.confidence, key=_ORDER.index), cause="rank", says=varies.says,
-        group=letter.group.key, when=letter.when, evident=letter.evident, reason=reason,
+        group=shown(letter.group), when=letter.when, evident=letter.evident, reason=reason,
         ranks=(worlds.WORLDS[0].name, worlds.WORLDS[1].name), labels=labels, witness=tuple(steps),
     )  # fmt: skip
 
