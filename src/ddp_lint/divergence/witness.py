@@ -161,15 +161,15 @@ def wrong_arguments(words: Words) -> Iterator[Parting]:
 
 
 def _wrong_argument(letter: Letter, value: Value, reason: str) -> Iterator[Parting]:
-    varies, shown = value.varies, [_shown(component) for component in value.components[:2]]
+    varies, said = value.varies, [_shown(component) for component in value.components[:2]]
     if varies is None or varies.cause != "rank" or varies.scope not in ("world", "node") or value.open:
         return
-    if reason == "reduce op" and ("unknown" in shown or shown[0] == shown[1]):
+    if reason == "reduce op" and ("unknown" in said or said[0] == said[1]):
         return
     labels = (varies.origin,) if varies.origin is not None else ()
     steps = [
-        RankTrace(world.name, (Label(letter.span, f"calls {letter.call}() with {reason} {said}"),))
-        for world, said in zip(worlds.WORLDS, shown, strict=False)
+        RankTrace(world.name, (Label(letter.span, f"calls {letter.call}() with {reason} {text}"),))
+        for world, text in zip(worlds.WORLDS, said, strict=False)
     ]
     yield Parting(
         Kind.ARGUMENT, letter.span, letter.op, letter.call,
