@@ -115,6 +115,18 @@ PARTING = {
             if dist.get_rank() == 0:
                 helper(x)  # !rank-branch
     """,
+    "in a function that is decorated": """
+        def logged(function):
+            def call(*args):
+                print(function)
+                return function(*args)
+            return call
+
+        @logged
+        def f(x):
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
     "the rank is an argument": """
         def helper(flag, x):
             if flag:

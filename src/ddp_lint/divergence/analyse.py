@@ -50,6 +50,8 @@ class Root:
     function: FunctionRef | None
     #: Set for a base class's method seen from a class of this file: only letters in this class count.
     seen_from: ClassRef | None = None
+    #: Called through its decorators, which may let only some ranks in; else its body alone.
+    decorated: bool = False
 
 
 def analyse(facts: ModuleFacts, project: Project) -> tuple[Parting, ...]:
@@ -110,7 +112,10 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
             elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 stack.append((child, None, f"{prefix}{child.name}."))
                 if every or _can_part(child):
-                    yield Root(prefix + child.name, child, _as_root(child, facts, owner))
+                    root = Root(prefix + child.name, child, _as_root(child, facts, owner))
+                    yield root
+                    if child.decorator_list:
+                        yield dataclasses.replace(root, decorated=True)
             elif isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):
                 stack.append((child, owner, prefix))
 
@@ -183,7 +188,7 @@ def _partings(root: Root, facts: ModuleFacts, summaries: Summaries) -> Iterator[
             if key in seen or id(difference.parted.condition) in given:
                 continue
             seen.add(key)
-            parting = parting_of(difference, Comparison(words, projection), region)
+            parting = _at_branch(parting_of(difference, Comparison(words, projection), region), region)
             told = _in_class(parting, root.seen_from) if root.seen_from else parting
             if root.function is not None and told is not None and told.span.line == region.line:
                 told = _in_body(told, region)
@@ -199,6 +204,18 @@ def _differences(words: Words, projection: Projection, start: Node) -> Iterator[
     yield from comparison.of_open_choices(start)
     yield from comparison.of_rounds()
     yield from comparison.of_crossings()
+
+
+def _at_branch(parting: Parting, region: Span) -> Parting:
+    """A parting in a nested function, told at the call that its branch holds."""
+    branch = parting.branch
+    if branch is None or not _within(branch, region) or _within(parting.span, branch):
+        return parting
+    for label in parting.labels:
+        call, called, _ = label.message.partition("() is called here")
+        if called and _within(label.span, branch) and label.span != branch:
+            return dataclasses.replace(parting, span=label.span, call=call)
+    return parting
 
 
 def _in_body(parting: Parting, region: Span) -> Parting:
@@ -228,9 +245,10 @@ def word_of(root: Root, facts: ModuleFacts, summaries: Summaries) -> tuple[Words
     if root.function is None:
         frame = Frame(summaries, facts, None)
         run(frame, facts.tree.body)
+    elif root.decorated:
+        frame = summaries.decorated(root.function) or Frame(summaries, facts, None)
     else:
-        decorated = summaries.decorated(root.function)
-        frame = decorated or summaries.evaluate(root.function, summaries.general(root.function, heuristic=True))
+        frame = summaries.evaluate(root.function, summaries.general(root.function, heuristic=True))
     words = Words()
     return words, build(frame.effects, words)
 

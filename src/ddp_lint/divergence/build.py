@@ -145,8 +145,9 @@ class _Builder:
         receiver = effect.text.rpartition(".")[0]
         if receiver in ("self", "super()"):
             receiver = site.receiver if site else ""
-        below = Site(site.span, site.text, (*chain, effect.callee), site.depth + 1, receiver) if site else Site(
-            effect.call, effect.text, (effect.callee,), receiver=receiver
+        depth = (site.depth if site else 0) + (not effect.nested)
+        below = Site(site.span, site.text, (*chain, effect.callee), depth, receiver) if site else Site(
+            effect.call, effect.text, (effect.callee,), depth, receiver
         )  # fmt: skip
         yields = (effect.yields, exits, site) if effect.yields is not None else None
         inner = dataclasses.replace(

@@ -411,9 +411,7 @@ def communicate(
     for name in entry.uniform:
         _agree(frame, arguments.get(name, entry.takes)[1])
     for name, type_ in entry.turns.items():
-        path = dotted(argument) if (argument := arguments.get(name, entry.takes)[1]) is not None else ""
-        if path:
-            frame.env[path] = unknown(("turned", path), ref.Instance(type_))
+        turn(frame, arguments.get(name, entry.takes)[1], type_)
     return _result(frame, entry, arguments, node, key)
 
 
@@ -464,6 +462,14 @@ def _agree(frame: Frame, argument: ast.expr | None) -> None:
         reference = reference_of(frame.env.get(path))
         frame.env[path] = unknown(("agreed", path), reference, agreed=True)
         frame.agreed.add(path)
+
+
+def turn(frame: Frame, argument: ast.expr | None, type_: str) -> None:
+    """After the call the argument is an object of this class."""
+    path = dotted(argument) if argument is not None else ""
+    if path:
+        frame.env[path] = unknown(("turned", path), ref.Instance(type_))
+        frame.turned[path] = type_
 
 
 def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
@@ -640,7 +646,7 @@ _BUILTINS: dict[str, _Handler] = {
 _SPECIAL: dict[str, _Handler] = {
     "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
-    "torch.utils.data.DataLoader": _loader,
+    **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     # The worlds are those of a distributed job.
     "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),
     "torch.distributed.is_available": lambda frame, node, arguments: constant(True),

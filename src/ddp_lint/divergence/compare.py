@@ -195,12 +195,24 @@ class Comparison:
                     drift = (one, two)
                 stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1, drift))
             elif isinstance(one.node, Loop) and isinstance(two.node, Loop):
+                if one.node is not two.node and drift is None:
+                    drift = (one, two)
                 stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1, drift))
                 stack.append((one.at(one.node.body), two.at(two.node.body), matched, drift))
             else:
                 difference = self._part(one, two)
                 if difference is not None:
                     yield self._at_drift(difference, drift) if drift is not None else difference
+                    stack.extend((*sides, matched + 1, None) for sides in self._past(difference))
+
+    @staticmethod
+    def _past(difference: Difference) -> Iterator[tuple[Side, Side]]:
+        """Where both go on once the call that only one of them makes in its branch is set aside."""
+        letter, node = difference.letter, difference.first.node
+        if difference.how == "missing" and _under(letter, difference.parted.span):
+            assert isinstance(node, (Emit, Loop))
+            if difference.other is None or not _under(difference.other, difference.parted.span):
+                yield difference.first.at(node.after), difference.second
 
     def _at_drift(self, difference: Difference, drift: Drift) -> Difference:
         """A lone call that pairs with the peer's next one of the same name: the lone call is the cause, not the end."""
@@ -210,6 +222,13 @@ class Comparison:
             if letter is not None and parted is not None and self._behind(one, two):
                 return dataclasses.replace(
                     difference, letter=letter, other=other, first=one, second=two, parted=parted, how="missing"
+                )
+        region = difference.parted.span
+        for one, two in (drift, drift[::-1]):
+            letter = self._letter_at(one)
+            if letter is not None and _under(letter, region) and not _under(difference.letter, region):
+                return dataclasses.replace(
+                    difference, letter=letter, other=self._letter_at(two), first=one, second=two, how="missing"
                 )
         return difference
 
@@ -378,7 +397,7 @@ class Comparison:
     def _behind(self, one: Side, two: Side) -> bool:
         """Would both go on alike if `one` skipped its letter?"""
         assert isinstance(one.node, (Emit, Loop))
-        return self._equal(one.at(one.node.after), two)
+        return self._equal(self._advance(one.at(one.node.after), 0), two)
 
     def _letter_at(self, side: Side) -> Letter | None:
         if isinstance(side.node, Emit):
@@ -429,6 +448,11 @@ class Comparison:
                 parted = self._parted(one, two, first)
                 return Difference(first, second, one, two, parted, "argument") if parted is not None else None
         return None
+
+
+def _under(letter: Letter, region: Span) -> bool:
+    """Is the call, or one on the way from it to the collective, in the region?"""
+    return any(_inside(span, region) for span in (letter.span, *(label.span for label in letter.chain)))
 
 
 def _inside(span: Span, region: Span) -> bool:

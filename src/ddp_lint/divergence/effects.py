@@ -63,6 +63,8 @@ class Inline:
     yields: list[Effect] | None = None
     #: Body of a `with`: leaving it runs the rest of the callee.
     manager: bool = False
+    #: The callee is defined in the caller: what parts the ranks in it is told with the caller, whose names it sees.
+    nested: bool = False
 
 
 @dataclasses.dataclass(eq=False)

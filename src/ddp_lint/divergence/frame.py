@@ -41,6 +41,8 @@ class Frame:
     depth: int = 0
     #: Names that a collective has made the same on all ranks.
     agreed: set[str] = dataclasses.field(default_factory=set)
+    #: Names that a call has made an object of another class (``fully_shard(model)``).
+    turned: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def linker(self) -> Linker:

@@ -6,13 +6,13 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
-from ddp_lint.divergence.calls import Arguments, communicate, invoke, is_agreement
+from ddp_lint.divergence.calls import Arguments, communicate, invoke, is_agreement, turn
 from ddp_lint.divergence.effects import Effect, Emitted, Inline, Leave, matters, size
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
@@ -21,7 +21,7 @@ from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, children, known
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.values import Condition, Known, Test, Value, Variation, constant, divergent, merge, unknown
-from ddp_lint.divergence.words import Emit, Letter, Projection, TooLarge, Words, streams_of
+from ddp_lint.divergence.words import CONFIDENCES, Emit, Letter, Projection, TooLarge, Words, streams_of
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
@@ -40,7 +40,7 @@ _SHOWS = {
     "buffers": re.compile(r"BatchNorm|register_buffer|broadcast_buffers=True"),
     "metric-sync": re.compile(r"torchmetrics|sync_dist"),
     "statistics": re.compile(r"SyncBatchNorm|sync_bn"),
-    "hooks": re.compile(r"accelerat|deepspeed|FSDP", re.IGNORECASE),
+    "launched": re.compile(r"accelerat|deepspeed|FSDP", re.IGNORECASE),
 }
 #: Parameters that hold a rank's own data.
 _BATCHES = frozenset({"batch", "minibatch", "mini_batch", "micro_batch", "microbatch", "batch_data", "data_batch"})
@@ -61,6 +61,8 @@ class Summary:
     env: dict[str, Value] = dataclasses.field(default_factory=dict)
     #: Parameters that the function makes the same on all ranks.
     agreed: frozenset[str] = frozenset()
+    #: Parameters that it makes objects of another class.
+    turned: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 _NOTHING = Summary([], unknown("recursion"))
@@ -118,7 +120,8 @@ class Summaries:
         summary = self._summary(function, env)
         callee = Label(span_of(function.facts, function.node), f"`{function.name}` is defined here")
         callee = dataclasses.replace(callee, span=_header(callee.span))
-        inline = Inline(summary.effects, frame.span(node), callee, frame.text(node.func))
+        nested = _is_within(frame, function)
+        inline = Inline(summary.effects, frame.span(node), callee, frame.text(node.func), nested=nested)
         if is_generator(function.node):
             return unknown(frame.key(node), ref.Generator(inline, id(node)))
         if summary.effects:
@@ -169,15 +172,18 @@ class Summaries:
         return value
 
     def _agree(self, frame: Frame, function: FunctionRef, summary: Summary, arguments: Arguments) -> None:
-        """Arguments that the callee makes the same on all ranks: ``all_reduce(x)`` in a helper."""
+        """Arguments that the callee changes: ``all_reduce(x)``, ``fully_shard(model)`` in a helper."""
         from ddp_lint.divergence.calls import _agree
 
         names = [a.arg for a in (*function.node.args.posonlyargs, *function.node.args.args)]
         if function.receiver is not None and names:
             names = names[1:]
         for index, name in enumerate(names):
+            argument = arguments.nodes.get(index) or arguments.nodes.get(name)
             if name in summary.agreed:
-                _agree(frame, arguments.nodes.get(index) or arguments.nodes.get(name))
+                _agree(frame, argument)
+            elif name in summary.turned:
+                turn(frame, argument, summary.turned[name])
 
     def _bind(self, frame: Frame, function: FunctionRef, arguments: Arguments, node: ast.Call) -> dict[str, Value]:
         """The callee's parameters."""
@@ -187,6 +193,7 @@ class Summaries:
         if function.receiver is not None and names and not _is_static(function):
             env[names[0]] = function.receiver
             names = names[1:]
+            arguments = _without_receiver(arguments, function)
         for index, (name, value) in enumerate(zip(names, arguments.positional, strict=False)):
             env[name] = _named_group(frame, name, entering(value), arguments.nodes.get(index))
         for name, value in arguments.keywords.items():
@@ -337,7 +344,7 @@ class Summaries:
 
     def _summarised(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Summary:
         frame = self._run_once(key, function, env)
-        return Summary(self._compact(frame, function), _folded(frame), agreed=frozenset(frame.agreed))
+        return Summary(self._compact(frame, function), _folded(frame), {}, frozenset(frame.agreed), frame.turned)
 
     def _run_once(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Frame:
         """`evaluate`, with `key` marked as running meanwhile."""
@@ -423,11 +430,12 @@ class Summaries:
         words = Words()
         build(effects, words)
         streams = frozenset(streams_of(words.nodes))
-        first = next((node.letter for node in reversed(words.nodes) if isinstance(node, Emit)), None)
-        if first is None:
+        letters = [node.letter for node in reversed(words.nodes) if isinstance(node, Emit)]
+        if not letters:
             return []
+        surest = max(letters, key=lambda letter: CONFIDENCES.index(letter.confidence))
         whole: Letter = dataclasses.replace(
-            first, op=name, kind="collective", group=Group(), streams=streams, root=None, reduce_op=None
+            surest, op=name, kind="collective", group=Group(), streams=streams, root=None, reduce_op=None
         )
         return [Emitted(whole)]
 
@@ -700,6 +708,26 @@ def is_generator(node: ast.AST) -> bool:
     return not isinstance(node, ast.Lambda) and any(
         isinstance(child, (ast.Yield, ast.YieldFrom)) for child in children(node)
     )
+
+
+def _is_within(frame: Frame, function: FunctionRef) -> bool:
+    """Is the function defined in the one that calls it, or beside it in another function?"""
+    if function.closure is None or frame.function is None or frame.facts is not function.facts:
+        return False
+    beside = reference_of((frame.closure or {}).get(function.name))
+    if isinstance(beside, FunctionRef) and beside.node is function.node:
+        return True
+    outer = span_of(frame.facts, frame.function)
+    return outer.line < span_of(function.facts, function.node).line <= outer.end_line
+
+
+def _without_receiver(arguments: Arguments, function: FunctionRef) -> Arguments:
+    """What a wrapper hands on to the method that it decorates has the object in front, which is bound already."""
+    first = arguments.positional[0].reference if arguments.positional else None
+    if not function.bare or not isinstance(first, ref.Instance) or first != reference_of(function.receiver):
+        return arguments
+    nodes = {key - 1 if isinstance(key, int) else key: node for key, node in arguments.nodes.items() if key != 0}
+    return dataclasses.replace(arguments, positional=arguments.positional[1:], nodes=nodes)
 
 
 def _is_static(function: FunctionRef) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 
 from ddp_lint.divergence import worlds
@@ -10,10 +11,11 @@ from ddp_lint.divergence.compare import Comparison, Difference, Side, Step, vari
 from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.partings import Kind, Parting
 from ddp_lint.divergence.values import Component, Known, Value, Variation
-from ddp_lint.divergence.words import Emit, Letter, Words
+from ddp_lint.divergence.words import CONFIDENCES, Emit, Letter, Words
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
-_ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
+#: In a test: the job shards parameters.
+_SHARDED_MODE = re.compile(r"deepspeed|fsdp|zero_?3|zero_stage|shard", re.IGNORECASE)
 
 
 def parting_of(difference: Difference, comparison: Comparison, region: Span) -> Parting:
@@ -92,9 +94,20 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.LOW)  # the same call whatever the element
     if letter.kind in ("step", "backward") and difference.how == "rounds" and varies.cause not in ("length", "rank"):
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
+    if letter.when and _without_sharding(difference):
+        limits.append(Confidence.LOW)  # `if is_main or sharded:`, the rank test is off where the call communicates
     if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.parted.span.line):
         limits.append(Confidence.LOW)  # mostly a file system that all ranks share
-    return min(limits, key=_ORDER.index)
+    return min(limits, key=CONFIDENCES.index)
+
+
+def _without_sharding(difference: Difference) -> bool:
+    """Has either rank come here because the job is none of those that shard parameters?"""
+    return any(
+        not step.chosen and _SHARDED_MODE.search(step.condition.text)
+        for side in (difference.first, difference.second)
+        for step in (side.trail.backwards() if side.trail else ())
+    )
 
 
 def _ranks(difference: Difference, varies: Variation) -> tuple[str, str]:
@@ -173,7 +186,7 @@ def _wrong_argument(letter: Letter, value: Value, reason: str) -> Iterator[Parti
     ]
     yield Parting(
         Kind.ARGUMENT, letter.span, letter.op, letter.call,
-        min(letter.confidence, varies.confidence, key=_ORDER.index), cause="rank", says=varies.says,
+        min(letter.confidence, varies.confidence, key=CONFIDENCES.index), cause="rank", says=varies.says,
         group=shown(letter.group), when=letter.when, evident=letter.evident, reason=reason,
         ranks=(worlds.WORLDS[0].name, worlds.WORLDS[1].name), labels=labels, witness=tuple(steps),
     )  # fmt: skip

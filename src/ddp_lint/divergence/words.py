@@ -18,6 +18,8 @@ from ddp_lint.knowledge.communication import Kind as Effect
 
 #: Effects that are compared among themselves, apart from the collectives of a process group.
 APART: frozenset[str] = frozenset({"forward", "backward", "step", "leave"})
+#: From the least sure to the surest.
+CONFIDENCES = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 
 
 class TooLarge(Exception):
@@ -216,8 +218,9 @@ class Projection:
 
     def _form(self, node: Node, numbers: list[int], world: int) -> Hashable:
         if isinstance(node, End):
-            # Ends of a loop without letters count as what follows it: see `_after_dead_loops`.
-            return ("stop", node.what)
+            loop = self._loops.get(node)
+            dead = loop is not None and not self.is_live(loop)
+            return numbers[loop.after.number] if loop is not None and dead else ("stop", node.what)
         if isinstance(node, Emit):
             after = numbers[node.after.number]
             return (node.letter.detail, after) if self.holds(node.letter) else after
@@ -231,6 +234,4 @@ class Projection:
                 return yes if truth else no
             return yes if yes == no else ("choice", truth, yes, no)
         after, body = numbers[node.after.number], numbers[node.body.number]
-        if not self.is_live(node) and body in (self._number(("stop", "again")), self._number(("stop", "break"))):
-            return after
-        return ("loop", body, after)
+        return after if not self.is_live(node) and body == after else ("loop", body, after)

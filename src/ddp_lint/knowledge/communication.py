@@ -29,7 +29,7 @@ FRAMEWORKS = (
 Kind = Literal["collective", "group", "p2p", "forward", "backward", "step", "leave"]
 
 #: When the call communicates; '' is always.
-Condition = Literal["", "sharded", "buffers", "metric-sync", "statistics", "hooks"]
+Condition = Literal["", "sharded", "buffers", "metric-sync", "statistics", "launched"]
 
 #: How the words of `Condition` read in a message, after "when".
 CONDITIONS: Mapping[str, str] = {
@@ -38,7 +38,7 @@ CONDITIONS: Mapping[str, str] = {
     "buffers": "the model has buffers",
     "metric-sync": "the metric syncs on compute, as it does by default",
     "statistics": "the module trains in a process group",
-    "hooks": "the framework runs its hooks around the call",
+    "launched": "it is launched with DeepSpeed or FSDP",
 }
 
 #: Which ranks take part where the call has no group argument, and which ranks share a value of `Rank`.
