@@ -271,8 +271,8 @@ def uses_of_self(function: ast.FunctionDef, facts: ModuleFacts) -> list[tuple[st
         node, gradient = stack.pop()
         if isinstance(node, ast.With) and any(without_gradient(i.context_expr, facts) for i in node.items):
             gradient = False
-        if isinstance(node, ast.If) and _is_not_training(node.test):
-            stack.extend((n, gradient) for n in reversed(node.orelse))
+        if isinstance(node, ast.If) and (trained := in_training(node)) is not None:
+            stack.extend((n, gradient) for n in reversed(trained))
             continue
         if isinstance(node, ast.Attribute):  # also `checkpoint(self.block, x)`: a reference is as good as a call
             name = dotted_ast(node)
@@ -282,7 +282,19 @@ def uses_of_self(function: ast.FunctionDef, facts: ModuleFacts) -> list[tuple[st
     return found
 
 
-def _is_not_training(test: ast.expr) -> bool:
-    return (
-        isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and dotted_ast(test.operand) == "self.training"
-    )
+def in_training(branch: ast.If) -> list[ast.stmt] | None:
+    """The arm that training takes, where a test of `self.training` leaves the other one to evaluation."""
+    if _is_training(branch.test):
+        return branch.body
+    return branch.orelse if _needs_evaluation(branch.test) else None
+
+
+def _is_training(test: ast.expr) -> bool:
+    return dotted_ast(test) == "self.training"
+
+
+def _needs_evaluation(test: ast.expr) -> bool:
+    """``not self.training``, also with further conditions."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(_needs_evaluation(part) for part in test.values)
+    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and _is_training(test.operand)

@@ -13,6 +13,7 @@ from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.tensors.classes import in_training
 from ddp_lint.tensors.operations import names
 
 _MENTIONS = re.compile(
@@ -255,7 +256,8 @@ def methods_of(project: Project, owner: str, method: str) -> Iterator[_Code]:
 
 
 def _compiled_nodes(function: FunctionNode, facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:
-    """The nodes of a function without those that `if not is_compiling():` keeps from compiled code."""
+    """The nodes of a function without those that `if not is_compiling():` keeps from compiled code, and those of
+    evaluation."""
     stack: list[ast.AST] = list(function.body)
     while stack:
         node = stack.pop()
@@ -265,5 +267,8 @@ def _compiled_nodes(function: FunctionNode, facts: ModuleFacts, project: Project
             asked = canonical(project.meaning(facts, bare.func)) if isinstance(bare, ast.Call) else ""
             if asked in names("branches", "tracing"):
                 stack.extend(node.orelse if isinstance(node.test, ast.UnaryOp) else node.body)
+                continue
+            if (trained := in_training(node)) is not None:
+                stack.extend(trained)
                 continue
         stack.extend(ast.iter_child_nodes(node))

@@ -34,15 +34,33 @@ def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
     """Whether training does not come by: `if not self.training:`, the other arm of `if self.training:`, what follows
     an `if self.training:` that returns, and functions and branches named after evaluation or inference."""
     for test, taken in conditions(module, node):
-        bare, negated = _without_not(test)
-        if dotted(bare).rpartition(".")[2] == "training" and taken == negated:
+        if any(_asks_for_evaluation(part) for part in _conjuncts(test)) if taken else _is_training(test):
             return True
+        _, negated = _without_not(test)
         if taken and not negated and _words(test) & names("branches", "evaluation"):
             return True
     function, owner = module.function_of(node), module.class_of(node)
     if function is not None and words_of(function.name.value) & names("branches", "evaluation"):
         return True
     return owner is not None and bool(words_of(owner.name.value) & names("branches", "evaluation_classes"))
+
+
+def _is_training(test: cst.BaseExpression) -> bool:
+    return dotted(test).rpartition(".")[2] == "training"
+
+
+def _asks_for_evaluation(test: cst.BaseExpression) -> bool:
+    bare, negated = _without_not(test)
+    return negated and _is_training(bare)
+
+
+def _conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """The parts of ``a and b``, all of which hold where it holds."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        yield from _conjuncts(test.left)
+        yield from _conjuncts(test.right)
+    else:
+        yield test
 
 
 def logging_only(module: Module, node: cst.CSTNode) -> bool:

@@ -52,7 +52,8 @@ class _Look:
     """One pass. Writes to names count at the end, when it is known which names hold numbers, lists or dicts only."""
 
     def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._in_graph = function.name == "forward" or any(_compiles(d) for d in function.decorator_list)
+        self._in_forward = function.name == "forward"
+        self._in_graph = self._in_forward or any(_compiles(d) for d in function.decorator_list)
         self._found: set[Trait] = set()
         self._written: set[str] = set()
         self._plain: set[str] = set()

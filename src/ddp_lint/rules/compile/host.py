@@ -112,10 +112,13 @@ class HostRule(Rule):
         return found
 
     def _tells_of_failure(self, node: cst.CSTNode) -> bool:
-        """Whether the line runs when something is wrong already: the message of an `assert`, a `raise`, a handler."""
+        """Whether the line runs when something is wrong already: the message of an `assert` or a warning, a `raise`,
+        a handler."""
         below = node
         for up in self.module.ancestors(node):
             if isinstance(up, (cst.Raise, cst.ExceptHandler)) or (isinstance(up, cst.Assert) and below is up.msg):
+                return True
+            if isinstance(up, cst.Call) and self.module.qualified(up.func) == "warnings.warn":
                 return True
             if isinstance(up, cst.FunctionDef):
                 return False
