@@ -570,6 +570,20 @@ EQUAL = {
         def f():
             save()
     """,
+    "a choice that only other ranks come to": """
+        def f(path):
+            if dist.get_rank() != 0:
+                dist.barrier()
+            if dist.get_rank() != 0 and os.path.exists(path):
+                return path
+            if dist.get_rank() == 0:
+                dist.barrier()
+    """,
+    "the first entry of a data set": """
+        def f(dataset, x):
+            if "text" in next(iter(dataset)) and len(next(iter(dataset))) > 1:
+                dist.all_reduce(x)
+    """,
     "leaves the loop with all": """
         def f(loader, x):
             while True:
@@ -582,6 +596,18 @@ EQUAL = {
 }
 
 
+EXIT = """
+    def f(model, x, path):
+        if dist.get_rank() == 0 and not path:
+            print("no path")
+            return -1
+        model = torch.nn.parallel.DistributedDataParallel(model)  # !implicit-collective
+        dist.all_reduce(x)
+        for _ in range(3):
+            model(x).sum().backward()
+"""
+
+
 @pytest.mark.parametrize("source", PARTING.values(), ids=PARTING)
 def test_ranks_part(source: str, tmp_path: pathlib.Path) -> None:
     check(tmp_path, source)
@@ -589,6 +615,26 @@ def test_ranks_part(source: str, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("source", EQUAL.values(), ids=EQUAL)
 def test_words_are_equal(source: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, source)
+
+
+def test_one_exit_is_one_parting(tmp_path: pathlib.Path) -> None:
+    check(tmp_path, EXIT)
+    (parting,) = [p for p in partings(tmp_path, EXIT) if p.confidence is not Confidence.LOW]
+    assert parting.exit is not None
+    assert parting.exit.line == parting.span.line - 1
+    (note,) = parting.notes
+    assert note.startswith("rank 0 misses `dist.all_reduce` (line")
+    assert "backward` (line" in note
+
+
+def test_two_calls_under_one_branch_are_two_partings(tmp_path: pathlib.Path) -> None:
+    source = """
+        def f(model, x):
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+                model = torch.nn.parallel.DistributedDataParallel(model)  # !implicit-collective
+    """
     check(tmp_path, source)
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.async_work import unwaited
-from ddp_lint.divergence.build import build
+from ddp_lint.divergence.build import build, callee_of
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
+from ddp_lint.divergence.exits import one_for_each_exit
 from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.partings import Parting
 from ddp_lint.divergence.references import ClassRef, FunctionRef
@@ -81,15 +82,16 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
                 found.setdefault((parting.kind, parting.span), parting)
         except (TooLarge, TooLong, RecursionError):
             skipped.append((getattr(root.node, "lineno", 1), root.name))
-    return Result(_first_of_each(list(found.values())), tuple(skipped))
+    partings = one_for_each_exit(_first_of_each(list(found.values())), facts)
+    return Result(tuple(sorted(partings, key=lambda parting: (parting.span, parting.kind))), tuple(skipped))
 
 
-def _first_of_each(partings: list[Parting]) -> tuple[Parting, ...]:
+def _first_of_each(partings: list[Parting]) -> list[Parting]:
     """One branch, one parting of a kind: what comes after the first difference follows from it."""
     kept: dict[object, Parting] = {}
     for parting in sorted(partings, key=lambda p: (p.confidence is Confidence.LOW, p.span)):
         kept.setdefault((parting.kind, parting.branch or parting.span), parting)
-    return tuple(sorted(kept.values(), key=lambda parting: (parting.span, parting.kind)))
+    return list(kept.values())
 
 
 # ---- roots
@@ -212,16 +214,15 @@ def _at_branch(parting: Parting, region: Span) -> Parting:
     if branch is None or not _within(branch, region) or _within(parting.span, branch):
         return parting
     for label in parting.labels:
-        call, called, _ = label.message.partition("() is called here")
-        if called and _within(label.span, branch) and label.span != branch:
-            return dataclasses.replace(parting, span=label.span, call=call)
+        if label in parting.way and _within(label.span, branch) and label.span != branch:
+            return dataclasses.replace(parting, span=label.span, call=callee_of(label))
     return parting
 
 
 def _in_body(parting: Parting, region: Span) -> Parting:
     """A parting that a decorator brings about, told at the call in the function's body."""
     for label in parting.labels:
-        if _within(label.span, region) and label.span.line > region.line and "is called here" in label.message:
+        if label in parting.way and _within(label.span, region) and label.span.line > region.line:
             return dataclasses.replace(parting, span=label.span)
     return parting
 
@@ -230,7 +231,7 @@ def _in_class(parting: Parting, of: ClassRef) -> Parting | None:
     """A parting in a base class's method, told at the place in this file that it is about; None if there is none."""
     region = span_of(of.facts, of.node)
     for label in parting.labels:
-        if _within(label.span, region) and label.span.line > region.line and "is called here" in label.message:
+        if label in parting.way and _within(label.span, region) and label.span.line > region.line:
             return dataclasses.replace(parting, span=label.span)
     return None
 

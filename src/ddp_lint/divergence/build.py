@@ -35,18 +35,19 @@ class Exits:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Site:
-    """The calls between the function at hand and the effect."""
+    """The calls between the function at hand and the effect, which the function `callee` has."""
 
     span: Span
     text: str
     chain: tuple[Label, ...]
+    callee: str
     depth: int = 1
     #: The object that the innermost method is called on, '' for the one at hand.
     receiver: str = ""
 
     def anchored(self, letter: Letter) -> Letter:
         """The letter as seen from the function at hand: at the outermost call, with the way to it."""
-        here = Label(letter.span, f"{letter.call}() is called here")
+        here = called(self.callee, letter.call, letter.span)
         return dataclasses.replace(
             letter, span=self.span, call=self.text, chain=(*self.chain, *(letter.chain or (here,))),
             group=of_object(letter.group, self.receiver),
@@ -141,13 +142,13 @@ class _Builder:
         return node
 
     def _inline(self, effect: Inline, after: Node, exits: Exits, site: Site | None) -> Node:
-        chain = (*site.chain, Label(effect.call, f"{effect.text}() is called here")) if site else ()
+        chain = (*site.chain, called(site.callee, effect.text, effect.call)) if site else ()
         receiver = effect.text.rpartition(".")[0]
         if receiver in ("self", "super()"):
             receiver = site.receiver if site else ""
         depth = (site.depth if site else 0) + (not effect.nested)
-        below = Site(site.span, site.text, (*chain, effect.callee), depth, receiver) if site else Site(
-            effect.call, effect.text, (effect.callee,), depth, receiver
+        below = Site(site.span, site.text, chain, effect.callee, depth, receiver) if site else Site(
+            effect.call, effect.text, (), effect.callee, depth, receiver
         )  # fmt: skip
         yields = (effect.yields, exits, site) if effect.yields is not None else None
         inner = dataclasses.replace(
@@ -192,6 +193,16 @@ class _Builder:
         elif not exits.manager:  # a generator's consumer: its `continue` resumes the generator
             outer = dataclasses.replace(outer, continues=after)
         return self.sequence(body, after, outer, site)
+
+
+def called(caller: str, callee: str, span: Span) -> Label:
+    """One step of the way from the function at hand to the collective."""
+    return Label(span, f"{caller}() calls {callee}() here")
+
+
+def callee_of(step: Label) -> str:
+    """The call that such a step tells of, as it is written."""
+    return step.message.partition("() calls ")[2].removesuffix("() here")
 
 
 def _settled(condition: Condition, depth: int) -> Condition:

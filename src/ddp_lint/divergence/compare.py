@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping
 
+from ddp_lint.divergence import worlds
 from ddp_lint.divergence.groups import Group, leaves_alone
 from ddp_lint.divergence.values import Condition, Variation
 from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words, told
@@ -86,20 +87,34 @@ class Comparison:
 
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
         """Where two ranks part because each chooses for itself: data, clocks, files, ranks that only the run knows."""
-        assumed = self._assumed(start)
+        assumed, coming = self._assumed(start), [self._reached(start, world) for world in range(worlds.COUNT)]
         for node in self._words.nodes:
-            common = assumed.get(node.number)
-            if common is None:  # left over from a loop that turned out to hold no letters
+            here = [world for world, reached in enumerate(coming) if node.number in reached]
+            if not here:  # left over from a loop that turned out to hold no letters
                 continue
+            common = assumed.get(node.number, {})
             if isinstance(node, Choice) and node.condition.open and self._may_part(node.condition):
                 key = self._projection.truth(node.condition, 0)
-                for world, other in ((0, 1), (1, 0)):
+                for world, other in ((here[0], here[1 % len(here)]), (here[1 % len(here)], here[0])):
                     yes = Step(node.condition, True, node.span, None, 0)
                     no = Step(node.condition, False, node.span, None, 0)
                     yield from self._walk(
                         Side(node.yes, world, {**common, key: True}, yes),
                         Side(node.no, other, {**common, key: False}, no),
                     )
+
+    def _reached(self, start: Node, world: int) -> set[int]:
+        """Numbers of the nodes that a rank of this world can come to."""
+        reached = {start.number}
+        for node in reversed(self._words.nodes):
+            if node.number not in reached:
+                continue
+            truth = self._projection.truth(node.condition, world) if isinstance(node, Choice) else None
+            if isinstance(node, Choice) and isinstance(truth, bool):
+                reached.add((node.yes if truth else node.no).number)
+            else:
+                reached.update(child.number for child, _ in self._ways(node))
+        return reached
 
     def _assumed(self, start: Node) -> dict[int, dict[Hashable, bool]]:
         """The shared choices that every way to a node has made."""

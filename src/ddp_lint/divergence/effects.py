@@ -6,7 +6,7 @@ import dataclasses
 
 from ddp_lint.divergence.values import Condition, Test
 from ddp_lint.divergence.words import Letter
-from ddp_lint.findings import Confidence, Label, Span
+from ddp_lint.findings import Confidence, Span
 
 
 @dataclasses.dataclass(eq=False)
@@ -54,11 +54,11 @@ class Attempt:
 
 @dataclasses.dataclass(eq=False)
 class Inline:
-    """What a callee does, at a call. `yields` is what happens where the callee yields (the body of a `with`)."""
+    """What the function `callee` does, at a call. `yields` is what happens where it yields (the body of a `with`)."""
 
     effects: list[Effect]
     call: Span
-    callee: Label
+    callee: str
     text: str
     yields: list[Effect] | None = None
     #: Body of a `with`: leaving it runs the rest of the callee.

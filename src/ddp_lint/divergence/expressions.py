@@ -506,6 +506,7 @@ def _await(frame: Frame, node: ast.Await) -> Value:
 def _yield(frame: Frame, node: ast.Yield) -> Value:
     evaluate(frame, node.value)
     frame.effects.append(Yielded())
+    frame.summaries.hand_over(frame)
     return unknown(frame.key(node))
 
 

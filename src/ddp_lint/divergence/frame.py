@@ -39,6 +39,8 @@ class Frame:
     alive: bool = True
     loops: int = 0
     depth: int = 0
+    #: Variables of modules at the last `yield`.
+    switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
     #: Names that a collective has made the same on all ranks.
     agreed: set[str] = dataclasses.field(default_factory=set)
     #: Names that a call has made an object of another class (``fully_shard(model)``).

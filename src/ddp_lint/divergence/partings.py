@@ -63,5 +63,9 @@ class Parting:
     reason: str = ""
     ranks: tuple[str, str] = ("rank 0", "rank 1")
     labels: tuple[Label, ...] = ()
+    #: Those of the labels that lead from the call to the collective in a callee.
+    way: tuple[Label, ...] = ()
+    #: Where the ranks that miss the call have left, if an early exit parts them.
+    exit: Span | None = None
     witness: tuple[RankTrace, ...] = ()
     notes: tuple[str, ...] = ()

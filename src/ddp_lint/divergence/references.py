@@ -94,6 +94,8 @@ class Generator:
 
     call: Any = dataclasses.field(compare=False)
     identity: int = 0
+    #: Variables of modules while it is suspended.
+    switched: Mapping[tuple[str, str], Any] = dataclasses.field(default_factory=dict, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)

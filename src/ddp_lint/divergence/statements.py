@@ -351,7 +351,8 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
     if isinstance(call, ast.Call) and _is_context_letter(frame, call, frame.effects[start:]):
         deferred = [frame.effects.pop()]
     outer, frame.effects = frame.effects, []
-    _with_items(frame, node, index + 1)
+    with frame.summaries.switched(reference.switched if isinstance(reference, ref.Generator) else {}):
+        _with_items(frame, node, index + 1)
     body, frame.effects = frame.effects, outer
     if isinstance(reference, ref.Generator):
         frame.effects.append(dataclasses.replace(reference.call, yields=body, manager=True))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
@@ -22,13 +23,15 @@ from ddp_lint.divergence.resolve import Linker, children, known
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.values import Condition, Known, Test, Value, Variation, constant, divergent, merge, unknown
 from ddp_lint.divergence.words import CONFIDENCES, Emit, Letter, Projection, TooLarge, Words, streams_of
-from ddp_lint.findings import Confidence, Label, Span
+from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 
 #: Different argument lists that one function is summarised for; the next is summarised for arguments unknown.
 _CONTEXTS = 12
+#: Ways to rebind a module's variable that are followed from call to call.
+_FOLLOWED = ("counted", "switched")
 #: Calls within calls.
 _DEPTH = 14
 #: Effects of a callee that are spliced into its caller; a larger one stays one letter.
@@ -63,6 +66,8 @@ class Summary:
     agreed: frozenset[str] = frozenset()
     #: Parameters that it makes objects of another class.
     turned: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: Variables of modules as they are where a generator hands over.
+    switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
 
 
 _NOTHING = Summary([], unknown("recursion"))
@@ -118,12 +123,10 @@ class Summaries:
                 return result
         env = self._bind(frame, function, arguments, node)
         summary = self._summary(function, env)
-        callee = Label(span_of(function.facts, function.node), f"`{function.name}` is defined here")
-        callee = dataclasses.replace(callee, span=_header(callee.span))
         nested = _is_within(frame, function)
-        inline = Inline(summary.effects, frame.span(node), callee, frame.text(node.func), nested=nested)
+        inline = Inline(summary.effects, frame.span(node), function.name, frame.text(node.func), nested=nested)
         if is_generator(function.node):
-            return unknown(frame.key(node), ref.Generator(inline, id(node)))
+            return unknown(frame.key(node), ref.Generator(inline, id(node), summary.switched))
         if summary.effects:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)
@@ -344,7 +347,8 @@ class Summaries:
 
     def _summarised(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Summary:
         frame = self._run_once(key, function, env)
-        return Summary(self._compact(frame, function), _folded(frame), {}, frozenset(frame.agreed), frame.turned)
+        effects, returned = self._compact(frame, function), _folded(frame)
+        return Summary(effects, returned, {}, frozenset(frame.agreed), frame.turned, frame.switched)
 
     def _run_once(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Frame:
         """`evaluate`, with `key` marked as running meanwhile."""
@@ -497,14 +501,14 @@ class Summaries:
             self._pending_modules.discard((facts.name, name))
         assert result is not None
         rebound = _rebound(facts.tree).get(name)
-        counter = rebound == "counted" and isinstance(getattr(result.constant, "value", None), int)
+        counter = rebound in _FOLLOWED and isinstance(getattr(result.constant, "value", None), int)
         if rebound and not counter and result.varies is None:
             result = unknown(("global", facts.name, name), result.reference)
         return result
 
     def set_global(self, frame: Frame, name: str, value: Value) -> None:
         """A function rebinds a variable of its module; callees see it until it is as it was."""
-        if _rebound(frame.facts.tree).get(name) != "counted":
+        if _rebound(frame.facts.tree).get(name) not in _FOLLOWED:
             return
         start = self.module_variable(frame.facts, name)
         key = (frame.facts.name, name)
@@ -512,6 +516,21 @@ class Summaries:
             self._overlay.pop(key, None)
         else:
             self._overlay[key] = value
+
+    @contextlib.contextmanager
+    def switched(self, variables: Mapping[tuple[str, str], Value]) -> Iterator[None]:
+        """For the body of a `with`: variables of modules are as its manager has set them."""
+        kept = dict(self._overlay)
+        self._overlay.update(variables)
+        try:
+            yield
+        finally:
+            self._overlay.clear()
+            self._overlay.update(kept)
+
+    def hand_over(self, frame: Frame) -> None:
+        """At a `yield`: what is set now holds for the body of the `with`."""
+        frame.switched = dict(self._overlay)
 
     def forget(self) -> None:
         """Before a new root: no function is running."""
@@ -621,15 +640,13 @@ class Summaries:
         text = ast.unparse(node.args[0]).lower() if node.args else ""
         if _OF_DICTIONARY.search(text):
             return False  # any one entry of a dictionary
+        fresh = re.fullmatch(r"iter\((.*)\)", text)
+        if fresh is not None and "loader" not in fresh[1]:
+            return False  # the first entry of a data set
         return "loader" in text or "iter" in text or "stream" in text
 
     def is_collective_name(self, name: str) -> bool:
         return name in _collective_names()
-
-
-def _header(span: Span) -> Span:
-    """The first character of a definition stands for it."""
-    return dataclasses.replace(span, end_line=span.line, end_column=span.column + 1)
 
 
 def _documented_collective(function: FunctionRef) -> Collective | None:
@@ -783,7 +800,8 @@ def _assignments(tree: ast.Module) -> dict[str, list[tuple[ast.expr, ast.expr]]]
 
 @functools.lru_cache(maxsize=512)
 def _rebound(tree: ast.Module) -> dict[str, str]:
-    """Module variables that functions rebind: 'counted' when only by `+=` and `-=`, else 'assigned'."""
+    """Module variables that functions rebind: 'counted' when only by `+=` and `-=`, 'switched' when a generator sets
+    them to True or False and back, else 'assigned'."""
     found: dict[str, str] = {}
     for function in (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
         names = {name for child in function.body if isinstance(child, ast.Global) for name in child.names}
@@ -797,9 +815,17 @@ def _rebound(tree: ast.Module) -> dict[str, str]:
             )
             for target in targets:
                 if isinstance(target, ast.Name) and target.id in names:
-                    counted = isinstance(child, ast.AugAssign) and found.get(target.id) != "assigned"
-                    found[target.id] = "counted" if counted else "assigned"
+                    how = _how(child, function)
+                    found[target.id] = how if found.get(target.id, how) == how else "assigned"
     return found
+
+
+def _how(statement: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    if isinstance(statement, ast.AugAssign):
+        return "counted"
+    value = getattr(statement, "value", None)
+    is_switch = isinstance(value, ast.Constant) and isinstance(value.value, bool) and is_generator(function)
+    return "switched" if is_switch else "assigned"
 
 
 @functools.lru_cache(maxsize=4096)

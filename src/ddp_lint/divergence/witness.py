@@ -44,6 +44,7 @@ def parting_of(difference: Difference, comparison: Comparison, region: Span) -> 
         reason=_reason(difference),
         ranks=ranks,
         labels=tuple(labels),
+        way=letter.chain,
         witness=(
             _trace(ranks[0], difference.first, difference.parted, comparison, letter, region),
             _trace(ranks[1], difference.second, difference.parted, comparison, difference.other, region),
@@ -146,15 +147,18 @@ def _trace(
         upcoming = [letter, *upcoming[:1]]
     for index, coming in enumerate(upcoming):
         waits = "calls" if index or letter is None else "waits in"
-        steps.append(Label(coming.span, f"{waits} {coming.call}() ({coming.op}{_over(coming)})"))
+        steps.append(Label(coming.span, f"{waits} {coming.call}(){_meaning(coming)}"))
     if not upcoming:
         end = dataclasses.replace(region, line=region.end_line, column=max(1, region.end_column - 1))
         steps.append(Label(end, "reaches the end without it"))
     return RankTrace(rank, tuple(steps))
 
 
-def _over(letter: Letter) -> str:
-    return f" over {shown(letter.group)}" if shown(letter.group) else ""
+def _meaning(letter: Letter) -> str:
+    """The collective behind a call of another name, and its group."""
+    parts = [letter.op] if letter.call.rpartition(".")[2] != letter.op else []
+    parts += [f"over {shown(letter.group)}"] if shown(letter.group) else []
+    return f" ({' '.join(parts)})" if parts else ""
 
 
 def _chosen(side: Side, parted: Step) -> bool | None:

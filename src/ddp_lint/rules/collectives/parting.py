@@ -8,6 +8,8 @@ from ddp_lint.divergence import Kind, Parting, analyse
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 
+_EXIT = "let all ranks leave together: broadcast the decision before the exit, or raise an error, which ends the job"
+
 
 class PartingRule(Rule):
     """A rule whose findings are the partings of one kind.
@@ -30,7 +32,7 @@ class PartingRule(Rule):
                     self.message(parting),
                     labels=[(label.span, label.message) for label in parting.labels],
                     notes=parting.notes,
-                    help=self.remedy(parting),
+                    help=_EXIT if parting.exit is not None else self.remedy(parting),
                     confidence=parting.confidence,
                     witness=parting.witness,
                 )

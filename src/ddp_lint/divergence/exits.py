@@ -1,0 +1,59 @@
+"""One early exit, one finding: what the ranks that left miss further down is told with the first of it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from ddp_lint.divergence.partings import Parting
+from ddp_lint.divergence.resolve import children
+from ddp_lint.findings import Confidence, Label, Span
+from ddp_lint.project.facts import ModuleFacts
+
+#: Calls that a note names; of the others it tells how many there are.
+_NAMED = 3
+_LEAVING = {ast.Return: "returns", ast.Continue: "goes on to the next round", ast.Break: "leaves the loop"}
+
+
+def one_for_each_exit(partings: Iterable[Parting], facts: ModuleFacts) -> Iterator[Parting]:
+    """Partings, the sure ones first; those that follow from the same early exit are folded into the first by line."""
+    by_exit: dict[Span, list[Parting]] = {}
+    for parting in partings:
+        if parting.branch is not None and parting.confidence is not Confidence.LOW and _is_passed(parting):
+            by_exit.setdefault(parting.branch, []).append(parting)
+        else:
+            yield parting
+    for branch, missed in by_exit.items():
+        first, *others = sorted(missed, key=lambda parting: parting.span)
+        yield _told(first, others, _exit_in(facts, branch))
+
+
+def _is_passed(parting: Parting) -> bool:
+    """Does the call come after the branch, so that some rank has left in between?"""
+    branch, span = parting.branch, parting.span
+    return branch is not None and branch.path == span.path and span.line > branch.end_line
+
+
+def _exit_in(facts: ModuleFacts, branch: Span) -> ast.stmt | None:
+    """The first statement in the `if` that leaves the function or the round."""
+    for node in ast.walk(facts.tree):
+        if isinstance(node, ast.If) and node.lineno == branch.line and node.col_offset + 1 == branch.column:
+            exits = [child for child in children(node) if isinstance(child, tuple(_LEAVING))]
+            return min(exits, key=lambda child: child.lineno, default=None)  # type: ignore[attr-defined,return-value]
+    return None
+
+
+def _told(first: Parting, others: list[Parting], left: ast.stmt | None) -> Parting:
+    labels, notes = list(first.labels), list(first.notes)
+    if left is not None:
+        end = left.end_col_offset or left.col_offset + 1
+        span = Span(first.span.path, left.lineno, left.col_offset + 1, left.end_lineno or left.lineno, end + 1)
+        labels.insert(1, Label(span, f"{first.ranks[1]} {_LEAVING[type(left)]} here"))
+    calls = {f"`{other.call}` (line {other.span.line})": None for other in others}
+    if calls:
+        named = ", ".join(list(calls)[:_NAMED])
+        rest = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
+        notes.append(f"{first.ranks[1]} misses {named}{rest} in the same way")
+    exit_ = labels[1].span if left is not None else None
+    return dataclasses.replace(first, labels=tuple(labels), notes=tuple(notes), exit=exit_)
