@@ -142,6 +142,14 @@ def test_a_hang_ends_with_both_stacks() -> None:
     assert pending is not None and pending.pending, "rank 0 waits in a collective"
 
 
+def test_a_hang_after_the_last_line_ends_too() -> None:
+    """In C with the GIL held, where no thread of the rank can notice."""
+    (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=2.0, arguments=("teardown",)))
+    assert result.outcome == "hang"
+    assert [rank.how for rank in result.ranks] == ["completed", "stalled"]
+    assert "teardown" in result.message
+
+
 def test_a_rank_that_computes_is_not_stuck() -> None:
     (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=2.0, arguments=("busy",)))
     assert result.outcome == "completed", result.message

@@ -32,6 +32,8 @@ _STEPS_OF_A_MODEL = 3
 _START_LIMIT = 120.0
 #: Seconds for torchrun to end after all its ranks have, or after it was told to.
 _GRACE = 10.0
+#: Seconds without progress after which its own watchdog (`child/observers/watchdog.py`) ends a rank at the latest.
+_WATCHDOG_LIMIT, _WATCHDOG_TIMEOUTS = 90.0, 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +241,8 @@ class _Launch:
         return [f"--nproc-per-node={self.options.nproc}", *(["--standalone"] if alone else []), *given]
 
     def _wait(self, launcher: subprocess.Popen[bytes]) -> int:
-        """torchrun's exit code; ends it when its ranks never start, or when it does not end after they all have."""
+        """torchrun's exit code; ends it when its ranks never start, hang where their watchdog cannot end them, or when
+        it does not end after they all have."""
         start_limit = time.monotonic() + _START_LIMIT + (600 if self._several_nodes() else 0)
         end_limit = float("inf")
         while (code := launcher.poll()) is None:
@@ -247,12 +250,27 @@ class _Launch:
             if all(self.marks.has(rank, "exit") for rank in self._ranks()):
                 end_limit = min(end_limit, time.monotonic() + _GRACE)
             never = time.monotonic() > start_limit and not any(self.marks.has(rank, "ready") for rank in self._ranks())
-            if never or time.monotonic() > end_limit:
+            if never or time.monotonic() > end_limit or self._beyond_rescue():
                 launcher.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     return launcher.wait(_GRACE)
                 launcher.kill()
         return code
+
+    def _beyond_rescue(self) -> bool:
+        """Every rank that is left hangs where no Python runs: in the teardown of CUDA, or in C with the GIL held."""
+        left = [rank for rank in self._ranks() if self.marks.has(rank, "pid") and not self.marks.has(rank, "exit")]
+        if not left or not all(map(self._overdue, left)):
+            return False
+        for rank in left:
+            self.marks.set(rank, "overdue")
+        return True
+
+    def _overdue(self, rank: int) -> bool:
+        last = [self.marks.time(rank, mark) for mark in ("pid", "beat", "dumped", "over")]
+        ending = any(last[2:])
+        patience = self.spec.timeout if ending else max(_WATCHDOG_TIMEOUTS * self.spec.timeout, _WATCHDOG_LIMIT)
+        return time.time() - max(last) > patience + _GRACE
 
     def _several_nodes(self) -> bool:
         return any(option.startswith("--nnodes") and option != "--nnodes=1" for option in self.options.launcher)

@@ -18,6 +18,8 @@ _FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<fu
 _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 #: What a rank raises when its peer has gone: a consequence.
 _PEER_LOST = re.compile(r"Connection (closed|reset) by peer|Broken pipe|NCCL.*remote", re.IGNORECASE)
+#: Where a rank was that neither ended nor ran its watchdog, by whether its program had come to an end.
+_WHERE = {True: "in the teardown after its last line", False: "and its watchdog could not end it"}
 #: What a run is called by what happened to the rank that failed first.
 _OUTCOMES = {
     "stalled": "hang",
@@ -37,6 +39,8 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     code = end.get("code")
     name = _signal_name(-code) if code is not None and code < 0 else ""
     how, message = _how(trace, end, code, name)
+    if marks.has(rank, "overdue") and how in ("completed", "stopped", "signal"):
+        how, message = "stalled", f"hangs where no Python runs, {_WHERE[trace.ended]}"
     return RankOutcome(
         rank=rank,
         how=how,

@@ -60,7 +60,7 @@ class Marks:
     """Files by which the ranks of one machine tell each other and the launcher where they are.
 
     pid (the supervisor started) · ready (torch is imported) · beat (its time: last progress) · trained · dying ·
-    dumped · over · exit.
+    dumped · over · overdue (the launcher gave it up) · exit.
     """
 
     directory: pathlib.Path
@@ -73,3 +73,10 @@ class Marks:
 
     def has(self, rank: int, mark: str) -> bool:
         return self.path(rank, mark).exists()
+
+    def time(self, rank: int, mark: str) -> float:
+        """When it was set last, in seconds since the epoch; 0 when it is not."""
+        try:
+            return self.path(rank, mark).stat().st_mtime
+        except OSError:
+            return 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -125,9 +124,8 @@ class Watchdog:
         for rank in self._peers():
             if marks.has(rank, "over") or marks.has(rank, "exit"):
                 continue
-            with contextlib.suppress(OSError):
-                if time.time() - marks.path(rank, "beat").stat().st_mtime < self._timeout:
-                    return False
+            if time.time() - marks.time(rank, "beat") < self._timeout:
+                return False
         return True
 
     def _a_peer_is_dying(self) -> bool:
