@@ -127,6 +127,31 @@ PARTING = {
             if dist.get_rank() == 0:
                 dist.all_reduce(x)  # !rank-branch
     """,
+    "a module variable that a function sets": """
+        master = False
+
+        def init():
+            global master
+            master = dist.get_rank() == 0
+
+        def f():
+            if master:
+                dist.barrier()  # !rank-branch
+    """,
+    "members of an enumeration are different": """
+        import enum
+
+        class Stage(enum.Enum):
+            TRAIN = enum.auto()
+            VALID = enum.auto()
+
+        def f(stage):
+            if stage == Stage.TRAIN:
+                print(stage)
+            elif stage == Stage.VALID:
+                if dist.get_rank() == 0:
+                    dist.barrier()  # !rank-branch
+    """,
     "the rank is an argument": """
         def helper(flag, x):
             if flag:

@@ -213,26 +213,24 @@ def _at_branch(parting: Parting, region: Span) -> Parting:
     branch = parting.branch
     if branch is None or not _within(branch, region) or _within(parting.span, branch):
         return parting
-    for label in parting.labels:
-        if label in parting.way and _within(label.span, branch) and label.span != branch:
-            return dataclasses.replace(parting, span=label.span, call=callee_of(label))
-    return parting
+    return _told_at(parting, branch) or parting
 
 
 def _in_body(parting: Parting, region: Span) -> Parting:
     """A parting that a decorator brings about, told at the call in the function's body."""
-    for label in parting.labels:
-        if label in parting.way and _within(label.span, region) and label.span.line > region.line:
-            return dataclasses.replace(parting, span=label.span)
-    return parting
+    return _told_at(parting, region) or parting
 
 
 def _in_class(parting: Parting, of: ClassRef) -> Parting | None:
     """A parting in a base class's method, told at the place in this file that it is about; None if there is none."""
-    region = span_of(of.facts, of.node)
+    return _told_at(parting, span_of(of.facts, of.node))
+
+
+def _told_at(parting: Parting, region: Span) -> Parting | None:
+    """The parting at the first call within the region on the way to the collective."""
     for label in parting.labels:
-        if label in parting.way and _within(label.span, region) and label.span.line > region.line:
-            return dataclasses.replace(parting, span=label.span)
+        if label in parting.way and _within(label.span, region) and label.span != region:
+            return dataclasses.replace(parting, span=label.span, call=callee_of(label))
     return None
 
 

@@ -44,6 +44,7 @@ _NOT_A_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
 _SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b")
 #: Methods that a computed name is tried for.
 _ALTERNATIVES = 40
+_SET_METHODS = frozenset({"union", "difference", "intersection", "symmetric_difference", "copy"})
 _KEPT = frozenset({"int", "float", "bool", "abs", "round", "min", "max", "sum", "any", "all", "str", "divmod", "pow"})
 _SHAPELESS = frozenset(
     {"isinstance", "hasattr", "callable", "type", "print", "repr", "id", "issubclass", "vars", "dir"}
@@ -267,6 +268,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         rank = knows.rank("method", method.name, method.of)
         if rank is not None:
             return frame.rank_value(rank, node)
+        if method.of == "builtins.set" and method.name in _SET_METHODS:
+            return unordered(frame, node)
         gate = next((g for a in knows.ancestors(method.of) if (g := knows.gates.get(f"{a}.{method.name}"))), None)
         if gate is not None and arguments.positional:
             return unknown(frame.key(node), ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
@@ -384,9 +387,8 @@ def communicate(
     key = ("result", entry.op, frame.text(node))
     if entry.kind == "p2p" or not _happens(entry, arguments):
         return _result(frame, entry, arguments, node, key)
-    if entry.kind in ("backward", "step", "forward", "leave") and not frame.summaries.is_distributed(
-        frame.facts, frame.owner
-    ):
+    replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != "learning rate"
+    if replicas and not frame.summaries.is_distributed(frame.facts, frame.owner):
         return passed_on(frame, node, arguments.values, key)
     evident = not entry.when or frame.summaries.shows(frame.facts, frame.owner, entry.when)
     if guessed:

@@ -36,6 +36,9 @@ _OF_MATRIX = re.compile(r"(lora|peft|adapter|svd|galore|low_?rank)\w*\.rank$")
 #: Attributes of a tensor that are the same on all ranks as a rule, whatever the tensor holds.
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
+_SET_OPERATORS = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor)
+_PARAMETER_GROUP = "builtins.parameter_group"
+
 
 def evaluate(frame: Frame, node: ast.expr | None) -> Value:
     """The value of an expression; its effects are appended to the frame's."""
@@ -192,7 +195,12 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
         return divergent(("item", base.key, index.key), base.varies)
     if index.varies is not None:
         return divergent(("item", base.key, index.key), index.varies)
-    return unknown(("item", base.key, index.key), agreed=base.agreed)
+    return unknown(("item", base.key, index.key), _parameter_group(frame, node.value), agreed=base.agreed)
+
+
+def _parameter_group(frame: Frame, groups: ast.expr) -> ref.Instance | None:
+    """What an element of ``optimizer.param_groups`` is."""
+    return ref.Instance(_PARAMETER_GROUP) if frame.text(groups).endswith("param_groups") else None
 
 
 def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) -> Value:
@@ -311,6 +319,8 @@ def _not(frame: Frame, node: ast.UnaryOp) -> Value:
 
 def _binary(frame: Frame, node: ast.BinOp) -> Value:
     left, right = evaluate(frame, node.left), evaluate(frame, node.right)
+    if isinstance(node.op, _SET_OPERATORS) and (is_set(left) or is_set(right)):
+        return unordered(frame, node)
     operation = ARITHMETIC.get(type(node.op))
     if operation is None or (isinstance(node.op, ast.Mod) and isinstance(getattr(left.constant, "value", None), str)):
         return passed_on(frame, node, [left, right])
@@ -352,6 +362,10 @@ def _sequence(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
         return unordered(frame, node)
     value = passed_on(frame, node, items)
     return dataclasses.replace(value, items=tuple(items))
+
+
+def is_set(value: Value) -> bool:
+    return isinstance(value.reference, ref.Instance) and value.reference.of == "builtins.set"
 
 
 def unordered(frame: Frame, node: ast.AST) -> Value:
@@ -412,7 +426,7 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr |
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
         varies = Variation("data", "the batches of this rank", origin=origin, confidence=Confidence.MEDIUM)
         return divergent(("element", frame.key(node)), varies)
-    return unknown(("element", frame.key(node)))
+    return unknown(("element", frame.key(node)), _parameter_group(frame, node))
 
 
 def _zipped(frame: Frame, node: ast.Call, targets: Sequence[ast.expr | None]) -> Value:
@@ -444,8 +458,7 @@ _OF_DICTIONARY = frozenset({"values", "items", "keys"})
 def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None) -> Condition | None:
     """How often a loop over the iterable goes round, where ranks may differ in it."""
     text = frame.text(node)
-    reference = iterable.reference
-    if isinstance(reference, ref.Instance) and reference.of == "builtins.set":
+    if is_set(iterable):
         origin = Label(frame.span(node), "a set: each process iterates over it in an order of its own")
         varies = Variation("order", "the order of a set, which differs between processes", origin=origin)
         return Condition((("order", frame.key(node)),) * 3, text, varies, open=True)
@@ -479,14 +492,27 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
     path = dotted(target)
     if not path:
         if isinstance(target, ast.Subscript):
-            evaluate(frame, target.value)
             evaluate(frame, target.slice)
+            _store(frame, target, evaluate(frame, target.value))
         return
+    if isinstance(target, ast.Subscript):
+        _store(frame, target, evaluate(frame, target.value))
     if isinstance(target, ast.Name) and target.id in frame.global_names:
         frame.summaries.set_global(frame, target.id, value)
     for other in [name for name in frame.env if name.startswith((path + ".", path + "["))]:
         del frame.env[other]
     frame.env[path] = value
+
+
+def _store(frame: Frame, target: ast.Subscript, base: Value) -> None:
+    """``param_group["lr"] = lr``: what the knowledge says of a key of this object."""
+    of = base.reference.of if isinstance(base.reference, ref.Instance) else None
+    entry = known().method(of, "__setitem__") if isinstance(of, str) else None
+    if entry is not None:
+        from ddp_lint.divergence.calls import Arguments, communicate
+
+        call = ast.copy_location(ast.Call(func=target, args=[target.slice], keywords=[]), target)
+        communicate(frame, entry, Arguments((evaluate(frame, target.slice),)), call, confidence=Confidence.MEDIUM)
 
 
 def _lambda(frame: Frame, node: ast.Lambda) -> Value:

@@ -32,6 +32,8 @@ from ddp_lint.project.facts import ModuleFacts
 _CONTEXTS = 12
 #: Ways to rebind a module's variable that are followed from call to call.
 _FOLLOWED = ("counted", "switched")
+#: Functions that a module variable is asked for.
+_REBINDING = 3
 #: Calls within calls.
 _DEPTH = 14
 #: Effects of a callee that are spliced into its caller; a larger one stays one letter.
@@ -503,8 +505,18 @@ class Summaries:
         rebound = _rebound(facts.tree).get(name)
         counter = rebound in _FOLLOWED and isinstance(getattr(result.constant, "value", None), int)
         if rebound and not counter and result.varies is None:
-            result = unknown(("global", facts.name, name), result.reference)
+            result = self._rebound_to(facts, name) or unknown(("global", facts.name, name), result.reference)
         return result
+
+    def _rebound_to(self, facts: ModuleFacts, name: str) -> Value | None:
+        """What a function of the module makes of its variable, where that tells one rank from another."""
+        for node in _rebinding(facts.tree).get(name, ())[:_REBINDING]:
+            function = FunctionRef(node, facts, bare=True)
+            env = self._names_after(function)
+            value = env.get(name) if env is not None else None
+            if value is not None and value.varies is not None and value.varies.cause == "rank" and not value.open:
+                return value
+        return None
 
     def set_global(self, frame: Frame, name: str, value: Value) -> None:
         """A function rebinds a variable of its module; callees see it until it is as it was."""
@@ -545,7 +557,10 @@ class Summaries:
                 targets = statement.targets if isinstance(statement, ast.Assign) else []
                 if any(isinstance(target, ast.Name) and target.id == name for target in targets):
                     assert isinstance(statement, ast.Assign)
-                    return evaluate(Frame(self, owner.facts, None, owner), statement.value)
+                    value = evaluate(Frame(self, owner.facts, None, owner), statement.value)
+                    plain = value.constant is None and value.varies is None and value.reference is None
+                    # two members of an enumeration are two values, though both are `auto()`
+                    return unknown(("class", owner.node.name, name)) if plain else value
         return None
 
     def attribute_of(self, of: ClassRef, name: str) -> Value | None:
@@ -594,15 +609,19 @@ class Summaries:
         function = FunctionRef(method, owner.facts, owner, receiver, of, bare=True)
         if not method.args.args:
             return None
+        env = self._names_after(function)
+        return env.get(f"{method.args.args[0].arg}.{name}") if env is not None else None
+
+    def _names_after(self, function: FunctionRef) -> dict[str, Value] | None:
+        """The names that a function leaves, evaluated for arguments unknown; None while it is running."""
         env = self.general(function, heuristic=True)
         key = ("stores", self._key(function, env))
         if key not in self._memo and (key in self._running or self._depth >= _DEPTH):
             return None
         try:
-            kept = self.linker.project.remember(key, lambda: self._leaving_names(key, function, env), self._memo)
+            return self.linker.project.remember(key, lambda: self._leaving_names(key, function, env), self._memo).env
         except RecursionError:
             return None
-        return kept.env.get(f"{method.args.args[0].arg}.{name}")
 
     def _leaving_names(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Summary:
         return Summary([], none(), self._run_once(key, function, env).env)
@@ -795,6 +814,16 @@ def _assignments(tree: ast.Module) -> dict[str, list[tuple[ast.expr, ast.expr]]]
             for part in parts:
                 if isinstance(part, ast.Name):
                     found.setdefault(part.id, []).append((target, value))
+    return found
+
+
+@functools.lru_cache(maxsize=512)
+def _rebinding(tree: ast.Module) -> dict[str, list[ast.FunctionDef]]:
+    """The module's functions that assign to its variables, by variable."""
+    found: dict[str, list[ast.FunctionDef]] = {}
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        for name in (name for child in children(function) if isinstance(child, ast.Global) for name in child.names):
+            found.setdefault(name, []).append(function)
     return found
 
 

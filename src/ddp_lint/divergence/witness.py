@@ -95,6 +95,8 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.LOW)  # the same call whatever the element
     if letter.kind in ("step", "backward") and difference.how == "rounds" and varies.cause not in ("length", "rank"):
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
+    if letter.op == "learning rate" and varies.cause != "rank":
+        limits.append(Confidence.LOW)  # in a script of one process it may follow the loss
     if letter.when and _without_sharding(difference):
         limits.append(Confidence.LOW)  # `if is_main or sharded:`, the rank test is off where the call communicates
     if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.parted.span.line):
