@@ -609,6 +609,19 @@ EQUAL = {
             if "text" in next(iter(dataset)) and len(next(iter(dataset))) > 1:
                 dist.all_reduce(x)
     """,
+    "one setting in two functions": """
+        def share(x, args):
+            if getattr(args, "sharded", False):
+                dist.all_reduce(x)
+
+        def other(x, options):
+            share(x, options)
+
+        def f(x, state):
+            if not state.args.sharded and dist.get_rank() != 0:
+                return
+            share(x, state.args)
+    """,
     "leaves the loop with all": """
         def f(loader, x):
             while True:

@@ -31,6 +31,8 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 
+#: The settings of a job: one object, whatever functions it is handed to.
+_SETTINGS = re.compile(r"\b(args|cfg|config|opts?|hparams)$")
 #: The rank of a matrix, not of a process.
 _OF_MATRIX = re.compile(r"(lora|peft|adapter|svd|galore|low_?rank)\w*\.rank$")
 #: Attributes of a tensor that are the same on all ranks as a rule, whatever the tensor holds.
@@ -120,6 +122,8 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
     method = ref.Method(guess, name, path.rpartition(".")[0], guessed=bool(guess))
     if base.varies is not None and base.open and base.varies.cause == "data" and name not in _STATIC:
         return divergent(("attribute", path), base.varies).with_reference(method)
+    if base.varies is None and (settings := _SETTINGS.search(path.rpartition(".")[0])):
+        return unknown(("setting", settings[0], name), method, agreed=base.agreed)
     return unknown(("attribute", base.key if base.reference is None else path, name), method, agreed=base.agreed)
 
 

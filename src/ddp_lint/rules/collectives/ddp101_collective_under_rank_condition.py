@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation
+from ddp_lint.rules.collectives.parting import PartingRule, operation, without
 
 
 class CollectiveUnderRankCondition(PartingRule):
@@ -93,7 +93,8 @@ class CollectiveUnderRankCondition(PartingRule):
 
     def message(self, parting: Parting) -> str:
         first, second = parting.ranks
-        return f"{operation(parting)} is reached by {first} only: {first} waits here, {second} never joins"
+        reached = "by rank 0 only" if first == "rank 0" else without(parting).replace("not on", "not by")
+        return f"{operation(parting)} is reached {reached}: {first} waits here, {second} never joins"
 
     def remedy(self, parting: Parting) -> str:
         test = f"`{parting.condition}`" if parting.condition else "the rank test"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation, whenever
+from ddp_lint.rules.collectives.parting import PartingRule, operation, whenever, without
 
 
 class ImplicitCollectiveUnderRankCondition(PartingRule):
@@ -94,8 +94,9 @@ class ImplicitCollectiveUnderRankCondition(PartingRule):
 
     def message(self, parting: Parting) -> str:
         first, second = parting.ranks
+        called = "only rank 0 calls it" if first == "rank 0" else f"it is called {without(parting)}"
         return (
-            f"{operation(parting)} communicates with all ranks{whenever(parting)}, but only {first} calls it: "
+            f"{operation(parting)} communicates with all ranks{whenever(parting)}, but {called}: "
             f"{first} waits, {second} never joins"
         )
 

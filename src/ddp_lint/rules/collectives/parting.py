@@ -53,10 +53,15 @@ class PartingRule(Rule):
 def reached_by(parting: Parting) -> str:
     """Who gets to the call, for use after its name: "on rank 0 only", "under ..., which depends on ..."."""
     if parting.cause in ("rank", "membership"):
-        return f"on {parting.ranks[0]} only"
+        return "on rank 0 only" if parting.ranks[0] == "rank 0" else f"on some ranks only, {without(parting)}"
     if not parting.condition:
         return f"only on some ranks, depending on {parting.says}"
     return f"under `{parting.condition}`, which depends on {parting.says}"
+
+
+def without(parting: Parting) -> str:
+    """Who is missing: "not on rank 0", or "not on every rank" where each rank decides for itself."""
+    return "not on every rank" if parting.ranks[1] == "another rank" else f"not on {parting.ranks[1]}"
 
 
 def operation(parting: Parting) -> str:
