@@ -1,13 +1,25 @@
 from __future__ import annotations
 
+import ast
+import re
+
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.knowledge import table
+from ddp_lint.launch.ranks import is_test_file, on_one_rank, several_ranks
+from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.loading import is_evaluation, mentions_nearby
+from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source import dotted
+from ddp_lint.source.imports import dotted_ast
 
-_SEEDERS = frozenset({"random.seed", "numpy.random.seed", "set_random_seed"})
+#: The generators that augmentation draws from. Weights are initialised by torch's, for which one seed is right.
+_SEEDERS = ("random.seed", "numpy.random.seed")
+#: What a seed goes by that one for all ranks does not: the rank, or the epoch or item that an order is drawn for.
+_OWN_SEED = re.compile(r"rank|process_index|worker|epoch|idx|index|step|iter", re.IGNORECASE)
+_STARTS_RANKS = ("spawn", "Process", "start_processes")
 
 
 class OneAugmentationSeed(Rule):
@@ -15,13 +27,14 @@ class OneAugmentationSeed(Rule):
 
     ## What it does
 
-    Finds code that several ranks run where Python's or NumPy's generator gets a seed without the rank, next to a
-    data loader or a sampler.
+    Finds code that several ranks run where Python's or NumPy's generator gets a seed without the rank, directly or by
+    a helper of the project, next to a data loader, in a project that augments its data at random.
 
     ## Why it breaks
 
     Random crops, flips and noise come from these generators. With one seed rank 0 and rank 1 draw the same numbers
-    for their different samples: half the variety at twice the cost, without an error. Seeding torch alike for the
+    for their different samples: half the variety at twice the cost, without an error. A loader's workers are no way
+    out: their seeds come from torch's generator, which the same helper seeds alike. Seeding torch alike for the
     initial weights is right.
 
     ## Example
@@ -37,7 +50,8 @@ class OneAugmentationSeed(Rule):
     random.seed(0)  # <- DDP708
     dataset = TensorDataset(torch.arange(16.0).unsqueeze(1))
     for (x,) in DataLoader(dataset, batch_size=4, sampler=DistributedSampler(dataset, shuffle=False)):
-        print(dist.get_rank(), (x + random.random()).flatten().tolist())
+        augmented = x + random.random()
+        print(dist.get_rank(), augmented.flatten().tolist())
     dist.destroy_process_group()
     ```
 
@@ -54,14 +68,17 @@ class OneAugmentationSeed(Rule):
     random.seed(dist.get_rank())
     dataset = TensorDataset(torch.arange(16.0).unsqueeze(1))
     for (x,) in DataLoader(dataset, batch_size=4, sampler=DistributedSampler(dataset, shuffle=False)):
-        print(dist.get_rank(), (x + random.random()).flatten().tolist())
+        augmented = x + random.random()
+        print(dist.get_rank(), augmented.flatten().tolist())
     dist.destroy_process_group()
     ```
 
     ## When it is silent
 
-    Seeds that mention the rank on the way, files without a loader, seeds inside a worker's init function. Off by
-    default: many projects seed alike on purpose and augment elsewhere.
+    Seeds that mention the rank on the way, or are followed by one that does; projects without random augmentation
+    (shuffling file names alike on all ranks is what a sampler needs); seeds for one epoch or item; a `worker_init_fn`
+    in the project; a seed that is restored afterwards, or that a shuffle follows; seeds before the ranks are spawned
+    (they do not inherit it); tests and evaluation.
 
     ## How to confirm
 
@@ -74,24 +91,76 @@ class OneAugmentationSeed(Rule):
     ## References
 
     - https://pytorch.org/docs/stable/notes/randomness.html
+    - https://pytorch.org/docs/stable/data.html#randomness-in-multi-process-data-loading
     """
 
-    triggers = ("seed", "set_random_seed", "set_seed")
-    requires = ("DataLoader", "DistributedSampler", "create_dataloader", "build_dataloader")
+    triggers = ("seed", *table("data")["seed_helpers"])
+    requires = tuple(table("data")["loader_words"])
     oracles = ("seeds",)
     confidence = Confidence.LOW
-    default = False
+
+    def start(self) -> None:
+        self._reported: set[cst.CSTNode | None] = set()
 
     def visit_Call(self, node: cst.Call) -> None:
-        name = self.module.qualified(node.func) or dotted(node.func).rpartition(".")[2]
-        if name not in _SEEDERS or not node.args or several_ranks(self.module) is None:
+        if not node.args or not self._seeds(node) or self._differs_by_rank(node) or not self._augments_on_ranks():
             return
-        seed = node.args[0].value
-        texts = [self.module.code(v) for v in (seed, *self.module.assignments(seed))]
-        if any("rank" in text.lower() or "process_index" in text or "worker" in text for text in texts):
+        function = self.module.function_of(node)
+        if function in self._reported or self._is_elsewhere(node, function):
             return
+        self._reported.add(function)
         self.report(
             node,
             "seeds the generator of the augmentation alike everywhere: rank 0 and rank 1 draw the same crops and noise",
             help="add the rank to the seed of random and numpy; keep torch's seed alike for the initial weights",
         )
+
+    # ---- what seeds
+
+    def _seeds(self, call: cst.Call) -> bool:
+        """A seed for random or numpy that is decided here: not in a helper, whose caller decides it."""
+        name = self.module.qualified(call.func)
+        seed = call.args[0].value
+        if any(b.kind == "parameter" for b in self.module.bindings(seed, call)) and isinstance(seed, cst.Name):
+            return False
+        return name in _SEEDERS or self._is_helper(self.module.callee(call))
+
+    def _is_helper(self, name: str) -> bool:
+        """A function of the project that seeds random or numpy with its first parameter as it is."""
+        project = self.module.project
+        if project is None or not name:
+            return False
+        found = project.split(project.canonical(name))
+        function = found[0].definitions.get(found[1]) if found is not None else None
+        if found is None or not isinstance(function, ast.FunctionDef) or not parameters(function):
+            return False
+        first = parameters(function)[0].arg
+        return any(
+            isinstance(call, ast.Call)
+            and found[0].qualified(call.func) in _SEEDERS
+            and any(dotted_ast(arg) == first for arg in call.args)
+            for call in ast.walk(function)
+        )
+
+    # ---- where it does no harm
+
+    def _differs_by_rank(self, call: cst.Call) -> bool:
+        """The rank (or an epoch) takes part in this seed, or in one that the function sets later."""
+        function = self.module.function_of(call)
+        later = calls_in(function.body) if function is not None else iter(())
+        seeds = [call.args[0].value, *(c.args[0].value for c in later if c.args and "seed" in dotted(c.func))]
+        texts = [self.module.code(v) for seed in seeds for v in (seed, *self.module.assignments(seed))]
+        return any(_OWN_SEED.search(text) for text in texts)
+
+    def _augments_on_ranks(self) -> bool:
+        if several_ranks(self.module) is None or mentions_nearby(self.module, "worker_init_fn"):
+            return False
+        return any(mentions_nearby(self.module, word) for word in table("data")["augmentation"])
+
+    def _is_elsewhere(self, call: cst.Call, function: cst.FunctionDef | None) -> bool:
+        """Not what the ranks train with: a test, an evaluation, a seed for a moment, or the parent of the ranks."""
+        place = self.module.file.path if function is None else f"{self.module.file.path} {function.name.value}"
+        if is_test_file(self.module.file.path) or is_evaluation(place) or on_one_rank(self.module, call):
+            return True
+        names = {dotted(c.func).rpartition(".")[2] for c in calls_in(function.body if function else self.module.tree)}
+        return not names.isdisjoint((*_STARTS_RANKS, "getstate", "get_state", "shuffle"))

@@ -97,7 +97,7 @@ class LogOfSaturated(Rule):
                 self._report(node, "the sum of exponentials overflows", "torch.logaddexp(a, b)", None)
                 return
             if _is_tiny(operand.right):
-                operand = operand.left
+                operand = self._behind_name(operand.left)
         for inner, (name, instead) in _SATURATING.items():
             argument = self._operand(operand, inner)
             if argument is not None:

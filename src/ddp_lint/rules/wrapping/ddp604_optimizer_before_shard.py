@@ -23,6 +23,9 @@ def _models(call: cst.Call) -> set[str]:
 
 
 def _replaces_parameters(wrap: Wrap) -> bool:
+    flatten = argument(wrap.call, None, "flatten_parameters")  # FairScale's
+    if isinstance(flatten, cst.Name) and flatten.value == "False":
+        return False
     if wrap.kind == "fsdp1":
         value = argument(wrap.call, None, "use_orig_params")
         return value is None or (isinstance(value, cst.Name) and value.value == "False")

@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 
+_FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
 _WRAP = "torch.distributed.fsdp.wrap."
 _TRANSFORMER = _WRAP + "transformer_auto_wrap_policy"
 _FUNCTIONS = (
@@ -80,7 +81,8 @@ class AutoWrapPolicyNotCallable(Rule):
 
     ## When it is silent
 
-    `functools.partial`, `ModuleWrapPolicy`, `CustomPolicy`, lambdas, names and calls whose value is not known.
+    `functools.partial`, `ModuleWrapPolicy`, `CustomPolicy`, lambdas, names and calls whose value is not known; a set
+    of classes for anything but FSDP itself (Lightning's strategies and torchtune make a policy out of it).
 
     ## How to confirm
 
@@ -103,7 +105,7 @@ class AutoWrapPolicyNotCallable(Rule):
             return
         problem = ""
         if node.keyword.value == "auto_wrap_policy":
-            problem = self._policy_problem(node.value)
+            problem = self._policy_problem(node)
         elif node.keyword.value == "transformer_layer_cls" and self._is_class(node.value):
             problem = "is one class where FSDP tests membership in a set: TypeError on every rank"
         if problem:
@@ -113,16 +115,28 @@ class AutoWrapPolicyNotCallable(Rule):
                 help="bind a policy function with functools.partial, or use ModuleWrapPolicy({Block})",
             )
 
-    def _policy_problem(self, value: cst.BaseExpression) -> str:
+    def _policy_problem(self, arg: cst.Arg) -> str:
+        value = arg.value
         if isinstance(value, cst.Call) and self.module.qualified(value.func).startswith(_FUNCTIONS):
             return "calls the policy instead of binding it: FSDP gets its result, and every rank fails to construct"
         if self.module.qualified(value) == _TRANSFORMER:
             return "lacks its transformer_layer_cls: the constructor fails on every rank"
         if self._is_class(value):
             return "is a layer class, which FSDP would call for every submodule: the constructor fails on every rank"
-        if isinstance(value, (cst.Set, cst.List, cst.Tuple)) and any(self._is_class(e.value) for e in value.elements):
+        holds_class = isinstance(value, (cst.Set, cst.List, cst.Tuple)) and any(
+            self._is_class(e.value) for e in value.elements
+        )
+        if holds_class and self._goes_to_fsdp(arg):
             return "is a collection of classes, which FSDP cannot call: the constructor fails on every rank"
         return ""
+
+    def _goes_to_fsdp(self, arg: cst.Arg) -> bool:
+        """Whether the argument is FSDP's own: strategies of frameworks make a policy out of a set of classes."""
+        call = self.module.parent(arg)
+        if not isinstance(call, cst.Call):
+            return False
+        bound = call.args[0].value if self.module.qualified(call.func) == "functools.partial" else call.func
+        return self.module.qualified(bound) == _FSDP
 
     def _is_class(self, value: cst.BaseExpression) -> bool:
         """A layer of torch.nn, or a class that this file defines."""

@@ -72,7 +72,7 @@ class RankSeedBeforeShard(Rule):
     ## When it is silent
 
     DDP (it broadcasts), FSDP1 with `sync_module_states=True`, a seed that is set to one value again before the
-    model is built, a checkpoint loaded before the wrap.
+    model is built, a checkpoint loaded before the wrap, a model that was built (or copied from one) before the seed.
 
     ## How to confirm
 
@@ -115,9 +115,19 @@ class RankSeedBeforeShard(Rule):
             if wrap.kind not in ("fsdp1", "fsdp2") or argument(wrap.call, None, "sync_module_states") is not None:
                 continue
             before = [seed for seed in self._seeds if self._wraps.before(seed[0], wrap)]
-            if before and before[-1][1] and before[-1][0] not in reported:
+            if before and before[-1][1] and before[-1][0] not in reported and self._builds_after(before[-1][0], wrap):
                 reported.add(before[-1][0])
                 self._report(before[-1][0], wrap)
+
+    def _builds_after(self, seed: cst.Call, wrap: Wrap) -> bool:
+        """The seed decides the weights: the model is built after it, and not copied from one that was there."""
+        bound = [b for b in self.module.bindings(wrap.inner, wrap.call) if b.node is not self.module.parent(wrap.call)]
+        built = [b for b in bound if b.value is not None and self._wraps.before(b.value, wrap)]
+        if not built:
+            return not bound
+        last = built[-1]
+        copied = isinstance(last.value, cst.Call) and self.module.qualified(last.value.func) == "copy.deepcopy"
+        return last.kind != "for" and not copied and last.value is not None and self._wraps.follows(last.value, seed)
 
     def _report(self, seed: cst.Call, wrap: Wrap) -> None:
         self.report(
