@@ -654,6 +654,30 @@ def test_words_are_equal(source: str, tmp_path: pathlib.Path) -> None:
     check(tmp_path, source)
 
 
+def test_told_at_the_call_under_the_branch(tmp_path: pathlib.Path) -> None:
+    source = """
+        from helpers import Brain
+
+        class Quantizer(Brain):
+            def fit(self, x):
+                super().fit(x)
+
+            def on_end(self, x, first):
+                if first:
+                    dist.barrier()
+                else:
+                    dist.barrier()
+                if dist.get_rank() == 0:
+                    dist.all_reduce(x)  # !rank-branch
+    """
+    helpers = """
+        class Brain:
+            def fit(self, x):
+                self.on_end(x, dist.get_rank() == 0)
+    """
+    check(tmp_path, source, helpers=helpers)
+
+
 def test_one_exit_is_one_parting(tmp_path: pathlib.Path) -> None:
     check(tmp_path, EXIT)
     (parting,) = [p for p in partings(tmp_path, EXIT) if p.confidence is not Confidence.LOW]

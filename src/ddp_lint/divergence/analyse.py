@@ -89,9 +89,14 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
 def _first_of_each(partings: list[Parting]) -> list[Parting]:
     """One branch, one parting of a kind: what comes after the first difference follows from it."""
     kept: dict[object, Parting] = {}
-    for parting in sorted(partings, key=lambda p: (p.confidence is Confidence.LOW, p.span)):
+    for parting in sorted(partings, key=lambda p: (p.confidence is Confidence.LOW, not _is_under_branch(p), p.span)):
         kept.setdefault((parting.kind, parting.branch or parting.span), parting)
     return list(kept.values())
+
+
+def _is_under_branch(parting: Parting) -> bool:
+    """Is the call right there, and not the one that leads to the function with the branch?"""
+    return parting.branch is not None and _within(parting.span, parting.branch)
 
 
 # ---- roots
