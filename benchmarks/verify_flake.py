@@ -1,14 +1,18 @@
 """Runs a clean and a hanging target again and again: does the verdict ever change, is a process ever left over?
 
-    python benchmarks/verify_flake.py [--runs 50] [--device cuda]
+    python benchmarks/verify_flake.py [--runs 50] [--jobs 4] [--device cuda] [--only hanging]
 
-Prints runs, deviations from the first run's outcome, left-over processes and files, and seconds (median, largest).
+Prints runs, deviations from the usual outcome, left-over processes and files, and seconds (median, largest). Each run
+has a folder for temporary files of its own and a mark in the environment of all its processes, so that `--jobs` runs
+at once do not take each other's for left-overs. Files are looked for in /dev/shm as well, where no other job writes.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures
+import dataclasses
 import json
 import os
 import pathlib
@@ -36,16 +40,25 @@ class Net(nn.Module):
 def ddp_lint_example():
     return Net(), (torch.randn(4, 8),)
 """
+#: Both ranks wait, on gloo and on NCCL: neither ends and so wakes the other.
 HANGING = """\
+import os
+
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-rank = dist.get_rank()
-if torch.cuda.is_available():
-    torch.cuda.set_device(rank)
-if rank == 0:
-    dist.barrier()
+cuda = torch.cuda.is_available()
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+if cuda:
+    torch.cuda.set_device(device)
+dist.init_process_group("nccl" if cuda else "gloo")
+x = torch.ones(4, device=device)
+if dist.get_rank() == 0:
+    dist.all_reduce(x)
+else:
+    dist.broadcast(x, src=0)
+if cuda:
+    torch.cuda.synchronize()
 dist.destroy_process_group()
 """
 #: In the environment of every process that belongs to this benchmark.
@@ -56,36 +69,68 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", choices=("clean", "hanging"))
     given = parser.parse_args()
     bad = 0
     for name, source, options in (("clean", CLEAN, []), ("hanging", HANGING, ["--timeout", "5"])):
-        bad += repeat(name, source, ["--device", given.device, *options], given.runs)
+        if given.only in (None, name):
+            bad += repeat(name, source, ["--device", given.device, *options], given.runs, given.jobs)
     sys.exit(bool(bad))
 
 
-def repeat(name: str, source: str, options: list[str], runs: int) -> int:
-    """Deviations and left-overs of `runs` runs."""
-    outcomes: collections.Counter[str] = collections.Counter()
-    seconds, left = [], 0
-    for number in range(runs):
-        mark = f"{os.getpid()}-{name}-{number}"
-        with tempfile.TemporaryDirectory() as folder:
-            scratch = pathlib.Path(folder, "tmp")
-            scratch.mkdir()
-            pathlib.Path(folder, "train.py").write_text(source, encoding="utf-8")
-            started = time.monotonic()
-            outcomes[once(folder, options, {_MARK: mark, "TMPDIR": str(scratch)})] += 1
-            seconds.append(time.monotonic() - started)
-            left += len(processes(mark)) + len(list(scratch.iterdir()))
-    (usual, _), *others = outcomes.most_common()
-    deviating = sum(count for _, count in others)
+@dataclasses.dataclass(frozen=True)
+class Run:
+    outcome: str
+    seconds: float
+    left: tuple[str, ...]
+
+
+def repeat(name: str, source: str, options: list[str], runs: int, jobs: int) -> int:
+    """Deviations and left-overs of `runs` runs, `jobs` of them at once."""
+    started, shared = time.monotonic(), _shared()
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        done = list(pool.map(lambda number: one(f"{os.getpid()}-{name}-{number}", source, options), range(runs)))
+    left = [what for run in done for what in run.left] + sorted(_shared() - shared)
+    (usual, count), *others = collections.Counter(run.outcome for run in done).most_common()
+    seconds = [run.seconds for run in done]
     print(
-        f"{name}: {runs} runs, {deviating} deviate, {left} processes or files left over, "
-        f"{statistics.median(seconds):.1f} s median, {max(seconds):.1f} s at most; outcome: {usual}"
+        f"{name}: {runs} runs, {runs - count} deviate, {len(left)} processes or files left over, "
+        f"{statistics.median(seconds):.1f} s median, {max(seconds):.1f} s at most "
+        f"({time.monotonic() - started:.0f} s in all, {jobs} at once); outcome: {usual}",
+        flush=True,
     )
-    for outcome, count in others:
-        print(f"  {count} x {outcome}")
-    return deviating + left
+    for outcome, times in others:
+        print(f"  {times} x {outcome}")
+    for what in left:
+        print(f"  left over: {what}")
+    return runs - count + len(left)
+
+
+def one(mark: str, source: str, options: list[str]) -> Run:
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = pathlib.Path(folder, "tmp")
+        scratch.mkdir()
+        pathlib.Path(folder, "train.py").write_text(source, encoding="utf-8")
+        started = time.monotonic()
+        outcome = once(folder, options, {_MARK: mark, "TMPDIR": str(scratch)})
+        seconds = time.monotonic() - started
+        # torch keeps what it compiled for the next process, in a folder that it names after the user.
+        files = [path.name for path in scratch.iterdir() if not path.name.startswith("torchinductor_")]
+        return Run(outcome, seconds, (*map(describe, processes(mark)), *files))
+
+
+def _shared() -> set[str]:
+    """Names of shared memory segments (Linux)."""
+    folder = pathlib.Path("/dev/shm")
+    return {f"{folder / path.name}" for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def describe(pid: int) -> str:
+    try:
+        return f"process {pid}: " + pathlib.Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:200]
+    except OSError:
+        return f"process {pid}"
 
 
 def once(folder: str, options: list[str], environment: dict[str, str]) -> str:
