@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -44,6 +46,17 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         return self.linear(x)
+"""
+PER_NODE = """\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+x = torch.ones(4)
+dist.all_reduce(x)
+if dist.get_rank() == 0:
+    dist.all_reduce(x)
+dist.destroy_process_group()
 """
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
@@ -91,6 +104,21 @@ def test_a_clean_model_exits_with_0(tmp_path: pathlib.Path) -> None:
     status, report = verify(tmp_path, "model.py", "--wrap", "ddp")
     assert (status, report["findings"], report["discovered"]) == (0, [], [])
     assert [run["outcome"] for run in report["runs"]] == ["completed"]
+
+
+def test_two_nodes_each_tell_of_their_own_ranks(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(PER_NODE)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    rendezvous = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "two-nodes")
+    options = ("train.py", "--nproc", "1", "--timeout", "6", "--select", "DDP101", *rendezvous)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        nodes = list(pool.map(lambda _: verify(tmp_path, *options)[1], range(2)))
+    seen = {rank["rank"]: report for report in nodes for rank in report["runs"][0]["ranks"]}
+    assert set(seen) == {0, 1}
+    verdicts = [seen[rank]["findings"][0]["verdict"] for rank in (0, 1)]
+    assert verdicts == ["inconclusive", "not reached"], "no node alone knows that the other one calls nothing"
 
 
 @pytest.mark.parametrize(

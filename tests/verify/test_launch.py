@@ -165,7 +165,8 @@ def test_a_port_in_use() -> None:
     assert [rank.how for rank in result.ranks] == ["not_started", "not_started"]
 
 
-def test_nothing_is_left_after_ctrl_c(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_after_ctrl_c_or_a_kill(tmp_path: pathlib.Path, number: int) -> None:
     code = (
         "import sys; from ddp_lint.verify.launch import run; from ddp_lint.verify.target import resolve\n"
         "from ddp_lint.verify.options import Options, Watch\n"
@@ -177,10 +178,13 @@ def test_nothing_is_left_after_ctrl_c(tmp_path: pathlib.Path) -> None:
         until = time.monotonic() + 60
         while time.monotonic() < until and not list(tmp_path.glob("*/script/rank1.ready")):
             time.sleep(0.1)
-        parent.send_signal(signal.SIGINT)
+        parent.send_signal(number)
         parent.wait(30)
-    assert not list(tmp_path.iterdir())
+    until = time.monotonic() + (20 if number == signal.SIGKILL else 0)
+    while _processes_below(tmp_path) and time.monotonic() < until:
+        time.sleep(0.1)
     assert not _processes_below(tmp_path)
+    assert number == signal.SIGKILL or not list(tmp_path.iterdir()), "who is killed cannot clean up its folder"
 
 
 def _processes_below(folder: pathlib.Path) -> list[int]:

@@ -27,6 +27,7 @@ from ddp_lint.verify.trace import (
     Race,
     Raised,
     Reference,
+    Start,
     Storage,
     Sync,
     Unordered,
@@ -228,6 +229,13 @@ def test_parameters_that_share_memory_are_undecided_on_cpu_and_confirmed_on_cuda
 def test_a_tie_that_the_wrap_broke_confirms(path: str) -> None:
     rank = [lines(path, {HEAD: 1}), Storage(when="after_wrap", untied=(("head.weight", "body.weight"),))]
     assert verdict(at("DDP611", HEAD), run(rank, rank)).verdict is Verdict.CONFIRMED
+
+
+def test_what_needs_the_ranks_of_all_nodes_is_not_refuted_on_one(path: str) -> None:
+    situation = at(rule_with("sequence"), ALL_REDUCE, TEST)
+    for world, expected in ((2, Verdict.REFUTED), (4, Verdict.INCONCLUSIVE)):
+        rank = [Start(world=world), lines(path, {ALL_REDUCE: 2}, (1, 1)), call(ALL_REDUCE, path=path)]
+        assert verdict(situation, run(rank, rank)).verdict is expected
 
 
 def test_unordered_streams_are_confirmed_and_watched_ones_refuted(path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -19,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ddp_lint.verify.lifetime import end_with_parent
 from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
 from ddp_lint.verify.outcome import rank_outcome, run_outcome
 from ddp_lint.verify.spec import TOKEN, Marks, Spec
@@ -30,6 +32,8 @@ SCRIPT = "script"
 _STEPS_OF_A_MODEL = 3
 #: Seconds that importing torch and meeting at the rendezvous may take on a cold disk.
 _START_LIMIT = 120.0
+#: Seconds more that the nodes of a job wait for each other.
+_NODES_LIMIT = 600.0
 #: Seconds for torchrun to end after all its ranks have, or after it was told to.
 _GRACE = 10.0
 #: Seconds without progress after which its own watchdog (`child/observers/watchdog.py`) ends a rank at the latest.
@@ -230,7 +234,14 @@ class _Launch:
             if self.plan.device == "cpu":
                 environment["CUDA_VISIBLE_DEVICES"] = ""
             launcher = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+                # Told to, torchrun ends its ranks: nothing stays when this process is killed.
+                preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - one thread runs here
             )
             return self._wait(launcher)
 
@@ -238,12 +249,16 @@ class _Launch:
         given = list(self.options.launcher)
         names = {option.partition("=")[0].replace("_", "-") for option in given}
         alone = not names & {"--nnodes", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--master-port"}
+        if self.options.several_nodes:
+            # A node that is through with one launch shall not meet one that is still in it.
+            identity = next((option.partition("=")[2] for option in given if option.startswith("--rdzv-id=")), "verify")
+            given.append(f"--rdzv-id={identity}-{self.title}")
         return [f"--nproc-per-node={self.options.nproc}", *(["--standalone"] if alone else []), *given]
 
     def _wait(self, launcher: subprocess.Popen[bytes]) -> int:
         """torchrun's exit code; ends it when its ranks never start, hang where their watchdog cannot end them, or when
         it does not end after they all have."""
-        start_limit = time.monotonic() + _START_LIMIT + (600 if self._several_nodes() else 0)
+        start_limit = time.monotonic() + _START_LIMIT + (_NODES_LIMIT if self.options.several_nodes else 0)
         end_limit = float("inf")
         while (code := launcher.poll()) is None:
             time.sleep(0.05)
@@ -271,9 +286,6 @@ class _Launch:
         ending = any(last[2:])
         patience = self.spec.timeout if ending else max(_WATCHDOG_TIMEOUTS * self.spec.timeout, _WATCHDOG_LIMIT)
         return time.time() - max(last) > patience + _GRACE
-
-    def _several_nodes(self) -> bool:
-        return any(option.startswith("--nnodes") and option != "--nnodes=1" for option in self.options.launcher)
 
 
 @contextlib.contextmanager

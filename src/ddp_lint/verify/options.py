@@ -31,6 +31,11 @@ class Options:
     launcher: tuple[str, ...] = ()
     traces: pathlib.Path | None = None
 
+    @property
+    def several_nodes(self) -> bool:
+        """The job spans machines, each with a `ddp-lint verify` of its own."""
+        return any(option.startswith("--nnodes=") and option != "--nnodes=1" for option in self.launcher)
+
 
 @dataclasses.dataclass(frozen=True)
 class Watch:

@@ -10,6 +10,7 @@ from typing import Any
 from ddp_lint.findings import Finding
 from ddp_lint.verify.match import Mismatch, Row
 from ddp_lint.verify.options import RunResult
+from ddp_lint.verify.trace import Start
 
 
 class Verdict(str, enum.Enum):
@@ -77,6 +78,12 @@ class Examined:
     @property
     def completed(self) -> bool:
         return self.run.outcome == "completed"
+
+    @property
+    def world(self) -> int:
+        """Ranks of the whole job: more than were seen here when it spans several machines."""
+        starts = (outcome.trace.last(Start) for outcome in self.run.ranks)
+        return max((start.world for start in starts if start), default=self.run.nproc)
 
 
 @dataclasses.dataclass(frozen=True)

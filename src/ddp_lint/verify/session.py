@@ -91,6 +91,8 @@ def _runs(target: Target, options: Options, at: Sequence[Situation], progress: P
         return [examine(result) for result in results]
 
     runs = one_pass(options, ())
+    if options.several_nodes:  # each judges by its own ranks: they would not agree on another pass
+        return runs
     for stimuli in wanted_stimuli(at, runs):
         if any(examined.run.outcome == "interrupted" for examined in runs):
             break

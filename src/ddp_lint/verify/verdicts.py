@@ -135,6 +135,9 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
     if missed:
         return Ruling(case, Verdict.INCONCLUSIVE, missed[0].message, (*missed, *seen, *facts))
     divergence = bool(_DIVERGENCE & set(opinions))
+    if divergence and case.examined.world > len(case.run.ranks):
+        reason = f"{len(case.run.ranks)} of {case.examined.world} ranks were seen here: those of other nodes may part"
+        return Ruling(case, Verdict.INCONCLUSIVE, reason, (*seen, *facts))
     one_sided = conditions.one_sided(case) if divergence else ""
     if one_sided:
         reason = f"{one_sided}; what happens otherwise was not seen"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import pathlib
 import runpy
-import signal
 import sys
 import threading
 import traceback
@@ -15,9 +13,8 @@ import traceback
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.session import Session
 from ddp_lint.verify.frames import add_target
+from ddp_lint.verify.lifetime import end_with_parent
 from ddp_lint.verify.spec import Spec
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(spec_path: str) -> int:
@@ -77,11 +74,10 @@ def _raised(error: BaseException, session: Session) -> None:
 
 
 def _die_with_parent() -> None:
-    """Linux: end with the supervisor, also when that is killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == 1:
-            os._exit(1)
+    """End with the supervisor, which may be gone already."""
+    end_with_parent()
+    if sys.platform == "linux" and os.getppid() == 1:
+        os._exit(1)
 
 
 def _leave(code: int) -> None:

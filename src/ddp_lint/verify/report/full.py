@@ -123,6 +123,8 @@ def _summary(verification: Verification) -> str:
     if verification.discovered:
         said.append(f"{len(verification.discovered)} discovered")
     where = verification.environment
-    return (
-        f"{', '.join(said)}; {where['nproc']} ranks on {where['backend']} ({where['device']}, torch {where['torch']})"
-    )
+    world = max((examined.world for examined in verification.runs), default=where["nproc"])
+    ranks = f"{where['nproc']} ranks"
+    if world > where["nproc"]:
+        ranks = f"{where['nproc']} of {world} ranks (each node tells of its own)"
+    return f"{', '.join(said)}; {ranks} on {where['backend']} ({where['device']}, torch {where['torch']})"

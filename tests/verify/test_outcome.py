@@ -1,0 +1,79 @@
+"""How a rank and a run ended, from the files that they leave."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from ddp_lint.verify.options import RankOutcome
+from ddp_lint.verify.outcome import rank_outcome, run_outcome
+from ddp_lint.verify.spec import STALLED, Marks
+from ddp_lint.verify.trace import End, Event, Raised, Stall, Start, Writer
+
+PEER_LOST = Raised(type="RuntimeError", message="Connection closed by peer [127.0.0.1]:7575", where="main")
+
+
+def rank(folder: pathlib.Path, number: int, *events: Event, **end: object) -> RankOutcome:
+    """The outcome of a rank that wrote these events, and whose supervisor noted this end (none: it never ended)."""
+    writer = Writer(folder / f"rank{number}.jsonl")
+    for event in events:
+        writer.write(event)
+    if end:
+        Marks(folder).set(number, "exit", json.dumps(end))
+    return rank_outcome(folder, number)
+
+
+def run(folder: pathlib.Path, *ranks: RankOutcome, code: int = 1, log: str = "") -> tuple[str, str]:
+    (folder / "torchrun.log").write_text(log)
+    return run_outcome(ranks, code, folder / "torchrun.log")
+
+
+@pytest.mark.parametrize(
+    ("events", "end", "how", "message"),
+    [
+        ((Start(), End()), {"code": 0}, "completed", "completed"),
+        ((Start(), End()), {"code": -6}, "completed", "completed, then SIGABRT"),
+        ((Start(),), {"code": -9, "oom": True}, "oom", "ended by the kernel's OOM killer"),
+        ((Start(),), {"code": -9, "oom": False}, "signal", "ended by SIGKILL"),
+        ((Start(),), {"code": -11, "oom": True}, "signal", "ended by SIGSEGV"),
+        ((Start(),), {"code": -15, "stopped": True}, "stopped", "ended by torchrun after another rank failed"),
+        ((Start(), Stall(seconds=5.0)), {"code": STALLED}, "stalled", "no progress for 5 s"),
+        ((Start(), PEER_LOST), {"code": 1}, "exception", "RuntimeError: Connection closed by peer [127.0.0.1]:7575"),
+        ((Start(),), {"code": 3}, "exit", "left with exit code 3"),
+        ((), {"code": 1}, "not_started", "ended with exit code 1 before it began"),
+        ((), {}, "not_started", "never started"),
+    ],
+)
+def test_a_ranks_end(
+    tmp_path: pathlib.Path, events: tuple[Event, ...], end: dict[str, object], how: str, message: str
+) -> None:
+    outcome = rank(tmp_path, 0, *events, **end)
+    assert (outcome.how, outcome.message) == (how, message)
+
+
+def test_the_killed_rank_is_the_cause_and_not_the_one_that_lost_its_peer(tmp_path: pathlib.Path) -> None:
+    lost = rank(tmp_path, 0, Start(), PEER_LOST, code=1, time=1.0)
+    killed = rank(tmp_path, 1, Start(), code=-9, oom=True, time=2.0)
+    outcome, message = run(tmp_path, lost, killed)
+    assert outcome == "oom" and message.startswith("rank 1 ended by the kernel's OOM killer; rank 0 RuntimeError")
+
+
+def test_a_rank_that_never_starts(tmp_path: pathlib.Path) -> None:
+    waiting = rank(tmp_path, 0, Start(), Stall(seconds=5.0), code=STALLED, time=9.0)
+    missing = rank(tmp_path, 1, code=127, time=1.0)
+    assert run(tmp_path, waiting, missing) == (
+        "not_started",
+        "rank 1 ended with exit code 127 before it began; rank 0 no progress for 5 s",
+    )
+
+
+def test_no_rank_starts(tmp_path: pathlib.Path) -> None:
+    ranks = [rank(tmp_path, number) for number in (0, 1)]
+    assert run(tmp_path, *ranks, log="torchrun: error: unknown option") == (
+        "launch_failed",
+        "torchrun could not start the ranks: torchrun: error: unknown option",
+    )
+    outcome, message = run(tmp_path, *ranks, log="The server socket has failed to bind: EADDRINUSE")
+    assert outcome == "port_in_use" and "--master-port" in message
