@@ -31,7 +31,7 @@ from collections.abc import Iterator
 import click
 
 from ddp_lint.config import Settings
-from ddp_lint.engine.runner import check_file
+from ddp_lint.engine.checking import check_file
 from ddp_lint.knowledge import canonical
 from ddp_lint.knowledge.communication import load
 from ddp_lint.project import Project

@@ -14,9 +14,10 @@ import pathlib
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pathspec
+if TYPE_CHECKING:
+    import pathspec
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -78,6 +79,8 @@ def without(globs: Globs, folder: str) -> Globs:
 
 @functools.cache
 def _spec(patterns: tuple[str, ...]) -> pathspec.GitIgnoreSpec:
+    import pathspec
+
     return pathspec.GitIgnoreSpec.from_lines(patterns)
 
 
@@ -306,9 +309,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def codes_of(selector: str) -> frozenset[str]:
     """The codes that a code, prefix, slug or ALL stands for. Raises ConfigError with the nearest name."""
-    from ddp_lint.rules.registry import documented
+    from ddp_lint.rules.registry import declared
 
-    known = documented()
+    known = declared()
     prefix = "DDP" if selector.upper() == "ALL" else selector.upper()
     found = {code for code, rule in known.items() if code.startswith(prefix or "?") or rule.slug == selector.lower()}
     if not found:
@@ -325,9 +328,9 @@ def enabled_codes(select: Iterable[str] | None, ignore: Iterable[str], preview: 
     that are on by default, all of them with `preview`. Where select and ignore name the same rule the longer name
     wins, and ignore between equals. Raises ConfigError.
     """
-    from ddp_lint.rules.registry import documented
+    from ddp_lint.rules.registry import declared
 
-    known = documented()
+    known = declared()
     default = frozenset(code for code, rule in known.items() if rule.default or preview)
     steps = [(_specificity(s), False, _selected(s, default)) for s in select or ()]
     steps += [(_specificity(s), True, codes_of(s)) for s in ignore]

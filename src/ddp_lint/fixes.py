@@ -15,8 +15,6 @@ import re
 import tokenize
 from collections.abc import Callable, Iterable, Sequence
 
-import libcst as cst
-
 from ddp_lint.findings import Applicability, Edit, Finding, Fix, Span
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -167,6 +165,8 @@ def _one_by_one(text: str, findings: Iterable[Finding]) -> Fixed:
 
 
 def _parses(text: str) -> bool:
+    import libcst as cst  # takes long, and who prints findings only previews fixes
+
     try:
         cst.parse_module(text)
     except (cst.ParserSyntaxError, RecursionError):

@@ -12,6 +12,7 @@ import pytest
 from ddp_lint.engine.focus import Selection, words
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.registry import Declaration
 from ddp_lint.source import ImportTable, SourceFile
 
 from .samples import found
@@ -28,7 +29,13 @@ def test_focus_changes_no_finding(case: pathlib.Path, monkeypatch: pytest.Monkey
         assert found(path, focus=True, root=root) == found(path, focus=False, root=root)
 
 
-class Loads(Rule):
+class Sample(Rule):
+    """A rule outside of the families."""
+
+    code, slug = "DDP999", "sample"
+
+
+class Loads(Sample):
     """Cares for definitions that hold `load`."""
 
     triggers = ("load",)
@@ -43,7 +50,7 @@ class WholeClasses(Loads):
     whole_class = True
 
 
-class Writes(Rule):
+class Writes(Sample):
     """Cares for functions that no word tells."""
 
     requires = ("torch",)
@@ -58,14 +65,14 @@ class Writes(Rule):
         """Only that it visits matters here."""
 
 
-class Everything(Rule):
+class Everything(Sample):
     """Says nothing of what it cares for."""
 
     def visit_Call(self, node: cst.Call) -> None:
         """Only that it visits matters here."""
 
 
-class Asking(Rule):
+class Asking(Sample):
     """Visits nothing: it asks `ast`."""
 
 
@@ -115,7 +122,7 @@ if LIMIT: LIMIT = 4; torch.load("y")
 def kept(text: str, *rules: type[Rule]) -> str:
     tree = ast.parse(text)
     facts = ModuleFacts("m", SourceFile("m.py", text), tree, ImportTable.of(tree, "m", False), False)
-    focus = Selection(rules).concerned(text)
+    focus = Selection(map(Declaration.of, rules)).concerned(text)
     source = focus.source(facts)
     lines = facts.file.lines
     if source.line_map is not None:
@@ -168,7 +175,7 @@ def test_rules_that_say_nothing_see_all_and_rules_that_visit_nothing_cost_nothin
 
 
 def test_a_file_concerns_the_rules_whose_words_it_holds() -> None:
-    selection = Selection([Loads, Writes, Everything, Asking])
+    selection = Selection(map(Declaration.of, [Loads, Writes, Everything, Asking]))
     assert selection.concerned("x = loads").rules == [Everything, Asking]
     assert selection.concerned("x.load()").rules == [Loads, Everything, Asking]
     assert selection.concerned("import torch").rules == [Writes, Everything, Asking]

@@ -9,8 +9,9 @@ import libcst as cst
 import pytest
 
 from ddp_lint.config import Settings
-from ddp_lint.engine import checking
-from ddp_lint.engine.report import FileResult
+from ddp_lint.engine import visiting
+from ddp_lint.engine.checking import Checker
+from ddp_lint.engine.report import FileResult, rule_crashed
 from ddp_lint.engine.runner import check_paths, check_text
 from ddp_lint.engine.walk import walk
 from ddp_lint.findings import Finding
@@ -117,7 +118,7 @@ def test_a_rule_that_raises_is_dropped_and_told_and_the_others_go_on() -> None:
     findings = walk(
         module,
         [Crashing, Counting, Unmade],
-        lambda rule, error: crashes.append(checking.rule_crashed(file, rule, error)),
+        lambda rule, error: crashes.append(rule_crashed(file, rule, error)),
     )
     assert [finding.code for finding in findings] == ["DDP997", "DDP997"]
     assert sorted(finding.message for finding in crashes) == [
@@ -129,14 +130,14 @@ def test_a_rule_that_raises_is_dropped_and_told_and_the_others_go_on() -> None:
 
 def test_a_worker_that_dies_costs_its_file_only(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"ops.py": OPS} | {f"m{i:02}.py": HAZARD for i in range(12)})
-    real = checking.Checker.check
+    real = Checker.check
 
-    def deadly(self: checking.Checker, path: pathlib.Path) -> FileResult:
+    def deadly(self: Checker, path: pathlib.Path) -> FileResult:
         if path.name in ("m00.py", "m07.py"):
             os._exit(3)
         return real(self, path)
 
-    monkeypatch.setattr(checking.Checker, "check", deadly)  # forked workers inherit it
+    monkeypatch.setattr(Checker, "check", deadly)  # forked workers inherit it
     report = check_paths(sorted(tmp_path.glob("*.py")), Settings(tmp_path, ALL), jobs=2)
     assert [pathlib.Path(path).name for path, _ in report.errors] == ["m00.py", "m07.py"]
     assert all("exit status 3" in reason for _, reason in report.errors)
@@ -145,14 +146,14 @@ def test_a_worker_that_dies_costs_its_file_only(tmp_path: pathlib.Path, monkeypa
 
 def test_a_defect_of_the_engine_costs_one_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"ops.py": OPS, "a.py": HAZARD, "b.py": HAZARD})
-    real = checking.walk
+    real = visiting.walk
 
     def failing(module: Module, *rest: object) -> list[Finding]:
         if module.name == "a":
             raise KeyError("defect")
         return real(module, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(checking, "walk", failing)
+    monkeypatch.setattr(visiting, "walk", failing)
     report = check(tmp_path, "a.py", "b.py")
     assert len(report.errors) == 1 and "KeyError" in report.errors[0][1]
     assert codes(report) == ["DDP250"]

@@ -161,13 +161,13 @@ def _overrides(given: dict[str, Any]) -> Overrides:
 
 
 def _run_files(discovered: Discovered, options: _Options) -> int:
-    from ddp_lint.cli.mend import mend
-
     started = time.perf_counter()
     if not discovered.files and not discovered.errors and not options.quiet:
         say("warning: no files to check found", options.color)
     output_format = _format(options, discovered.files.values())
     report = _check(discovered, options)
+    if options.diff or options.fix:
+        from ddp_lint.cli.mend import mend
     if options.diff:
         mended = mend(report.findings, discovered.files, unsafe=options.unsafe_fixes, dry=True)
         return _finish_diff(mended.patch, mended.fixed, [*report.errors, *mended.failures], options)

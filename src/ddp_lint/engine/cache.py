@@ -20,7 +20,6 @@ import json
 import os
 import pathlib
 import shutil
-import sys
 import types
 import typing
 from typing import Any
@@ -29,6 +28,7 @@ from ddp_lint import __version__
 from ddp_lint.config import Settings
 from ddp_lint.engine.report import FileResult
 from ddp_lint.findings import Finding
+from ddp_lint.kept import installation, replace
 from ddp_lint.project import Project
 
 _KEPT_GENERATIONS = 8
@@ -92,7 +92,7 @@ class Cache:
             if self._changed and not self._generation.is_dir():
                 self._create()
             for name in self._changed:
-                _replace(self._generation / name, json.dumps(_without_leftovers(self._shards[name])))
+                replace(self._generation / name, json.dumps(_without_leftovers(self._shards[name])))
             if self._generation.is_dir():
                 os.utime(self._generation)
 
@@ -100,7 +100,7 @@ class Cache:
         self._generation.mkdir(parents=True, exist_ok=True)
         for name, text in (("CACHEDIR.TAG", _TAG), (".gitignore", "*\n")):
             if not (self._folder / name).exists():
-                _replace(self._folder / name, text)
+                replace(self._folder / name, text)
         generations = [p for p in self._folder.iterdir() if p.is_dir() and p != self._generation]
         generations.sort(key=lambda p: p.stat().st_mtime, reverse=True)
         for old in generations[_KEPT_GENERATIONS - 1 :]:
@@ -147,12 +147,6 @@ def _without_leftovers(shard: dict[str, Any]) -> dict[str, Any]:
     return {"questions": [shard["questions"][old] for old in used], "files": files}
 
 
-def _replace(path: pathlib.Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 # ---- what all results depend on
 
 
@@ -170,10 +164,8 @@ def _tool() -> tuple[str, ...]:
     """What findings depend on besides files and settings: Python, LibCST, and our own code and knowledge."""
     spec = importlib.util.find_spec("libcst")
     libcst = pathlib.Path(spec.origin).with_name("_version.py") if spec and spec.origin else pathlib.Path("-")
-    own = pathlib.Path(__file__).parents[1]
-    parts = sorted(p for p in own.rglob("*") if p.suffix in (".py", ".toml"))
-    states = [f"{p}:{s.st_mtime_ns}:{s.st_size}" for p in (libcst, *parts) if p.exists() for s in [p.stat()]]
-    return (sys.version, hashlib.sha256("\n".join(states).encode()).hexdigest())
+    state = libcst.stat().st_mtime_ns if libcst.exists() else 0
+    return (installation(), f"{libcst}:{state}")
 
 
 def _plain(value: object) -> object:

@@ -6,21 +6,14 @@ import functools
 import pathlib
 import time
 
-import libcst as cst
-
 from ddp_lint.config import Settings
 from ddp_lint.engine.fingerprints import with_fingerprints
-from ddp_lint.engine.focus import Focus, Selection, Source
-from ddp_lint.engine.parsing import check_depth, tree_of, tree_of_new_syntax
-from ddp_lint.engine.report import FileResult
-from ddp_lint.engine.walk import walk
-from ddp_lint.findings import Confidence, Finding, Span
+from ddp_lint.engine.focus import Selection
+from ddp_lint.engine.report import FileResult, rule_crashed
+from ddp_lint.findings import Finding
 from ddp_lint.project import Project
-from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
-from ddp_lint.rules.base import Rule
-from ddp_lint.rules.registry import all_rules, rules_for_text
-from ddp_lint.source import ImportTable, Module, SourceFile, Unreadable, suppressions
-from ddp_lint.source.tree import descendants
+from ddp_lint.rules.registry import Declaration, declared, rules_for_text
+from ddp_lint.source import SourceFile, Unreadable, suppressions
 
 
 class Checker:
@@ -76,9 +69,18 @@ def _check(
     return with_fingerprints(found, file, project.inside(path)), parsed
 
 
+def preload(settings: Settings) -> None:
+    """Import all that a large run needs, before processes are forked off."""
+    from ddp_lint.engine import visiting  # noqa: F401
+
+    for said in declared().values():
+        if said.code in settings.enabled:
+            said.rule()
+
+
 @functools.lru_cache(maxsize=64)
 def _selection(active: frozenset[str]) -> Selection:
-    return Selection(rule for code, rule in all_rules().items() if code in active)
+    return Selection(said for code, said in declared().items() if said.looks and code in active)
 
 
 def _findings(
@@ -86,79 +88,21 @@ def _findings(
 ) -> tuple[list[Finding], bool]:
     readers = rules_for_text(path.name)
     if readers:
-        return _in_text(file, [rule for code, rule in readers.items() if code in active]), False
+        return _in_text(file, [said for said in readers if said.code in active]), False
     focus = _selection(active).concerned(file.text)
-    if not focus.rules:
+    if not focus:
         return [], False
-    try:
-        module = _module(file, path, project, focus, focused)
-    except CannotParse as e:
-        return [_cannot_parse(file, e)], False
-    crashes: list[Finding] = []
+    from ddp_lint.engine.visiting import visit  # with LibCST, which takes longer to import than most files to check
 
-    def crashed(rule: type[Rule], error: Exception) -> None:
-        crashes.append(rule_crashed(file, rule, error))
-
-    found = walk(module, focus.rules, crashed)
-    return found + crashes, bool(module.tree.body)
+    return visit(file, path, project, focus, focused)
 
 
-def _in_text(file: SourceFile, rules: list[type[Rule]]) -> list[Finding]:
+def _in_text(file: SourceFile, readers: list[Declaration]) -> list[Finding]:
     """The findings in a shell script, a Dockerfile or YAML."""
     found: list[Finding] = []
-    for rule in rules:
+    for rule in (said.rule() for said in readers):
         try:
             found += rule.in_text(file)
         except Exception as e:  # one rule's defect must not cost the file
             found.append(rule_crashed(file, rule, e))
     return found
-
-
-def _module(file: SourceFile, path: pathlib.Path, project: Project, focus: Focus, focused: bool) -> Module:
-    """The view of the file for the rules that it concerns. Raises CannotParse."""
-    name = project.module_name(path)[0]
-    facts = project.facts_of(path)
-    if facts is None:
-        tree = tree_of_new_syntax(file, project.problem(path) or CannotParse("it cannot be read"))
-        return Module(file, tree, _imports(tree, path, project), name=name, project=project, path=path)
-    source = focus.source(facts) if focused else Source(file.text)
-    tree = _tree(source, facts)
-    return Module(
-        file, tree, facts.imports, name=name, project=project, path=path, line_map=source.line_map, text=source.text
-    )
-
-
-def _tree(source: Source, facts: ModuleFacts) -> cst.Module:
-    if not source.text:
-        return cst.Module([])
-    check_depth(facts)
-    return tree_of(source.text)
-
-
-def _imports(tree: cst.Module, path: pathlib.Path, project: Project) -> ImportTable:
-    """The import table of a file that `ast` cannot parse, by its import statements alone."""
-    statements = (n for n in descendants(tree) if isinstance(n, (cst.Import, cst.ImportFrom)))
-    return project.imports(parse("\n".join(map(tree.code_for_node, statements))), path, tree.code)
-
-
-def _cannot_parse(file: SourceFile, problem: CannotParse) -> Finding:
-    line = min(max(problem.line, 1), len(file.lines))
-    column = min(max(problem.column, 0), len(file.lines[line - 1])) + 1
-    return Finding(
-        "DDP000",
-        "cannot-parse",
-        f"the file is not checked, Python cannot parse it: {problem.reason}",
-        Span(file.path, line, column, line, column + 1),
-        Confidence.HIGH,
-    )
-
-
-def rule_crashed(file: SourceFile, rule: type[Rule], error: Exception) -> Finding:
-    return Finding(
-        "DDP001",
-        "rule-crashed",
-        " ".join(f"rule {rule.code} ({rule.slug}) failed on this file: {type(error).__name__}: {error}".split()),
-        Span(file.path, 1, 1, 1, 1),
-        Confidence.HIGH,
-        help="This is a defect of ddp-lint, please report it with this message; the other rules did run.",
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import bisect
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING
 from ddp_lint.project.facts import Definition, FunctionNode, ModuleFacts
 
 if TYPE_CHECKING:
-    from ddp_lint.rules.base import Rule
+    from ddp_lint.rules.base import Rule, Wants
+    from ddp_lint.rules.registry import Declaration
 
 #: Methods that say what an object is made of: kept whole in a class that is kept.
 _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "setup", "configure_model", "configure_optimizers", "build"}
@@ -33,37 +35,33 @@ def words(text: str) -> frozenset[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class _Interest:
-    """What a rule declares, ready for the scan. `whole`: it must see every definition."""
+    """What a rule declares, ready for the scan."""
 
-    rule: type[Rule]
+    said: Declaration
     triggers: frozenset[bytes]
     requires: frozenset[bytes]
-    visits: bool
-    whole: bool
 
     @classmethod
-    def of(cls, rule: type[Rule]) -> _Interest:
-        visits = any(name.startswith(("visit_", "leave_")) for name in dir(rule))
-        return cls(
-            rule,
-            frozenset(word.encode() for word in rule.triggers),
-            frozenset(word.encode() for word in rule.requires),
-            visits,
-            visits and not rule.triggers and rule.wants is None,
-        )
+    def of(cls, said: Declaration) -> _Interest:
+        return cls(said, frozenset(map(str.encode, said.triggers)), frozenset(map(str.encode, said.requires)))
+
+    @property
+    def whole(self) -> bool:
+        """Whether the rule must see every definition."""
+        return self.said.visits and not self.said.triggers and not self.said.wants
 
     def concerns(self, found: frozenset[bytes]) -> bool:
         """Whether a file with these words can be of interest. A predicate on definitions stands in for triggers."""
         if self.requires and self.requires.isdisjoint(found):
             return False
-        return not self.triggers or self.rule.wants is not None or not self.triggers.isdisjoint(found)
+        return not self.triggers or self.said.wants or not self.triggers.isdisjoint(found)
 
 
 class Selection:
     """The rules of a run, asked file by file which of them have any business there."""
 
-    def __init__(self, rules: Iterable[type[Rule]]) -> None:
-        self._interests = [_Interest.of(rule) for rule in rules]
+    def __init__(self, declarations: Iterable[Declaration]) -> None:
+        self._interests = list(map(_Interest.of, declarations))
 
     def concerned(self, text: str) -> Focus:
         found = words(text)
@@ -82,9 +80,20 @@ class Focus:
     """The rules that one file concerns, and what of it they need to see."""
 
     def __init__(self, interests: Sequence[_Interest]) -> None:
-        self.rules = [interest.rule for interest in interests]
-        self.visits = any(interest.visits for interest in interests)
-        self._visitors = [interest for interest in interests if interest.visits]
+        self._interests = interests
+        self._visitors = [interest for interest in interests if interest.said.visits]
+
+    @functools.cached_property
+    def rules(self) -> list[type[Rule]]:
+        """The rules themselves: imported when first asked for."""
+        return [interest.said.rule() for interest in self._interests]
+
+    @property
+    def visits(self) -> bool:
+        return bool(self._visitors)
+
+    def __bool__(self) -> bool:
+        return bool(self._interests)
 
     def source(self, facts: ModuleFacts) -> Source:
         """The kept parts of a file, '' when no rule visits any of it."""
@@ -96,8 +105,8 @@ class Focus:
         parts = _Parts(
             facts,
             _triggers(self._visitors, facts),
-            _triggers([i for i in self._visitors if i.rule.whole_class], facts),
-            [i.rule for i in self._visitors if i.rule.wants is not None],
+            _triggers([i for i in self._visitors if i.said.whole_class], facts),
+            [i.said.rule().wants for i in self._visitors if i.said.wants],
         )
         parts.add_body(facts.tree.body, within_class=False)
         if not parts.useful:
@@ -124,7 +133,7 @@ class _Parts:
         facts: ModuleFacts,
         triggers: frozenset[bytes],
         class_triggers: frozenset[bytes],
-        wanting: list[type[Rule]],
+        wanting: list[Wants],
     ) -> None:
         self.lines: list[str] = []
         self.line_map: list[int] = []
@@ -204,7 +213,7 @@ class _Parts:
         return last - first < _SHORT and sum(map(len, self._source[first - 1 : last])) < _NARROW
 
     def _wanted(self, node: FunctionNode) -> bool:
-        return any(rule.wants(node) for rule in self._wanting if rule.wants is not None)
+        return any(wants(node) for wants in self._wanting if wants is not None)
 
 
 def _units(body: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int, int]]:

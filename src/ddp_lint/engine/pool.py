@@ -6,7 +6,6 @@ import contextlib
 import gc
 import multiprocessing
 import multiprocessing.connection
-import os
 import pathlib
 import signal
 import sys
@@ -17,39 +16,20 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from ddp_lint.config import Settings
+from ddp_lint.engine.checking import Checker, preload
 from ddp_lint.engine.report import FileResult
+from ddp_lint.engine.shares import chunks_of
 from ddp_lint.project.project import shown_from
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext
 
-#: Below this many bytes of source a second process costs more than it saves.
-_WORTH_A_PROCESS = 400_000
-#: Chunks per process: enough to share the work evenly, few enough to keep files of one package together.
-_CHUNKS = 8
-
-
-def processes(jobs: int | None, size: int, count: int) -> int:
-    """How many processes to use for `count` files of `size` bytes in all; `jobs` is what the user asked for."""
-    if jobs:
-        return max(1, min(jobs, count))
-    return max(1, min(_cores(), size // _WORTH_A_PROCESS, count))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def size_of(path: pathlib.Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
 
 def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int) -> Iterator[FileResult]:
     """The results for `paths`, in any order, from `jobs` processes."""
-    chunks = deque(_chunks(paths, jobs))
+    if _context().get_start_method() == "fork":
+        preload(settings)
+    chunks = deque(chunks_of(paths, jobs))
     workers: list[_Worker] = []
     try:
         while chunks or workers:
@@ -71,22 +51,6 @@ def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int) -> Iterato
     finally:  # also on Ctrl-C, which the workers do not see
         for worker in workers:
             worker.kill()
-
-
-def _chunks(paths: Sequence[pathlib.Path], jobs: int) -> Iterator[list[pathlib.Path]]:
-    """Neighbours together: they import the same modules, whose facts a worker keeps."""
-    sizes = [size_of(path) for path in paths]
-    enough = sum(sizes) // (jobs * _CHUNKS) + 1
-    chunk: list[pathlib.Path] = []
-    filled = 0
-    for path, size in zip(paths, sizes, strict=True):
-        chunk.append(path)
-        filled += size
-        if filled >= enough:
-            yield chunk
-            chunk, filled = [], 0
-    if chunk:
-        yield chunk
 
 
 class _Worker:
@@ -153,8 +117,6 @@ def _context() -> ForkContext | SpawnContext:
 def _work(connection: Connection, settings: Settings) -> None:
     """The life of a worker: chunks in, results out, until there is None or the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from ddp_lint.engine.checking import Checker
-
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
     checker = Checker(settings)

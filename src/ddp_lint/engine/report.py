@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from ddp_lint.findings import Finding
+from ddp_lint.findings import Confidence, Finding, Span
+
+if TYPE_CHECKING:
+    from ddp_lint.rules.base import Rule
+    from ddp_lint.source import SourceFile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,3 +77,14 @@ class Report:
                 slowest=timed[:10],
             ),
         )
+
+
+def rule_crashed(file: SourceFile, rule: type[Rule], error: Exception) -> Finding:
+    return Finding(
+        "DDP001",
+        "rule-crashed",
+        " ".join(f"rule {rule.code} ({rule.slug}) failed on this file: {type(error).__name__}: {error}".split()),
+        Span(file.path, 1, 1, 1, 1),
+        Confidence.HIGH,
+        help="This is a defect of ddp-lint, please report it with this message; the other rules did run.",
+    )

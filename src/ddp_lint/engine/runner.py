@@ -8,14 +8,11 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.config import Settings
-from ddp_lint.engine import pool
 from ddp_lint.engine.cache import Cache
-from ddp_lint.engine.checking import Checker, check_file
 from ddp_lint.engine.report import FileResult, Report
+from ddp_lint.engine.shares import processes_for, size_of
 from ddp_lint.project import Project
 from ddp_lint.source import SourceFile
-
-__all__ = ["Report", "check_file", "check_paths", "check_text"]
 
 
 def check_paths(
@@ -44,10 +41,14 @@ def check_paths(
 
 
 def _check(files: list[pathlib.Path], settings: Settings, jobs: int | None) -> Iterator[FileResult]:
-    processes = pool.processes(jobs, sum(map(pool.size_of, files)), len(files)) if files else 1
+    processes = processes_for(jobs, sum(map(size_of, files)), len(files)) if files else 1
     if processes > 1:
+        from ddp_lint.engine import pool
+
         yield from pool.run(files, settings, processes)
     elif files:
+        from ddp_lint.engine.checking import Checker  # not where the cache knows it all
+
         checker = Checker(settings)
         with _rare_collections():
             yield from map(checker.check, files)
@@ -66,6 +67,8 @@ def _rare_collections() -> Iterator[None]:
 
 def check_text(text: str, path: pathlib.Path, settings: Settings) -> Report:
     """Check text that is not (yet) on disk as if it were the content of `path`: standard input, flake8."""
+    from ddp_lint.engine.checking import Checker
+
     path = path.absolute()
     checker = Checker(settings)
     shown = checker.project.shown(path)

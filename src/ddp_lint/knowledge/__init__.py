@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import functools
-import importlib.resources
+import pathlib
 import sys
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from ddp_lint.kept import derived
 
 
 @functools.cache
 def table(subject: str) -> dict[str, Any]:
-    """The parsed `knowledge/<subject>.toml`."""
-    text = importlib.resources.files(__name__).joinpath(f"{subject}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    """The content of `knowledge/<subject>.toml`."""
+    file = pathlib.Path(__file__).with_name(f"{subject}.toml")
+    content: dict[str, Any] = derived(file, lambda: _parsed(file))
+    return content
+
+
+def _parsed(file: pathlib.Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 @functools.cache

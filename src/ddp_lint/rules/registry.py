@@ -1,19 +1,78 @@
-"""Rules by discovery: every module `rules/<family>/ddpNNN_slug.py` holds one rule. Nothing is listed by hand."""
+"""Rules by discovery: every module `rules/<family>/ddpNNN_slug.py` holds one rule. Nothing is listed by hand.
+
+What a rule declares about itself is kept from run to run (`ddp_lint.kept`), so that a run imports only the rules that
+concern its files.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import functools
 import importlib
+import pathlib
 import pkgutil
+from typing import TYPE_CHECKING
 
 from ddp_lint import rules
-from ddp_lint.rules.base import RULE_FILE, Documented, Rule
+from ddp_lint.kept import derived
+
+if TYPE_CHECKING:
+    from ddp_lint.rules.base import Documented, Rule
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """What a rule says about itself, known without importing it. `looks`: it is a rule, and no DDP0xx."""
+
+    module: str
+    name: str
+    code: str
+    slug: str
+    default: bool
+    looks: bool
+    files: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    whole_class: bool = False
+    visits: bool = False
+    wants: bool = False
+
+    @classmethod
+    def of(cls, entry: type[Documented]) -> Declaration:
+        from ddp_lint.rules.base import Rule
+
+        who = (entry.__module__, entry.__qualname__, entry.code, entry.slug, entry.default)
+        if not issubclass(entry, Rule):
+            return cls(*who, looks=False)
+        visits = any(name.startswith(("visit_", "leave_")) for name in dir(entry))
+        words = (entry.files, entry.triggers, entry.requires)
+        return cls(*who, True, *words, entry.whole_class, visits, wants=entry.wants is not None)
+
+    @classmethod
+    def from_json(cls, row: list[object]) -> Declaration:
+        return cls(*(tuple(value) if isinstance(value, list) else value for value in row))  # type: ignore[arg-type]
+
+    def rule(self) -> type[Rule]:
+        """The rule itself, imported."""
+        found: type[Rule] = getattr(importlib.import_module(self.module), self.name)
+        return found
+
+
+@functools.cache
+def declared() -> dict[str, Declaration]:
+    """Code to declaration of everything that has a page, in order of codes."""
+    rows = derived(
+        pathlib.Path(__file__), lambda: [dataclasses.astuple(Declaration.of(e)) for e in documented().values()]
+    )
+    return {said.code: said for said in map(Declaration.from_json, rows)}
 
 
 @functools.cache
 def documented() -> dict[str, type[Documented]]:
     """Code to class of everything that has a page, in order of codes: the rules, and DDP0xx for the run itself."""
+    from ddp_lint.rules.base import RULE_FILE
+
     found: dict[str, type[Documented]] = {}
     for info in pkgutil.walk_packages(rules.__path__, rules.__name__ + "."):
         if RULE_FILE.search(info.name):
@@ -25,21 +84,25 @@ def documented() -> dict[str, type[Documented]]:
 @functools.cache
 def all_rules() -> dict[str, type[Rule]]:
     """Code to rule class, in order of codes."""
+    from ddp_lint.rules.base import Rule
+
     return {code: entry for code, entry in documented().items() if issubclass(entry, Rule)}
 
 
 @functools.cache
 def text_globs() -> tuple[str, ...]:
     """Globs on the names of the files other than Python that some rule reads: shell scripts, Dockerfiles, YAML."""
-    return tuple(sorted({glob for rule in all_rules().values() for glob in rule.files}))
+    return tuple(sorted({glob for said in declared().values() for glob in said.files}))
 
 
-def rules_for_text(name: str) -> dict[str, type[Rule]]:
+def rules_for_text(name: str) -> list[Declaration]:
     """The rules that read a file of this name as text; none for Python files."""
-    return {c: r for c, r in all_rules().items() if any(fnmatch.fnmatch(name, glob) for glob in r.files)}
+    return [said for said in declared().values() if any(fnmatch.fnmatch(name, glob) for glob in said.files)]
 
 
 def _documented_in(module_name: str) -> type[Documented]:
+    from ddp_lint.rules.base import Documented
+
     module = importlib.import_module(module_name)
     (entry,) = (
         value

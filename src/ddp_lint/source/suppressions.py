@@ -15,7 +15,7 @@ import tokenize
 from collections.abc import Iterable, Iterator
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Fix, Span
-from ddp_lint.rules.registry import documented, rules_for_text
+from ddp_lint.rules.registry import declared, rules_for_text
 from ddp_lint.source.file import SourceFile
 
 # flake8's own pattern, so that both doors read a comment alike: codes follow the colon, anything else makes it bare.
@@ -208,13 +208,13 @@ def _unused(comment: Suppression, file: SourceFile, active: frozenset[str]) -> I
 
 def _codes_of(code: str) -> list[str]:
     """The codes that a code, prefix or slug in a comment stands for."""
-    known = documented()
+    known = declared()
     return [c for c, rule in known.items() if c.startswith(code.upper()) or rule.slug == code.lower()]
 
 
 def _all_ran(code: str, active: frozenset[str]) -> bool:
     """Whether this run has looked for all that the suppression is for, as far as it is on by default."""
-    known = documented()
+    known = declared()
     codes = [c for c in _codes_of(code) if c not in _TOOL]
     wanted = codes if len(codes) == 1 else [c for c in codes if known[c].default]
     return bool(wanted) and active.issuperset(wanted)

@@ -1,0 +1,74 @@
+"""One file before the eyes of the rules that it concerns."""
+
+from __future__ import annotations
+
+import pathlib
+
+import libcst as cst
+
+from ddp_lint.engine.focus import Focus, Source
+from ddp_lint.engine.parsing import check_depth, tree_of, tree_of_new_syntax
+from ddp_lint.engine.report import rule_crashed
+from ddp_lint.engine.walk import walk
+from ddp_lint.findings import Confidence, Finding, Span
+from ddp_lint.project import Project
+from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import ImportTable, Module, SourceFile
+from ddp_lint.source.tree import descendants
+
+
+def visit(
+    file: SourceFile, path: pathlib.Path, project: Project, focus: Focus, focused: bool
+) -> tuple[list[Finding], bool]:
+    """The findings of the rules that the file concerns, and whether LibCST had to parse anything."""
+    try:
+        module = _module(file, path, project, focus, focused)
+    except CannotParse as e:
+        return [_cannot_parse(file, e)], False
+    crashes: list[Finding] = []
+
+    def crashed(rule: type[Rule], error: Exception) -> None:
+        crashes.append(rule_crashed(file, rule, error))
+
+    found = walk(module, focus.rules, crashed)
+    return found + crashes, bool(module.tree.body)
+
+
+def _module(file: SourceFile, path: pathlib.Path, project: Project, focus: Focus, focused: bool) -> Module:
+    """The view of the file for the rules that it concerns. Raises CannotParse."""
+    name = project.module_name(path)[0]
+    facts = project.facts_of(path)
+    if facts is None:
+        tree = tree_of_new_syntax(file, project.problem(path) or CannotParse("it cannot be read"))
+        return Module(file, tree, _imports(tree, path, project), name=name, project=project, path=path)
+    source = focus.source(facts) if focused else Source(file.text)
+    tree = _tree(source, facts)
+    return Module(
+        file, tree, facts.imports, name=name, project=project, path=path, line_map=source.line_map, text=source.text
+    )
+
+
+def _tree(source: Source, facts: ModuleFacts) -> cst.Module:
+    if not source.text:
+        return cst.Module([])
+    check_depth(facts)
+    return tree_of(source.text)
+
+
+def _imports(tree: cst.Module, path: pathlib.Path, project: Project) -> ImportTable:
+    """The import table of a file that `ast` cannot parse, by its import statements alone."""
+    statements = (n for n in descendants(tree) if isinstance(n, (cst.Import, cst.ImportFrom)))
+    return project.imports(parse("\n".join(map(tree.code_for_node, statements))), path, tree.code)
+
+
+def _cannot_parse(file: SourceFile, problem: CannotParse) -> Finding:
+    line = min(max(problem.line, 1), len(file.lines))
+    column = min(max(problem.column, 0), len(file.lines[line - 1])) + 1
+    return Finding(
+        "DDP000",
+        "cannot-parse",
+        f"the file is not checked, Python cannot parse it: {problem.reason}",
+        Span(file.path, line, column, line, column + 1),
+        Confidence.HIGH,
+    )

@@ -1,0 +1,87 @@
+"""What a run has to load before it does anything, and what is kept of it from run to run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import ddp_lint
+from ddp_lint.rules.registry import Declaration, declared, documented
+
+PACKAGE = pathlib.Path(ddp_lint.__file__).parent
+HAZARD = "import torch\n\n\ndef loss(x):\n    return torch.log(torch.sigmoid(x))\n"
+_LOADED = """
+import sys
+from ddp_lint.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print("loaded", *(name for name in sys.modules if name == "libcst" or ".ddp" in name))
+"""
+
+
+def loaded_by(folder: pathlib.Path, *args: str) -> set[str]:
+    """The rule modules, and LibCST, that a command line imports."""
+    command = [sys.executable, "-c", _LOADED, *args]
+    lines = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert lines[-1].startswith("loaded")
+    return {name.rpartition(".")[2][:6] for name in lines[-1].split()[1:]}
+
+
+def test_only_rules_that_concern_the_files_are_imported_and_none_where_the_cache_answers(
+    tmp_path: pathlib.Path,
+) -> None:
+    declared()  # kept from here on
+    (tmp_path / "a.py").write_text(HAZARD)
+    first = loaded_by(tmp_path, "check", "a.py")
+    assert {"libcst", "ddp250"} <= first
+    assert "ddp701" not in first
+    assert loaded_by(tmp_path, "check", "a.py") == set()
+    assert loaded_by(tmp_path, "--help") == set()
+
+
+def test_what_is_kept_of_the_rules_is_what_they_declare() -> None:
+    assert list(declared()) == list(documented())
+    for code, entry in documented().items():
+        assert declared()[code] == Declaration.of(entry)
+        assert declared()[code].rule() is entry
+
+
+def test_what_is_kept_is_made_again_when_a_rule_or_what_it_knows_changes(tmp_path: pathlib.Path) -> None:
+    package = tmp_path / "ddp_lint"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "verify"))
+    rule = package / "rules" / "devices" / "ddp407_shared_memory_per_sample.py"
+    table = package / "knowledge" / "environment.toml"
+
+    def triggers(code: str) -> str:
+        script = f"from ddp_lint.rules.registry import declared; print(*declared()[{code!r}].triggers)"
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPATH"] = str(tmp_path)
+        result = subprocess.run(
+            [sys.executable, "-c", script], env=environment, cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        return result.stdout
+
+    assert triggers("DDP407") == triggers("DDP407") == "share_memory_\n"
+    assert list((package / "rules" / "__pycache__").glob("registry.*.json"))
+    rule.write_text(rule.read_text().replace('triggers = ("share_memory_",)', 'triggers = ("shared",)'))
+    assert triggers("DDP407") == "shared\n"
+    assert "NCCL_BLOCKING_WAIT" in triggers("DDP803")
+    table.write_text(table.read_text().replace("NCCL_BLOCKING_WAIT", "NCCL_OTHER_WAIT"))
+    assert "NCCL_OTHER_WAIT" in triggers("DDP803")
+
+
+def test_a_damaged_index_is_made_again(tmp_path: pathlib.Path) -> None:
+    from ddp_lint.kept import derived
+
+    source = tmp_path / "subject.toml"
+    made = [dataclasses.asdict(declared()["DDP407"])["slug"]]
+    assert derived(source, lambda: made) == made
+    for place in (tmp_path / "__pycache__").glob("*.json"):
+        place.write_text("[1")
+    assert derived(source, lambda: made) == made
