@@ -22,7 +22,7 @@ from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import unknown
 from ddp_lint.divergence.witness import parting_of, wrong_arguments
-from ddp_lint.divergence.words import Node, Projection, TooLarge, Words, streams_of
+from ddp_lint.divergence.words import Emit, Node, Projection, TooLarge, Words, streams_of
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -54,6 +54,11 @@ class Root:
     #: Called through its decorators, which may let only some ranks in; else its body alone.
     decorated: bool = False
 
+    @property
+    def owner(self) -> ast.ClassDef | None:
+        """The class that a method is defined in."""
+        return self.function.owner.node if self.function is not None and self.function.owner is not None else None
+
 
 def analyse(facts: ModuleFacts, project: Project) -> tuple[Parting, ...]:
     """The partings of a file, by line. Made once per file and project."""
@@ -74,16 +79,41 @@ def summaries_of(project: Project) -> Summaries:
 
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
+    own = [_read(root, facts, summaries) for root in roots(facts, summaries)]
+    # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
+    communicating = {read.root.owner for read in own if read.communicates}
+    classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
+    inherited = [_read(root, facts, summaries) for of in classes for root in hooked(of, summaries)]
     found: dict[object, Parting] = {(parting.kind, parting.span): parting for parting in unwaited(facts, project)}
-    skipped: list[tuple[int, str]] = []
-    for root in roots(facts, summaries):
-        try:
-            for parting in _partings(root, facts, summaries):
-                found.setdefault((parting.kind, parting.span), parting)
-        except (TooLarge, TooLong, RecursionError):
-            skipped.append((getattr(root.node, "lineno", 1), root.name))
+    for read in (*inherited, *own):
+        for parting in read.partings:
+            found.setdefault((parting.kind, parting.span), parting)
+    skipped = [(getattr(r.root.node, "lineno", 1), r.root.name) for r in (*own, *inherited) if r.skipped]
     partings = one_for_each_exit(_first_of_each(list(found.values())), facts)
     return Result(tuple(sorted(partings, key=lambda parting: (parting.span, parting.kind))), tuple(skipped))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """A root with its partings; whether it communicates at all, and whether it had to be left out."""
+
+    root: Root
+    partings: tuple[Parting, ...] = ()
+    communicates: bool = True
+    skipped: bool = False
+
+
+def _read(root: Root, facts: ModuleFacts, summaries: Summaries) -> _Read:
+    found: list[Parting] = []
+    try:
+        words, start = word_of(root, facts, summaries)
+        if not any(isinstance(node, Emit) for node in words.nodes):
+            return _Read(root, communicates=False)
+        for parting in _partings(root, facts, words, start):
+            found.append(parting)
+    except (TooLarge, TooLong, RecursionError):
+        return _Read(root, tuple(found), skipped=True)
+    return _Read(root, tuple(found))
 
 
 def _first_of_each(partings: list[Parting]) -> list[Parting]:
@@ -103,8 +133,7 @@ def _is_under_branch(parting: Parting) -> bool:
 
 
 def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> Iterator[Root]:
-    """The module's own statements, functions in which ranks could part (or `every` one), and base-class methods that
-    run this file's hooks."""
+    """The module's own statements and the functions in which ranks could part (or `every` one)."""
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
     if any(not isinstance(node, definitions) for node in facts.tree.body):
         yield Root("the module", facts.tree, None)
@@ -113,9 +142,7 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
         node, owner, prefix = stack.pop()
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef):
-                class_ = summaries.linker.class_ref(child, facts)
-                stack.append((child, class_, f"{child.name}."))
-                yield from _hooked(class_, facts, summaries)
+                stack.append((child, summaries.linker.class_ref(child, facts), f"{child.name}."))
             elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 stack.append((child, None, f"{prefix}{child.name}."))
                 if every or _can_part(child):
@@ -139,7 +166,12 @@ def _as_root(node: ast.FunctionDef | ast.AsyncFunctionDef, facts: ModuleFacts, o
     return FunctionRef(node, facts, owner, receiver, owner, bare=True)
 
 
-def _hooked(of: ClassRef, facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
+def classes_in(facts: ModuleFacts, summaries: Summaries) -> Iterator[ClassRef]:
+    """The classes of a file, those within functions too."""
+    return (summaries.linker.class_ref(n, facts) for n in ast.walk(facts.tree) if isinstance(n, ast.ClassDef))
+
+
+def hooked(of: ClassRef, summaries: Summaries) -> Iterator[Root]:
     """Inherited methods that call what this class defines."""
     linker = summaries.linker
     own = set(linker.members(of))
@@ -183,8 +215,7 @@ def _self_calls(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 # ---- one root
 
 
-def _partings(root: Root, facts: ModuleFacts, summaries: Summaries) -> Iterator[Parting]:
-    words, start = word_of(root, facts, summaries)
+def _partings(root: Root, facts: ModuleFacts, words: Words, start: Node) -> Iterator[Parting]:
     region = span_of(root.function.facts if root.function else facts, root.node)
     given = roles(words)
     for stream in list(streams_of(words.nodes)):
@@ -257,4 +288,4 @@ def word_of(root: Root, facts: ModuleFacts, summaries: Summaries) -> tuple[Words
     return words, build(frame.effects, words)
 
 
-__all__ = ["Result", "analyse", "result_of", "roots", "summaries_of", "word_of"]
+__all__ = ["Result", "analyse", "classes_in", "hooked", "result_of", "roots", "summaries_of", "word_of"]

@@ -7,7 +7,7 @@ import dataclasses
 import pathlib
 
 from ddp_lint.config import Settings
-from ddp_lint.divergence.analyse import result_of, roots, summaries_of, word_of
+from ddp_lint.divergence.analyse import classes_in, hooked, result_of, roots, summaries_of, word_of
 from ddp_lint.divergence.frame import span_of, text_of
 from ddp_lint.divergence.partings import Parting
 from ddp_lint.divergence.values import Condition
@@ -37,7 +37,8 @@ def explain(path: pathlib.Path, project: Project, settings: Settings, line: int 
     summaries = summaries_of(project)
     partings = {parting.span: parting for parting in result_of(facts, project).partings}
     found: dict[Span, Explanation] = {}
-    for root in roots(facts, summaries, every=True):
+    inherited = (root for of in classes_in(facts, summaries) for root in hooked(of, summaries))
+    for root in (*inherited, *roots(facts, summaries, every=True)):
         region = span_of(root.function.facts if root.function else facts, root.node)
         if line is not None and root.function is not None and not region.line <= line <= region.end_line:
             continue

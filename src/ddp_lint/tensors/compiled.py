@@ -4,6 +4,7 @@ it makes, across files."""
 from __future__ import annotations
 
 import ast
+import bisect
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -17,8 +18,10 @@ from ddp_lint.tensors.classes import in_training
 from ddp_lint.tensors.operations import names
 
 _MENTIONS = re.compile(
-    r"torch\.compile|(?<!\bre)\.compile\(|torch\._dynamo|import compile|is_compiling|is_dynamo_compiling"
+    r"torch\.compile\b|(?<!\bre)\.compile\(|torch\._dynamo|import compile\b|is_compiling|is_dynamo_compiling"
 )
+#: What a line must hold to call the compiler, or to ask for it, under its own name.
+_CALLS = re.compile(r"compil|\boptimize\b")
 _TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
 _DEPTH = 4  # of class evidence for one expression
 _LIMIT = 20_000  # functions; a project where more are reached is cut off there
@@ -144,46 +147,62 @@ class _Roots:
     def __init__(self, project: Project, facts: ModuleFacts) -> None:
         self._project = project
         self._facts = facts
+        imported = {name for name, target in facts.imports.names.items() if "compil" in target}
+        self._renamed = imported.union(re.findall(r"\bas (\w+)", facts.file.text))
+        calls = "|".join([_CALLS.pattern, *(rf"\b{name}\(" for name in sorted(self._renamed))])
+        self._lines = [n for n, line in enumerate(facts.file.lines, 1) if re.search(calls, line)]
         self._asks = "_compiling" in facts.file.text
 
     def found(self) -> Iterator[tuple[_Code, Compiled]]:
-        stack: list[tuple[ast.AST, FunctionNode | None, ClassFacts | None, str]] = [
+        stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, str]] = [
             (node, None, None, self._facts.name) for node in self._facts.tree.body
         ]
         while stack:
             node, function, owner, prefix = stack.pop()
             name = f"{prefix}.{node.name}" if isinstance(node, _DEFINITIONS) and prefix else prefix
             if isinstance(node, ast.ClassDef):
-                owner, function = self._project.class_of(self._facts, node), None
+                owner, function = node, None
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                yield from self._decorated(_Code(name or node.name, self._facts, node, owner))
+                for compiled in self._decorated(node):
+                    yield _Code(name or node.name, self._facts, node, self._class(owner)), compiled
                 function = node
             elif isinstance(node, ast.Call):
                 yield from self._compiling_call(node, function, owner, prefix)
-            stack.extend((child, function, owner, name) for child in ast.iter_child_nodes(node))
+            stack.extend((child, function, owner, name) for child in self._below(node))
 
-    def _decorated(self, code: _Code) -> Iterator[tuple[_Code, Compiled]]:
-        for decorator in code.node.decorator_list:
+    def _below(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What to look at below a node: of a statement that calls no compiler, the statements inside."""
+        below = ast.iter_child_nodes(node)
+        if not isinstance(node, ast.stmt) or _between(self._lines, node):
+            return below
+        return (child for child in below if isinstance(child, _STATEMENTS))
+
+    def _class(self, node: ast.ClassDef | None) -> ClassFacts | None:
+        return self._project.class_of(self._facts, node) if node is not None else None
+
+    def _decorated(self, function: FunctionNode) -> Iterator[Compiled]:
+        for decorator in function.decorator_list:
             callee = decorator.func if isinstance(decorator, ast.Call) else decorator
             partial = isinstance(decorator, ast.Call) and decorator.args and dotted_ast(callee).endswith("partial")
             if partial and isinstance(decorator, ast.Call):
                 callee = decorator.args[0]
             if self._project.meaning(self._facts, callee) in names("compile", "entries"):
-                yield code, self._compiled(decorator, f"`{code.node.name}`")
-        calls = (n for n in ast.walk(code.node) if isinstance(n, ast.Call)) if self._asks else ()
+                yield self._compiled(decorator, f"`{function.name}`")
+        asks = self._asks and _between(self._lines, function)
+        calls = (n for n in ast.walk(function) if isinstance(n, ast.Call)) if asks else ()
         for node in calls:
             asked = self._project.meaning(self._facts, node.func)
             if asked in names("branches", "tracing") and asked.endswith("compiling"):
-                compiled = self._compiled(node, f"`{code.node.name}`")
-                yield code, dataclasses.replace(compiled, assumed=True)
+                yield dataclasses.replace(self._compiled(node, f"`{function.name}`"), assumed=True)
                 return
 
     def _compiling_call(
-        self, node: ast.Call, function: FunctionNode | None, owner: ClassFacts | None, prefix: str
+        self, node: ast.Call, function: FunctionNode | None, inside: ast.ClassDef | None, prefix: str
     ) -> Iterator[tuple[_Code, Compiled]]:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_ast(node.func)
-        if called not in ("compile", "optimize") and f"as {called}" not in self._facts.file.text:
+        if called not in ("compile", "optimize") and called not in self._renamed:
             return
+        owner = self._class(inside)
         if self._project.meaning(self._facts, node.func) in names("compile", "entries"):
             target = node.args[0] if node.args else None
         elif isinstance(node.func, ast.Attribute) and node.func.attr == "compile":
@@ -231,6 +250,13 @@ class _Roots:
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+
+
+def _between(lines: list[int], node: ast.stmt) -> bool:
+    """Whether one of the sorted `lines` is within a statement."""
+    place = bisect.bisect_left(lines, node.lineno)
+    return place < len(lines) and lines[place] <= (node.end_lineno or node.lineno)
 
 
 def function_named(project: Project, name: str) -> Iterator[_Code]:
