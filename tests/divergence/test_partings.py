@@ -39,6 +39,28 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a large function that communicates in one mode only": """
+        def score(x, sharded):
+            if sharded:
+                while True:
+                    if dist.get_rank() == 0:
+                        dist.broadcast(x, src=0)  # !rank-branch
+                        continue
+                    dist.broadcast(x, src=0)
+                    dist.barrier()
+            return x
+
+        def evaluate(data, x, sharded):
+            if "first" in data:
+                score(x, sharded)
+            if "second" in data:
+                score(x, sharded)
+
+        def f(data, x, args):
+            if not args.sharded and dist.get_rank() != 0:
+                return
+            evaluate(data, x, args.sharded)
+    """,
     "batches of an iterator by name": """
         def train(model, batch_iterator):
             model = torch.nn.parallel.DistributedDataParallel(model)
@@ -621,6 +643,18 @@ EQUAL = {
             if not state.args.sharded and dist.get_rank() != 0:
                 return
             share(x, state.args)
+    """,
+    "a loop that communicates in one mode only": """
+        def f(x, sharded):
+            if not sharded and dist.get_rank() != 0:
+                return
+            while True:
+                if sharded:
+                    dist.broadcast(x, src=0)
+                    if x.sum() == 0:
+                        break
+                elif x.min() > 3:
+                    break
     """,
     "leaves the loop with all": """
         def f(loader, x):

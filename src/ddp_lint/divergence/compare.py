@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Hashable, Iterator, Mapping
 
 from ddp_lint.divergence import worlds
@@ -10,6 +11,9 @@ from ddp_lint.divergence.groups import Group, leaves_alone
 from ddp_lint.divergence.values import Condition, Variation
 from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words, told
 from ddp_lint.findings import Span
+
+#: In a test: the job shards parameters.
+SHARDED_MODE = re.compile(r"deepspeed|fsdp|zero_?3|zero_stage|shard", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,7 +154,7 @@ class Comparison:
                 continue
             if node.rounds.varies is None or not self._may_part(node.rounds):
                 continue
-            letter = self._first_letter(node.body, 0)
+            letter = self._first_letter(Side(node.body, 0, {}))
             if letter is not None:
                 parted = Step(node.rounds, True, node.span, None, 0)
                 side = Side(node.body, 0, {}, parted)
@@ -266,6 +270,8 @@ class Comparison:
                 side = side.at(node.after)
             elif isinstance(node, Loop) and not self._projection.is_live(node):
                 side = side.at(node.body)
+            elif isinstance(node, Loop) and side.own and self._first_letter(side.at(node.body)) is None:
+                side = side.at(node.after)  # all its letters are behind a choice that came out the other way
             elif isinstance(node, End) and (loop := self._projection.loop_of(node)) is not None:
                 if self._projection.is_live(loop):
                     return side
@@ -313,7 +319,8 @@ class Comparison:
         world = one.world if node is one.node else two.world
         key = self._projection.truth(node.condition, world)
         group = self._projection.stream
-        for chosen in (True, False):
+        # The last is walked first: a job that shards parameters, since others may not communicate at all.
+        for chosen in (False, True) if SHARDED_MODE.search(node.condition.text) else (True, False):
             if isinstance(group, Group) and leaves_alone(node.condition.text, chosen, group):
                 continue
             sides = [
@@ -345,7 +352,7 @@ class Comparison:
         )
         if loop is None:
             return None
-        letter = self._first_letter(loop.body, one.world)
+        letter = self._first_letter(one.at(loop.body))
         goes_on, leaves = (one, two) if whats[0] == "again" else (two, one)
         parted = self._parted(goes_on, leaves, letter)
         if letter is None or parted is None:
@@ -418,11 +425,12 @@ class Comparison:
         if isinstance(side.node, Emit):
             return side.node.letter
         if isinstance(side.node, Loop):
-            return self._first_letter(side.node.body, side.world)
+            return self._first_letter(side.at(side.node.body))
         return None
 
-    def _first_letter(self, body: Node, world: int) -> Letter | None:
-        stack, seen = [body], set()
+    def _first_letter(self, side: Side) -> Letter | None:
+        """The first letter in source order that a rank with these choices may come to."""
+        stack, seen = [side.node], set()
         while stack:
             node = stack.pop()
             if node.number in seen:
@@ -433,7 +441,9 @@ class Comparison:
                     return node.letter
                 stack.append(node.after)
             elif isinstance(node, Choice):
-                stack += [node.no, node.yes]
+                truth = self._projection.truth(node.condition, side.world)
+                chosen = truth if isinstance(truth, bool) else side.own.get(truth)
+                stack += [node.no, node.yes] if chosen is None else [node.yes if chosen else node.no]
             elif isinstance(node, Loop):
                 stack += [node.after, node.body]
         return None

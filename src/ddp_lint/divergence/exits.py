@@ -6,7 +6,7 @@ import ast
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from ddp_lint.divergence.partings import Parting
+from ddp_lint.divergence.partings import Kind, Parting
 from ddp_lint.divergence.resolve import children
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project.facts import ModuleFacts
@@ -25,7 +25,7 @@ def one_for_each_exit(partings: Iterable[Parting], facts: ModuleFacts) -> Iterat
         else:
             yield parting
     for branch, missed in by_exit.items():
-        first, *others = sorted(missed, key=lambda parting: parting.span)
+        first, *others = sorted(missed, key=lambda parting: (parting.kind is Kind.STEP, parting.span))
         yield _told(first, others, _exit_in(facts, branch))
 
 

@@ -14,15 +14,35 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.calls import Arguments, communicate, invoke, is_agreement, turn
-from ddp_lint.divergence.effects import Effect, Emitted, Inline, Leave, matters, size
+from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, matters, size
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import Group, named, seen_through
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, children, known
 from ddp_lint.divergence.statements import run
-from ddp_lint.divergence.values import Condition, Known, Test, Value, Variation, constant, divergent, merge, unknown
-from ddp_lint.divergence.words import CONFIDENCES, Emit, Letter, Projection, TooLarge, Words, streams_of
+from ddp_lint.divergence.values import (
+    Condition,
+    Known,
+    Test,
+    Value,
+    Variation,
+    constant,
+    divergent,
+    merge,
+    negated,
+    unknown,
+)
+from ddp_lint.divergence.words import (
+    CONFIDENCES,
+    Emit,
+    Letter,
+    Projection,
+    TooLarge,
+    Words,
+    guards_of_all,
+    streams_of,
+)
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
@@ -434,7 +454,7 @@ class Summaries:
 
     def _whole(self, effects: list[Effect], name: str) -> list[Effect]:
         words = Words()
-        build(effects, words)
+        start = build(effects, words)
         streams = frozenset(streams_of(words.nodes))
         letters = [node.letter for node in reversed(words.nodes) if isinstance(node, Emit)]
         if not letters:
@@ -443,7 +463,11 @@ class Summaries:
         whole: Letter = dataclasses.replace(
             surest, op=name, kind="collective", group=Group(), streams=streams, root=None, reduce_op=None
         )
-        return [Emitted(whole)]
+        kept: list[Effect] = [Emitted(whole)]
+        for condition, outcome in guards_of_all(words, start):
+            atom = Test("atom", atom=condition)
+            kept = [Branch(atom if outcome else negated(atom), kept, [], whole.span)]
+        return kept
 
     # ---- modules and classes
 

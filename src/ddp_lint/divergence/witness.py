@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator
 
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.compare import Comparison, Difference, Side, Step, varies_of
+from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, varies_of
 from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.partings import Kind, Parting
 from ddp_lint.divergence.values import Component, Known, Value, Variation
 from ddp_lint.divergence.words import CONFIDENCES, Emit, Letter, Words
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
-
-#: In a test: the job shards parameters.
-_SHARDED_MODE = re.compile(r"deepspeed|fsdp|zero_?3|zero_stage|shard", re.IGNORECASE)
 
 
 def parting_of(difference: Difference, comparison: Comparison, region: Span) -> Parting:
@@ -107,7 +103,7 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
 def _without_sharding(difference: Difference) -> bool:
     """Has either rank come here because the job is none of those that shard parameters?"""
     return any(
-        not step.chosen and _SHARDED_MODE.search(step.condition.text)
+        not step.chosen and SHARDED_MODE.search(step.condition.text)
         for side in (difference.first, difference.second)
         for step in (side.trail.backwards() if side.trail else ())
     )

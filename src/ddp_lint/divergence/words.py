@@ -171,6 +171,42 @@ def streams_of(nodes: list[Node]) -> Iterator[Hashable]:
                     yield stream
 
 
+#: Shared conditions of one function that are tried as guards.
+_GUARDS = 40
+
+
+def guards_of_all(words: Words, start: Node) -> list[tuple[Condition, bool]]:
+    """Shared conditions without whose outcome no letter is reached, with that outcome: the way in to all of them."""
+    shared = {
+        node.condition.truths: node.condition
+        for node in words.nodes
+        if isinstance(node, Choice) and node.condition.varies is None and not node.condition.open
+    }
+    found = []
+    for condition in list(shared.values())[:_GUARDS]:
+        reached = [_has_letters(start, condition, outcome) for outcome in (False, True)]
+        if reached[0] != reached[1]:
+            found.append((condition, reached[1]))
+    return found
+
+
+def _has_letters(start: Node, condition: Condition, outcome: bool) -> bool:
+    """Is a letter reached where the condition comes out like this?"""
+    stack, seen = [start], {start.number}
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Emit):
+            return True
+        if isinstance(node, Choice):
+            told = node.condition.truths == condition.truths
+            ways = [node.yes if outcome else node.no] if told else [node.yes, node.no]
+        else:
+            ways = [node.body, node.after] if isinstance(node, Loop) else []
+        stack += [way for way in ways if way.number not in seen]
+        seen.update(way.number for way in ways)
+    return False
+
+
 class Projection:
     """What each world does in one stream: a number for each node, equal when the words from there on are.
 

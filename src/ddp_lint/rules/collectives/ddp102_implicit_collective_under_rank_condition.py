@@ -94,7 +94,11 @@ class ImplicitCollectiveUnderRankCondition(PartingRule):
 
     def message(self, parting: Parting) -> str:
         first, second = parting.ranks
-        called = "only rank 0 calls it" if first == "rank 0" else f"it is called {without(parting)}"
+        called = (
+            "only rank 0 calls it"
+            if first == "rank 0"
+            else f"it is {without(parting).replace('not on', 'not called on')}"
+        )
         return (
             f"{operation(parting)} communicates with all ranks{whenever(parting)}, but {called}: "
             f"{first} waits, {second} never joins"
