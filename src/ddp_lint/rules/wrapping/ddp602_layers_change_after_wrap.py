@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import called, descendants
 from ddp_lint.source.wraps import Wrap
 
 _DTYPES = ("float16", "half", "bfloat16", "float64", "double")
@@ -99,7 +99,17 @@ class LayersChangeAfterWrap(Rule):
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
     """
 
-    triggers = ("DistributedDataParallel", "FullyShardedDataParallel", "add_module", "half", "bfloat16", "double", "to")
+    triggers = (
+        "DistributedDataParallel",
+        "FullyShardedDataParallel",
+        "add_module",
+        "append",
+        "insert",
+        "half",
+        "bfloat16",
+        "double",
+        "to",
+    )
     requires = ("DistributedDataParallel", "FullyShardedDataParallel")
     oracles = ("gradient", "parameter", "identity")
 
@@ -113,7 +123,8 @@ class LayersChangeAfterWrap(Rule):
         wrap = self._wrap_of(dotted(node.func.value), node)
         if wrap is None:
             return
-        if method in ("add_module", "register_module"):
+        grows = method in ("append", "insert") and bool(node.args) and self._builds_layer(node.args[-1].value)
+        if grows or method in ("add_module", "register_module"):
             self._report(node, wrap, "adds a layer")
         elif wrap.kind == "ddp" and (method in ("half", "bfloat16", "double") or self._casts(node, method)):
             self._report(node, wrap, "casts the parameters")
@@ -127,12 +138,19 @@ class LayersChangeAfterWrap(Rule):
             self._report(node, wrap, "adds a layer")
 
     def _wrap_of(self, name: str, at: cst.CSTNode) -> Wrap | None:
-        """The wrap of `model`, `model.module`, or of the twin that shares its parameters."""
-        name = name.removesuffix(".module")
-        wrap = (self._wraps.of(name, at) or self._wraps.twin(name, at)) if name else None
-        return wrap if wrap is not None and wrap.kind in ("ddp", "fsdp1") else None
+        """The wrap of `model`, of `model.module` and its parts, or of the twin that shares its parameters."""
+        parts = name.split(".") if name else []
+        for length in range(len(parts), 0, -1):
+            owner, rest = ".".join(parts[:length]), parts[length:]
+            wrap = self._wraps.of(owner, at) if rest[:1] in ([], ["module"]) else None
+            wrap = wrap or self._wraps.twin(owner, at)
+            if wrap is not None:
+                return wrap if wrap.kind in ("ddp", "fsdp1") else None
+        return None
 
     def _builds_layer(self, value: cst.BaseExpression) -> bool:
+        while isinstance(value, cst.Call) and called(value) in ("to", "cuda") and isinstance(value.func, cst.Attribute):
+            value = value.func.value
         name = self.module.qualified(value.func) if isinstance(value, cst.Call) else ""
         return name.startswith("torch.nn.") and name != "torch.nn.Parameter" and name.rpartition(".")[2][:1].isupper()
 

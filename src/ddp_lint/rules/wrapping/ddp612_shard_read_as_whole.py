@@ -5,25 +5,37 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import called, descendants
-from ddp_lint.source.wraps import root_name
+from ddp_lint.source.wraps import Wrap, root_name
 
 _READS = ("item", "tolist")
 _CASTS = ("float", "bool", "int")
 _REDUCTIONS = frozenset({"norm", "sum", "max", "min", "mean", "any", "all", "amax", "amin"})
 
 
-def _is_local_number(read: cst.Call, parameter: str, kind: str) -> bool:
-    """`p.norm().item()`, `float(p.grad.abs().max())`: a host read of a reduction over the parameter or its gradient."""
+def _reduced(read: cst.Call) -> cst.Call | None:
+    """The reduction that a host read takes its number from: `p.norm()` of `p.norm().item()` and `float(p.norm())`."""
     if called(read) in _READS and isinstance(read.func, cst.Attribute):
         operand = read.func.value
     elif dotted(read.func) in _CASTS and len(read.args) == 1:
         operand = read.args[0].value
     else:
-        return False
-    methods = [called(n) for n in (operand, *descendants(operand)) if isinstance(n, cst.Call)]
-    if not methods or methods[0] not in _REDUCTIONS:
-        return False  # sqrt() and std() redistribute a DTensor first
-    return any(isinstance(n, cst.Name) and n.value == parameter for n in descendants(operand))
+        return None
+    # sqrt() and std() redistribute a DTensor first
+    return operand if isinstance(operand, cst.Call) and called(operand) in _REDUCTIONS else None
+
+
+def _speaks_of(node: cst.CSTNode, name: str) -> bool:
+    return any(isinstance(n, cst.Name) and n.value == name for n in descendants(node))
+
+
+def _parameter_of(reduction: cst.Call) -> str:
+    """The model whose parameter is reduced by its name: `model` of `model.layers[0].weight.grad.abs().max()`."""
+    node: cst.BaseExpression = reduction
+    while isinstance(node, (cst.Call, cst.Attribute)):
+        if isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias"):
+            return root_name(node.value).partition(".")[0]
+        node = node.func if isinstance(node, cst.Call) else node.value
+    return ""
 
 
 class ShardReadAsWhole(Rule):
@@ -32,7 +44,7 @@ class ShardReadAsWhole(Rule):
     ## What it does
 
     Finds `p.norm().item()`, `p.grad.sum().item()`, `float(p.abs().max())`, `torch.isnan(p).any()` and the like,
-    with `p` from the parameters of a model that FSDP wrapped in the same scope.
+    with `p` from the parameters of a model that FSDP wrapped in the same scope, or named as `model.fc.weight`.
 
     ## Why it breaks
 
@@ -115,21 +127,37 @@ class ShardReadAsWhole(Rule):
     def visit_For(self, node: cst.For) -> None:
         if not isinstance(node.iter, cst.Call) or called(node.iter) not in ("parameters", "named_parameters"):
             return
-        wrap = self._wraps.of(root_name(node.iter).removesuffix(".module"), node)
-        function = self.module.function_of(node) or self.module.tree
-        if wrap is None or wrap.kind not in ("fsdp1", "fsdp2") or self._made_global(function):
+        wrap = self._sharded(root_name(node.iter).removesuffix(".module"), node)
+        if wrap is None:
             return
         elements = node.target.elements if isinstance(node.target, cst.Tuple) else None
         parameter = dotted(elements[-1].value if elements else node.target)
         for read in descendants(node.body):
-            if isinstance(read, cst.Call) and _is_local_number(read, parameter, wrap.kind):
-                self.report(
-                    read,
-                    f"`{self.module.code(read)}` is the number of this rank's shard: rank 0 and rank 1 read different "
-                    "values, and neither is the whole parameter's",
-                    labels=[(wrap.call, "sharded here")],
-                    help="take it of `p.full_tensor()`, or all_reduce the number, on every rank",
-                )
+            reduction = _reduced(read) if isinstance(read, cst.Call) else None
+            if reduction is not None and _speaks_of(reduction, parameter):
+                self._report(read, wrap)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        reduction = _reduced(node)
+        model = _parameter_of(reduction) if reduction is not None else ""
+        wrap = self._sharded(model, node) if model else None
+        if wrap is not None:
+            self._report(node, wrap)
+
+    def _sharded(self, model: str, at: cst.CSTNode) -> Wrap | None:
+        """The wrap that shards `model`, None where nothing does or the function makes numbers global."""
+        wrap = self._wraps.of(model, at)
+        function = self.module.function_of(at) or self.module.tree
+        return wrap if wrap and wrap.kind in ("fsdp1", "fsdp2") and not self._made_global(function) else None
+
+    def _report(self, read: cst.CSTNode, wrap: Wrap) -> None:
+        self.report(
+            read,
+            f"`{self.module.code(read)}` is the number of this rank's shard: rank 0 and rank 1 read different "
+            "values, and neither is the whole parameter's",
+            labels=[(wrap.call, "sharded here")],
+            help="take it of `p.full_tensor()`, or all_reduce the number, on every rank",
+        )
 
     def _made_global(self, function: cst.CSTNode) -> bool:
         return any(
