@@ -23,6 +23,7 @@ from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, named
 from ddp_lint.divergence.lengths import streams
 from ddp_lint.divergence.resolve import children, known
+from ddp_lint.divergence.selections import SELECTING, SELECTION, is_selection, keeps, own_size, selection
 from ddp_lint.divergence.values import Value, Variation, combine, constant, divergent, unknown
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Label
@@ -270,6 +271,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             return frame.rank_value(rank, node)
         if method.of == "builtins.set" and method.name in _SET_METHODS:
             return unordered(frame, node)
+        if method.of == SELECTION and keeps(method.name):
+            return selection(frame, node, [function])
         gate = next((g for a in knows.ancestors(method.of) if (g := knows.gates.get(f"{a}.{method.name}"))), None)
         if gate is not None and arguments.positional:
             return unknown(frame.key(node), ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
@@ -353,8 +356,16 @@ def _unresolved(
         return _from_source(frame, source, parts, node)
     for argument in arguments.values:
         consume(frame, argument)
+    return _by_name(frame, name, parts, node, key)
+
+
+def _by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Hashable) -> Value:
+    """What an unresolved function without effect returns."""
     if is_agreement(name):
         return unknown(key, agreed=True)
+    is_method = isinstance(node.func, ast.Attribute)
+    if is_method and name in SELECTING and not node.keywords and len(node.args) == (name == "masked_select"):
+        return selection(frame, node, parts)
     return passed_on(frame, node, parts, key)
 
 
@@ -407,7 +418,8 @@ def communicate(
     reduce_op = arguments.get(entry.reduce_op, entry.takes)[0] if entry.reduce_op else None
     letter = Letter(
         entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
-        confidence, root, reduce_op, buffer=dotted(node.args[0]) if node.args else "",
+        confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node),
+        buffer=dotted(node.args[0]) if node.args else "",
     )  # fmt: skip
     frame.effects.append(Emitted(letter))
     for name in entry.uniform:
@@ -437,6 +449,14 @@ def _is_sharded_later(frame: Frame, node: ast.Call) -> bool:
         and any(dotted(argument) == model for argument in call.args)
     ]
     return bool(shards) and min(shards) > node.lineno
+
+
+def _uneven_payload(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call) -> Variation | None:
+    """Why a tensor that must have one shape on all ranks has as many elements as each rank's own data give."""
+    payload = (arguments.get(name, entry.takes) for name in entry.payload)
+    return next(
+        (own_size(frame, at or node) for value, at in payload if value is not None and is_selection(value)), None
+    )
 
 
 def _happens(entry: Collective, arguments: Arguments) -> bool:
@@ -538,7 +558,15 @@ def _nothing(*_: object) -> object:
 def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if not arguments.positional:
         return unknown(frame.key(node))
+    if is_selection(arguments.positional[0]):
+        return divergent(("len", arguments.positional[0].key), own_size(frame, node))
     return passed_on(frame, node, arguments.values, ("len", arguments.positional[0].key))
+
+
+def _selected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    if node.keywords:  # a tuple, with counts or places besides
+        return passed_on(frame, node, arguments.values)
+    return selection(frame, node, arguments.values)
 
 
 def _range(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -647,6 +675,7 @@ _BUILTINS: dict[str, _Handler] = {
 }  # fmt: skip
 _SPECIAL: dict[str, _Handler] = {
     "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
+    **{f"torch.{name}": _selected for name in SELECTING},
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     # The worlds are those of a distributed job.

@@ -13,6 +13,7 @@ from ddp_lint.divergence.effects import Branch, Effect, Inline, Rounds, Yielded,
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.lengths import own_length
 from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.selections import SELECTION, SIZES, is_mask, own_size, selection
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     COMPARE,
@@ -143,6 +144,12 @@ def _of_module(frame: Frame, reference: ref.External | ref.ModuleRef, name: str,
 def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str) -> Value:
     of = reference.of
     if isinstance(of, str):
+        if of == SELECTION and name in SIZES:
+            method = ref.Method(of, name, path.rpartition(".")[0])
+            return divergent(("size", base.key), own_size(frame, node)).with_reference(method)
+        if base.varies is not None and base.open and name not in _STATIC:
+            method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
+            return divergent(("attribute", path), base.varies).with_reference(method)
         value = frame.named_rank("attribute", name, node, of)
         if value is not None:
             return value
@@ -196,9 +203,12 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if base.items is not None and place is not None and -len(base.items) <= place < len(base.items):
         return base.items[place]
     if base.varies is not None and base.open:
-        return divergent(("item", base.key, index.key), base.varies)
+        value = divergent(("item", base.key, index.key), base.varies)
+        return value.with_reference(ref.Instance(SELECTION)) if is_mask(node.slice) and not index.agreed else value
     if index.varies is not None:
         return divergent(("item", base.key, index.key), index.varies)
+    if is_mask(node.slice) and (reference is None or isinstance(reference, ref.Method)):
+        return selection(frame, node, [base, index])
     return unknown(("item", base.key, index.key), _parameter_group(frame, node.value), agreed=base.agreed)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ddp_lint.divergence import references as ref
@@ -13,7 +13,7 @@ from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline
 from ddp_lint.divergence.expressions import bind, dotted, element_of, evaluate, rounds_of, test_of, visible
 from ddp_lint.divergence.frame import Frame, none, reference_of
 from ddp_lint.divergence.lengths import agrees_to_stop
-from ddp_lint.divergence.resolve import children
+from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     Condition,
@@ -90,7 +90,7 @@ def _if(frame: Frame, node: ast.If) -> None:
     if settled is not None:
         run(frame, node.body if settled else node.orelse)
         return
-    yes, yes_env, yes_alive = _arm(frame, node.body, test)
+    yes, yes_env, yes_alive = _narrowed_arm(frame, node, test)
     no, no_env, no_alive = _arm(frame, node.orelse, negated(test))
     if yes and frame.depth and _makes_once(frame, node):
         yes = doubtful(yes)
@@ -111,6 +111,31 @@ def _makes_once(frame: Frame, node: ast.If) -> bool:
         for statement in node.body
         for child in (statement, *children(statement))
     )
+
+
+def _narrowed_arm(frame: Frame, node: ast.If, test: Test) -> tuple[list[Effect], dict[str, Value], bool]:
+    """The arm in which ``isinstance(x, DTensor)`` has told what `x` is."""
+    told = dict(_told_classes(frame, node.test))
+    before = {name: frame.env[name] for name in told if name in frame.env}
+    frame.env.update(told)
+    effects, env, alive = _arm(frame, node.body, test)
+    for scope in (frame.env, env):
+        for name in [name for name in told if scope.get(name) is told[name]]:
+            del scope[name]
+            scope.update({name: before[name]} if name in before else {})
+    return effects, env, alive
+
+
+def _told_classes(frame: Frame, test: ast.expr) -> Iterator[tuple[str, Value]]:
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        for part in test.values:
+            yield from _told_classes(frame, part)
+    elif isinstance(test, ast.Call) and getattr(test.func, "id", "") == "isinstance" and len(test.args) == 2:
+        path, of = dotted(test.args[0]), reference_of(evaluate(frame, test.args[1]))
+        value = evaluate(frame, test.args[0])
+        untold = value.reference is None or (isinstance(value.reference, ref.Method) and not value.reference.of)
+        if path and untold and isinstance(of, ref.External) and of.name in known().types:
+            yield path, value.with_reference(ref.Instance(of.name))
 
 
 def _continue_after(
@@ -316,12 +341,26 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     names = _names_of(handler)
     key = ("raised", frame.key(handler))
     text = f"except {' , '.join(sorted(names))}".rstrip()
+    if _survives_lack_of_memory(handler, names):
+        origin = Label(frame.span(handler), "a rank that runs out of memory goes on here")
+        says = "whether this rank has run out of memory"
+        return Condition((key,) * 3, text, Variation("memory", says, origin=origin, confidence=Confidence.MEDIUM), True)
     if names & _LOCAL_ERRORS and any(_may_fail(frame, statement) for statement in node.body):
         origin = Label(frame.span(node.body[0]), "this may raise on one rank alone")
         says = "an exception that only this rank may have raised"
         varies = Variation("exception", says, origin=origin, confidence=Confidence.MEDIUM)
         return Condition((key,) * 3, text, varies, open=True)
     return Condition((key,) * 3, text)
+
+
+def _survives_lack_of_memory(handler: ast.ExceptHandler, names: frozenset[str]) -> bool:
+    """Is the handler there for a lack of memory, which hits the rank with the longest batch?"""
+    if "OutOfMemoryError" in names:
+        return True
+    texts = (node.value for statement in handler.body for node in ast.walk(statement) if isinstance(node, ast.Constant))
+    return bool(names & {"RuntimeError", "Exception"}) and any(
+        isinstance(text, str) and "out of memory" in text.lower() for text in texts
+    )
 
 
 def _names_of(handler: ast.ExceptHandler) -> frozenset[str]:

@@ -167,12 +167,25 @@ def _chosen(side: Side, parted: Step) -> bool | None:
 
 
 def wrong_arguments(words: Words) -> Iterator[Parting]:
-    """Collectives whose root or reduce operation is another one on every rank: ``broadcast(x, src=rank)``."""
+    """Collectives whose root, reduce operation or shape is another one on every rank: ``broadcast(x, src=rank)``."""
     for node in words.nodes:
         if isinstance(node, Emit) and not node.letter.streams and not node.letter.chain:
+            if node.letter.uneven is not None:
+                yield _uneven_payload(node.letter, node.letter.uneven)
             for value, reason in ((node.letter.root, "root"), (node.letter.reduce_op, "reduce op")):
                 if value is not None and node.letter.group.is_world:
                     yield from _wrong_argument(node.letter, value, reason)
+
+
+def _uneven_payload(letter: Letter, varies: Variation) -> Parting:
+    step = Label(letter.span, f"calls {letter.call}() with as many elements as its own data give")
+    return Parting(
+        Kind.ARGUMENT, letter.span, letter.op, letter.call,
+        min(letter.confidence, varies.confidence, key=CONFIDENCES.index), cause=varies.cause, says=varies.says,
+        group=shown(letter.group), when=letter.when, evident=letter.evident, reason="payload",
+        ranks=(worlds.WORLDS[0].name, worlds.WORLDS[1].name), labels=(varies.origin,) if varies.origin else (),
+        witness=tuple(RankTrace(world.name, (step,)) for world in worlds.WORLDS[:2]),
+    )  # fmt: skip
 
 
 def _wrong_argument(letter: Letter, value: Value, reason: str) -> Iterator[Parting]:

@@ -46,6 +46,8 @@ class Letter:
     confidence: Confidence = Confidence.HIGH
     root: Value | None = None
     reduce_op: Value | None = None
+    #: Why what is sent has another shape on each rank, if it has.
+    uneven: Variation | None = None
     chain: tuple[Label, ...] = ()
     streams: frozenset[Hashable] = frozenset()
     buffer: str = ""

@@ -12,17 +12,23 @@ _DIFFERENCES = {
         "reduces with one operation on {first} and another on {second}: no error, and a result that means nothing",
         "pass the same reduce operation on all ranks",
     ),
+    "payload": (
+        "gets as many elements as each rank's own data select: ranks of different shapes wait for each other, or read "
+        "past the end",
+        "exchange the sizes first and pad to the largest, or gather objects",
+    ),
 }
 
 
 class CollectiveArgumentsDiffer(PartingRule):
-    """All ranks make the call, with another root or reduce operation on each.
+    """All ranks make the call, with another root, reduce operation or shape on each.
 
     ## What it does
 
     Finds collectives whose root (`src`, `dst`) or reduce operation is computed from the rank, as in
     `broadcast(t, src=dist.get_rank())` or `op = SUM if rank == 0 else MAX`, and the two arms of a rank test that make
-    the same call with another root or reduce operation.
+    the same call with another root or reduce operation. Also finds tensors of which each rank has as many elements
+    as its own data give, `x[mask]` or `torch.nonzero(x)`, where all ranks must send the same shape.
 
     ## Why it breaks
 
@@ -76,7 +82,7 @@ class CollectiveArgumentsDiffer(PartingRule):
 
     Values that differ between ranks are what collectives are for: only root and operation count. A root that is the
     same for all members of the group (`get_tensor_model_parallel_src_rank()`) or that a loop over the ranks counts up
-    is right. Shapes and dtypes that differ between ranks are left to `verify`.
+    is right. Other shapes, and dtypes, that differ between ranks are left to `verify`.
 
     ## How to confirm
 
