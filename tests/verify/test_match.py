@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ddp_lint.verify.match import Ending, Kind, Mismatch, mismatches, rows, swapped
@@ -134,6 +134,7 @@ def test_ranks_that_run_the_same_program_never_part(program: list[Collective], r
 
 
 @given(programs, st.integers(0, 12), st.booleans())
+@example([call(1), call(1), call(1)], 1, False)
 def test_one_more_call_is_found_and_blamed(program: list[Collective], at: int, second: bool) -> None:
     extra = call(99, "all_to_all", (7,))
     longer = [*program[:at], extra, *program[at:]]

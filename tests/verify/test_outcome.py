@@ -10,7 +10,7 @@ import pytest
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.outcome import rank_outcome, run_outcome
 from ddp_lint.verify.spec import STALLED, Marks
-from ddp_lint.verify.trace import End, Event, Raised, Stall, Start, Writer
+from ddp_lint.verify.trace import Call, Collective, End, Event, Raised, Stall, Start, Writer
 
 PEER_LOST = Raised(type="RuntimeError", message="Connection closed by peer [127.0.0.1]:7575", where="main")
 
@@ -60,6 +60,13 @@ def test_the_killed_rank_is_the_cause_and_not_the_one_that_lost_its_peer(tmp_pat
     assert outcome == "oom" and message.startswith("rank 1 ended by the kernel's OOM killer; rank 0 RuntimeError")
 
 
+def test_what_all_ranks_died_of_is_told_once(tmp_path: pathlib.Path) -> None:
+    ranks = [
+        rank(tmp_path, n, Start(), Raised(type="ValueError", message=f"got device_ids [{n}]"), code=1) for n in (0, 1)
+    ]
+    assert run(tmp_path, *ranks) == ("exception", "ranks 0 and 1 ValueError: got device_ids [0]")
+
+
 def test_a_rank_that_never_starts(tmp_path: pathlib.Path) -> None:
     waiting = rank(tmp_path, 0, Start(), Stall(seconds=5.0), code=STALLED, time=9.0)
     missing = rank(tmp_path, 1, code=127, time=1.0)
@@ -67,6 +74,19 @@ def test_a_rank_that_never_starts(tmp_path: pathlib.Path) -> None:
         "not_started",
         "rank 1 ended with exit code 127 before it began; rank 0 no progress for 5 s",
     )
+
+
+def test_ranks_that_come_to_their_end_without_a_process_group_say_so(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "rank0.log").write_text("Unable to locate 2 gpus. Exiting.\n\n")
+    alone = rank(tmp_path, 0, Start(), End(), code=0)
+    assert run(tmp_path, alone, code=0) == (
+        "completed",
+        "completed without a process group: nothing distributed ran; the last that rank 0 printed: "
+        "Unable to locate 2 gpus. Exiting.",
+    )
+    for seen in (Call(name="init_process_group"), Collective(op="barrier")):
+        joined = rank(tmp_path, 1, Start(), seen, End(), code=0)
+        assert run(tmp_path, alone, joined, code=0) == ("completed", "completed")
 
 
 def test_no_rank_starts(tmp_path: pathlib.Path) -> None:

@@ -136,6 +136,14 @@ def test_an_event_at_the_findings_line_confirms(path: str, oracle: str, event: E
     assert other.verdict is not Verdict.CONFIRMED
 
 
+def test_leaving_a_branch_with_success_confirms_what_the_branch_tells_of(path: str) -> None:
+    code = rule_with("exit")
+    left = Exit(how="sys.exit", status=0)
+    for line, expected in ((ALL_REDUCE, Verdict.CONFIRMED), (HEAD, Verdict.REFUTED)):
+        rank = [lines(path, {line: 1}, (1, 0)), dataclasses.replace(left, frames=frames(path, line))]
+        assert verdict(at(code, line), run(rank, rank)).verdict is expected
+
+
 def test_a_write_confirms_by_what_became_of_it(path: str) -> None:
     code = rule_with("write")
     write = Write(op="aten.mul_", name="head.weight", phase="forward", through_data=True, frames=frames(path, HEAD))

@@ -35,6 +35,8 @@ _EXPLAINS = {
     "device": {"exception", "death"},
 }
 
+_ON_CUDA = "run on GPUs with --device cuda, or let the script take the CPU where there is none"
+
 
 def discover(runs: Sequence[Examined], judged: Sequence[Judged]) -> list[Discovery]:
     """Damage of plain runs that no confirmed finding of the same run explains, once for all wraps.
@@ -105,7 +107,7 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
             message = f"rank {outcome.rank} raised {_line(text)}{where}"
             evidence = _evidence(examined, outcome.rank, "exception", _line(text), event.site)
             if limit:
-                yield Discovery("exception", message, "", f"{limit}: run with --device cuda", "", (evidence,))
+                yield Discovery("exception", message, "", limit, _ON_CUDA, (evidence,))
             else:
                 yield Discovery("exception", message, *_known(known), (evidence,))
             return

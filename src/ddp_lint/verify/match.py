@@ -17,6 +17,7 @@ import collections
 import dataclasses
 import difflib
 import enum
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -267,6 +268,10 @@ def _identity(call: Collective) -> tuple[str, tuple[tuple[int, ...], ...], tuple
     return call.op, _shapes(call.tensors), place(call)
 
 
+def _same(pair: tuple[Collective, Collective]) -> bool:
+    return _identity(pair[0]) == _identity(pair[1])
+
+
 def _culprits(group: _Group, position: int) -> tuple[Call, ...]:
     """Calls that one member made and another did not, the earliest first.
 
@@ -276,8 +281,11 @@ def _culprits(group: _Group, position: int) -> tuple[Call, ...]:
     (first, mine), *others = [(rank, calls[window]) for rank, calls in group.streams.items()]
     found: set[Call] = set()
     for rank, theirs in others:
-        words = list(map(_identity, mine)), list(map(_identity, theirs))
+        # The longest run in common, which difflib looks for first, may be a later one of a call that repeats.
+        alike = len(list(itertools.takewhile(_same, zip(mine, theirs, strict=False))))
+        one, other = mine[alike:], theirs[alike:]
+        words = list(map(_identity, one)), list(map(_identity, other))
         for tag, a0, a1, b0, b1 in difflib.SequenceMatcher(None, *words, autojunk=False).get_opcodes():
-            if tag != "equal" and [call.op for call in mine[a0:a1]] != [call.op for call in theirs[b0:b1]]:
-                found |= {Call(first, call) for call in mine[a0:a1]} | {Call(rank, call) for call in theirs[b0:b1]}
+            if tag != "equal" and [call.op for call in one[a0:a1]] != [call.op for call in other[b0:b1]]:
+                found |= {Call(first, call) for call in one[a0:a1]} | {Call(rank, call) for call in other[b0:b1]}
     return tuple(sorted(found, key=lambda call: (call.collective.seq, call.rank)))

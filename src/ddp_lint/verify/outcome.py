@@ -12,7 +12,7 @@ from typing import Any
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.options import Last, RankOutcome
 from ddp_lint.verify.spec import STALLED, Marks
-from ddp_lint.verify.trace import Collective, Event, Exit, Frame, Raised, Stall, Start, Trace
+from ddp_lint.verify.trace import Call, Collective, Event, Exit, Frame, Raised, Stall, Start, Trace
 
 _FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
@@ -95,13 +95,36 @@ def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) ->
     if bound or (_PORT_IN_USE.search(text) and not any(rank.trace.events for rank in ranks)):
         return "port_in_use", "the port of the rendezvous is in use; give another --master-port or none"
     if all(rank.how == "completed" for rank in ranks):
-        return "completed", "completed"
+        return "completed", "completed" if any(map(_communicates, ranks)) else f"completed{_idle(ranks[0])}"
     if all(rank.how == "not_started" and not rank.trace.events for rank in ranks) and code != 0:
         return "launch_failed", f"torchrun could not start the ranks: {_error_line(text)}"
     causes = [rank for rank in ranks if rank.how not in ("completed", "stopped")] or list(ranks)
     first = min(causes, key=lambda rank: (bool(_PEER_LOST.search(rank.message)), rank.ended_at, rank.rank))
-    words = "; ".join(f"rank {rank.rank} {rank.message}" for rank in sorted(ranks, key=lambda rank: rank is not first))
-    return _OUTCOMES.get(first.how, "launch_failed"), words
+    return _OUTCOMES.get(first.how, "launch_failed"), _told(sorted(ranks, key=lambda rank: rank is not first))
+
+
+def _told(ranks: list[RankOutcome]) -> str:
+    """How each rank ended; one text for ranks of which the same is to be said but for numbers in it."""
+    alike: dict[str, list[RankOutcome]] = {}
+    for rank in ranks:
+        alike.setdefault(re.sub(r"\d+", "0", rank.message), []).append(rank)
+    return "; ".join(
+        f"rank{'s' * (len(same) > 1)} {' and '.join(str(rank.rank) for rank in same)} {same[0].message}"
+        for same in alike.values()
+    )
+
+
+def _communicates(rank: RankOutcome) -> bool:
+    """The rank made a process group."""
+    calls = rank.trace.of(Call)
+    return rank.trace.last(Collective) is not None or any(call.name == "init_process_group" for call in calls)
+
+
+def _idle(rank: RankOutcome) -> str:
+    """What a rank said that came to its end without a process group: many scripts leave where GPUs are missing."""
+    said = [line.strip() for line in rank.log.splitlines() if line.strip()]
+    last = f"; the last that rank {rank.rank} printed: {said[-1][:200]}" if said else ""
+    return f" without a process group: nothing distributed ran{last}"
 
 
 def _last(trace: Trace, module: str, fault: pathlib.Path) -> Last:

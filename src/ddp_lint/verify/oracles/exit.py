@@ -24,6 +24,15 @@ def _exits(case: Case) -> Iterator[Evidence]:
         if event.status == 0 and event.pending:
             text = f"{event.how}(0) while {event.pending} is in flight: the launcher sees success"
             yield case.evidence("exit", text, rank=rank, frame=frame)
+        elif event.status == 0 and (test := _branch(case)):
+            text = f"{event.how}(0) ended the rank here, under `{test}`: the launcher sees success"
+            yield case.evidence("exit", text, rank=rank, frame=frame)
+
+
+def _branch(case: Case) -> str:
+    """The test of the `if` that the finding stands under: what it tells of is no exception, but the rank left there."""
+    tests = [guard.text for guard in case.situation.guards if guard.wanted is not None]
+    return tests[-1] if tests else ""
 
 
 def _swallowed(case: Case) -> Iterator[Evidence]:

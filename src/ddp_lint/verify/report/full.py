@@ -91,7 +91,13 @@ def _table(runs: Sequence[Examined], style: Style) -> list[str]:
     for name, examined in zip(names, runs, strict=True):
         run = examined.run
         paint = style.green if examined.completed else style.red
-        first = str(examined.mismatches[0]) if examined.mismatches else "none" if examined.completed else run.message
+        first = (
+            str(examined.mismatches[0])
+            if examined.mismatches
+            else run.message
+            if run.message != "completed"
+            else "none"
+        )
         rows.append(f"{name.ljust(wide)}  {paint(run.outcome.ljust(9))}  {run.seconds:7.1f}  {first}")
         if not examined.completed and not run.stimuli:
             rows += [f"{' ' * wide}  {line}" for line in _ends(examined)]
