@@ -656,6 +656,24 @@ EQUAL = {
                 elif x.min() > 3:
                     break
     """,
+    "bars that one rank shows around the batches": """
+        class Logged:
+            def __init__(self, bar, place):
+                self.bar = bar
+
+        def wrap(bar, place, name):
+            if place:
+                bar = Logged(bar, place)
+            if name:
+                bar = Logged(bar, name)
+            return bar
+
+        def f(bar, args, x):
+            main = dist.get_rank() == args.main
+            progress = wrap(bar, args.place if main else None, args.name if main else None)
+            for batch in enumerate(progress):
+                dist.all_reduce(x)
+    """,
     "leaves the loop with all": """
         def f(loader, x):
             while True:
@@ -710,6 +728,19 @@ def test_told_at_the_call_under_the_branch(tmp_path: pathlib.Path) -> None:
                 self.on_end(x, dist.get_rank() == 0)
     """
     check(tmp_path, source, helpers=helpers)
+
+
+def test_a_framework_is_no_project_with_a_class_of_the_same_name(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "src" / "lightning").mkdir(parents=True)
+    for folder in ("src", "src/lightning"):
+        (tmp_path / folder / "__init__.py").touch()
+    (tmp_path / "src" / "lightning" / "strategy.py").write_text("class Strategy:\n    def barrier(self): ...\n")
+    source = """
+        def f(trainer):
+            if trainer.is_global_zero:
+                trainer.strategy.barrier()  # !rank-branch
+    """
+    check(tmp_path, source)
 
 
 def test_one_exit_is_one_parting(tmp_path: pathlib.Path) -> None:

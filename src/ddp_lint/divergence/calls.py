@@ -7,7 +7,6 @@ import dataclasses
 import re
 from collections.abc import Callable, Hashable
 
-from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Emitted, matters
 from ddp_lint.divergence.expressions import (
@@ -305,14 +304,14 @@ def _is_new_module(frame: Frame, node: ast.expr) -> bool:
 
 def _is_project_method(frame: Frame, method: ref.Method) -> bool:
     """Has the project a class of its own under the guessed name, with such a method? Then that is what is meant."""
-    last = method.of.rpartition(".")[2]
+    framework, last = method.of.partition(".")[0], method.of.rpartition(".")[2]
     project = frame.linker.project
     for path in project.holding(f"class {last}"):
         facts = project.facts_of(path)
         definition = facts.definitions.get(last) if facts is not None else None
         if facts is not None and isinstance(definition, ast.ClassDef):
             of = frame.linker.class_ref(definition, facts)
-            if method.name in frame.linker.members(of) and knowledge.canonical(f"{facts.name}.{last}") != method.of:
+            if method.name in frame.linker.members(of) and framework not in facts.name.split("."):
                 return True
     return False
 

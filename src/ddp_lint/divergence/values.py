@@ -252,7 +252,7 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if test.varying() is None:
         even = (yes.even or no.even) and all(value.even or value.varies is None for value in (yes, no))
     else:  # another object on some ranks, which may well be as long
-        even = all(value.varies is None and value.constant is None for value in (yes, no))
+        even = all((value.varies is None or value.even) and value.constant is None for value in (yes, no))
     return merged if merged.even == even else dataclasses.replace(merged, even=even)
 
 
