@@ -174,6 +174,17 @@ PARTING = {
                 if dist.get_rank() == 0:
                     dist.barrier()  # !rank-branch
     """,
+    "behind an abstract method": """
+        class Trainer:
+            def step(self, batch):
+                raise NotImplementedError
+
+            def fit(self, batches, start):
+                for batch in batches:
+                    self.step(batch)
+                    if time.time() - start > 60:
+                        dist.barrier()  # !data-condition
+    """,
     "the rank is an argument": """
         def helper(flag, x):
             if flag:

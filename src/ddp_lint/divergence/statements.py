@@ -130,6 +130,8 @@ def _told_classes(frame: Frame, test: ast.expr) -> Iterator[tuple[str, Value]]:
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for part in test.values:
             yield from _told_classes(frame, part)
+    elif frame.depth and frame.closure is None:
+        return  # a helper that copes with sharded tensors says nothing of the one that it gets
     elif isinstance(test, ast.Call) and getattr(test.func, "id", "") == "isinstance" and len(test.args) == 2:
         path, of = dotted(test.args[0]), reference_of(evaluate(frame, test.args[1]))
         value = evaluate(frame, test.args[0])

@@ -430,11 +430,11 @@ class Summaries:
         """The callee as its callers need it: nothing, its effects, or one letter for a large or unbalanced one."""
         effects = frame.effects
         if not matters(effects):
-            return (
-                [Leave("raise")]
-                if effects and isinstance(effects[-1], Leave) and effects[-1].what == "raise" and not frame.returned
-                else []
-            )
+            last = effects[-1] if effects else None
+            if not isinstance(last, Leave) or last.what != "raise" or frame.returned:
+                return []
+            # an abstract method is another one at run time, which goes on
+            return [Leave("raise")] if last.raised != "NotImplementedError" else []
         if is_generator(function.node):
             return effects
         if size(effects) > _SPLICED:
