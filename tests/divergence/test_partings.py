@@ -685,6 +685,19 @@ EQUAL = {
             for batch in enumerate(progress):
                 dist.all_reduce(x)
     """,
+    "a stage by its name": """
+        def get_pipeline_model_parallel_rank():
+            return dist.get_rank() % 4
+
+        def is_rank_in_embedding_group():
+            return get_pipeline_model_parallel_rank() == 0
+
+        def f(x, data_parallel_group, embedding_group):
+            if get_pipeline_model_parallel_rank() == 0:
+                dist.all_reduce(x, group=data_parallel_group)
+            if is_rank_in_embedding_group():
+                dist.all_reduce(x, group=embedding_group)
+    """,
     "leaves the loop with all": """
         def f(loader, x):
             while True:

@@ -153,6 +153,9 @@ class Summaries:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)
         returned = _in_group(leaving(summary.returned), frame, arguments)
+        named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None
+        if named_rank is not None and named_rank.varies is not None and _is_of_part(named_rank.varies):
+            return named_rank  # whatever the body asks for: the name tells along which axis
         if summary.effects and returned.constant is None and is_agreement(function.name):
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
         if (
@@ -750,6 +753,11 @@ def _named_group(frame: Frame, name: str, value: Value, node: ast.expr | None) -
             return value.with_reference(ref.GroupRef(named(text)))
         return constant(None)
     return value
+
+
+def _is_of_part(varies: Variation) -> bool:
+    """Is it a place along one parallel axis, or membership, and no place among all ranks?"""
+    return varies.cause == "membership" or varies.scope not in ("world", "node")
 
 
 def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:
