@@ -6,10 +6,14 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.knowledge import table
+from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_off, is_sampler, mentions_nearby
 from ddp_lint.source import dotted
 from ddp_lint.source.wraps import argument, assigned_name
+
+#: What a script holds whose own loop trains on the ranks.
+_WRAPS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 
 
 class SamplerNeverSetEpoch(Rule):
@@ -106,8 +110,7 @@ class SamplerNeverSetEpoch(Rule):
             self._loops.append(node)
 
     def finish(self) -> None:
-        several = self._loops or re.search(table("data")["several_passes"], self.module.file.text)
-        if not self._samplers or not several or framework_loads(self.module):
+        if not self._samplers or framework_loads(self.module) or not self._several_passes():
             return
         if mentions_nearby(self.module, "set_epoch"):
             return
@@ -121,6 +124,15 @@ class SamplerNeverSetEpoch(Rule):
                 help="call sampler.set_epoch(epoch) at the top of the epoch loop",
                 fix=self._fix(sampler, loop),
             )
+
+    def _several_passes(self) -> bool:
+        """The data is read more than once: here, or where a script imports this helper and wraps its model."""
+        pattern = table("data")["several_passes"]
+        if self._loops or re.search(pattern, self.module.file.text):
+            return True
+        project = self.module.project
+        users = importers(project, self.module.name, holding=_WRAPS) if project is not None else iter(())
+        return any(re.search(pattern, user.file.text) for user in users)
 
     def _passes(self, loop: cst.For | None) -> list[tuple[cst.CSTNode, str]]:
         """Where the passes are made that all look alike."""

@@ -123,7 +123,13 @@ class ForwardBypassesWrapper(Rule):
 
     confidence = Confidence.HIGH
     triggers = ("DistributedDataParallel", "FullyShardedDataParallel", "backward", "manual_backward", "hparams")
-    requires = ("DistributedDataParallel", "FullyShardedDataParallel", "module", "hparams")
+    requires = (
+        "DistributedDataParallel",
+        "FullyShardedDataParallel",
+        "module",
+        "hparams",
+        *table("wrappers")["unwrapping"],
+    )
     oracles = ("gradient", "parameter", "exception")
 
     wants: ClassVar[Wants] = staticmethod(_delegates)
