@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+
 import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.parameters.in_place import InPlaceRule
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.tree import descendants
-from ddp_lint.tensors import Code, Reached, Write
-from ddp_lint.tensors.operations import names, words_of
+from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
+from ddp_lint.tensors.operations import keeps_output, layer_kind, names, words_of
 
 _ARITHMETIC = {"add_", "sub_", "mul_", "div_", "pow_", "exp_", "sqrt_", "sigmoid_", "tanh_", "softmax_", "neg_", "abs_"}
 
@@ -92,7 +96,8 @@ class OverwritesCallersTensor(InPlaceRule):
     Places that are filled and not computed from what was there (`x[mask] = 0`, `masked_fill_`). The argument was
     replaced first (`x = x.clone()`, `x = x + 1`, `x = self.norm(x)`), masks, indices, lengths, caches and states
     (they carry no gradient, or are there to be written), code under `torch.no_grad()`, evaluation and inference,
-    helpers that return nothing (they are called for the write). Where the function itself shows what keeps the
+    helpers that return nothing (they are called for the write), helpers that get a fresh tensor of a caller that
+    takes the result in its place (`x = self.fc(x); x = self._scale(x)`). Where the function itself shows what keeps the
     tensor, DDP203 reports it instead.
 
     ## How to confirm
@@ -121,7 +126,7 @@ class OverwritesCallersTensor(InPlaceRule):
             return
         if words_of(argument) & names("in_place", "written_arguments") or not _computes(write):
             return
-        if reached.chain and not _returns(function):
+        if reached.chain and (not _returns(function) or self._is_given_up(function, reached)):
             return
         self.report(
             write.node,
@@ -130,6 +135,44 @@ class OverwritesCallersTensor(InPlaceRule):
             help=f"make a new tensor: `{argument} = {argument} + ..`, or start with `{argument} = {argument}.clone()`",
             fix=self.out_of_place(write),
         )
+
+    def _is_given_up(self, function: Code, reached: Reached) -> bool:
+        """Whether the method that calls the helper made the tensor itself, by a layer that keeps nothing of it, and
+        takes the result in its place: ``x = self.fc(x)``, ``x = self._scale(x)``."""
+        owner = TensorFile.of(self.module).owner(function)
+        caller = owner.methods.get(reached.chain[-1]) if owner is not None else None
+        if owner is None or caller is None or isinstance(function, cst.Module):
+            return False
+        calls = list(_calls_of(f"self.{function.name.value}", caller[1]))
+        return bool(calls) and all(_is_replaced(call, into, caller) for call, into in calls)
+
+
+def _calls_of(name: str, function: ast.FunctionDef) -> Iterator[tuple[ast.Call, str]]:
+    """The calls of a method, each with the name that the result gets."""
+    into = {id(n.value): dotted_ast(n.targets[0]) for n in ast.walk(function) if isinstance(n, ast.Assign)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and dotted_ast(node.func) == name:
+            yield node, into.get(id(node), "")
+
+
+def _is_replaced(call: ast.Call, into: str, caller: tuple[ModuleClass, ast.FunctionDef]) -> bool:
+    cls, function = caller
+    given = (*call.args, *(k.value for k in call.keywords))
+    if not into or not any(dotted_ast(argument) == into for argument in given):
+        return False
+    made = [
+        n.value
+        for n in ast.walk(function)
+        if isinstance(n, ast.Assign) and n.lineno < call.lineno and dotted_ast(n.targets[0]) == into
+    ]
+    return bool(made) and _is_fresh(made[-1], cls)
+
+
+def _is_fresh(value: ast.expr, cls: ModuleClass) -> bool:
+    """Whether a value comes out of a layer of PyTorch's that does not keep its output."""
+    written = dotted_ast(value.func) if isinstance(value, ast.Call) else ""
+    layer = cls.attribute(written[5:]) if written.startswith("self.") else None
+    return layer is not None and bool(layer_kind(layer.maker)) and not keeps_output(layer.maker)
 
 
 def _returns(function: Code) -> bool:
