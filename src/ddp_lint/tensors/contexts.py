@@ -32,13 +32,16 @@ def turns_off_gradient(module: Module, expression: cst.BaseExpression) -> bool:
 
 def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
     """Whether training does not come by: `if not self.training:`, the other arm of `if self.training:`, what follows
-    an `if self.training:` that returns, and functions and branches named after evaluation or inference."""
+    an `if self.training:` that returns, and functions, branches and packages named after evaluation or inference."""
     for test, taken in conditions(module, node):
         if any(_asks_for_evaluation(part) for part in _conjuncts(test)) if taken else _is_training(test):
             return True
         _, negated = _without_not(test)
         if taken and not negated and _words(test) & names("branches", "evaluation"):
             return True
+    packages = module.name.split(".")[:-1]
+    if any(words_of(package) & names("branches", "evaluation_packages") for package in packages):
+        return True
     function, owner = module.function_of(node), module.class_of(node)
     if function is not None and words_of(function.name.value) & names("branches", "evaluation"):
         return True

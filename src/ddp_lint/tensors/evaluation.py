@@ -421,6 +421,8 @@ class Evaluator:
             on_host = method == "cpu" or receiver.on_host
             own = frozenset({next(self._storages)})
             return dataclasses.replace(receiver.view(), storages=own, on_host=on_host, argument="", name="")
+        if not operations.is_tensor_method(method):  # what was taken for a tensor is something else
+            return self._unknown_call([])
         if kind is Kind.LIKELY and method in names("evidence", "methods") | names("evidence", "reductions"):
             kind = Kind.TENSOR
         result = computed_from([receiver, *operands], kind, next(self._storages))

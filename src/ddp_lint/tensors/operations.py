@@ -44,6 +44,14 @@ def names_of_layers() -> str:
     return str(namespace)
 
 
+def is_tensor_method(method: str) -> bool:
+    """Whether tensors have a method of that name, as far as the tables know."""
+    return any(
+        method in names(section, "methods")
+        for section in ("evidence", "views", "saves_output", "saves_input", "python_values", "answers")
+    ) or method in names("evidence", "reductions") | names("views", "maybe")
+
+
 def keeps_output(operation: str) -> bool:
     """Whether backward of an operation (canonical function, or method name with a leading dot) reads its output."""
     return _keeps("saves_output", operation)

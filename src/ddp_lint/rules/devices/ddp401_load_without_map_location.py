@@ -246,7 +246,7 @@ class LoadWithoutMapLocation(Rule):
     def _saved_from_cpu(self) -> bool:
         text = self.module.file.text
         saved = _SAVE.findall(text)
-        return any(word in text for word in _known("offloaded")) or bool(saved and all(".cpu()" in s for s in saved))
+        return any(word in text for word in _known("offloaded")) or bool(saved and all(_on_cpu(s, text) for s in saved))
 
     # ---- the finding
 
@@ -288,6 +288,12 @@ def _moves_to(function: cst.Lambda) -> str:
 
 def _is_map_location(arg: cst.Arg, position: int) -> bool:
     return arg.keyword.value == "map_location" if arg.keyword is not None else position == 1
+
+
+def _on_cpu(saved: str, text: str) -> bool:
+    """Whether what `torch.save` gets comes from `.cpu()`, directly or by a name that a line of the file assigns."""
+    name = re.match(r"\w+", saved)
+    return ".cpu()" in saved or bool(name and re.search(rf"^\s*{name[0]} = .*\.cpu\(\)", text, re.MULTILINE))
 
 
 @functools.cache

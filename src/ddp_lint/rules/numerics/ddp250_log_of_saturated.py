@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.wrapping.training import without_grad
 from ddp_lint.source import dotted
@@ -67,7 +68,7 @@ class LogOfSaturated(Rule):
     ## When it is silent
 
     `clamp(min=...)` in between, a constant of 1e-6 or more added, `log_softmax`, `logsigmoid`, `logsumexp`, the
-    logarithm of a mask, code under `no_grad`.
+    logarithm of a mask, code under `no_grad`, tests.
 
     ## How to confirm
 
@@ -89,7 +90,7 @@ class LogOfSaturated(Rule):
 
     def visit_Call(self, node: cst.Call) -> None:
         operand = self._operand(node, "log")
-        if operand is None or without_grad(self.module, node):
+        if operand is None or without_grad(self.module, node) or is_test_file(self.module.file.path):
             return
         operand = self._behind_name(operand)
         if isinstance(operand, cst.BinaryOperation) and isinstance(operand.operator, cst.Add):

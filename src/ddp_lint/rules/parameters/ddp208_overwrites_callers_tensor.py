@@ -7,6 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.parameters.in_place import InPlaceRule
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
@@ -93,7 +94,8 @@ class OverwritesCallersTensor(InPlaceRule):
 
     ## When it is silent
 
-    Places that are filled and not computed from what was there (`x[mask] = 0`, `masked_fill_`). The argument was
+    Places that are filled and not computed from what was there (`x[mask] = 0`, `masked_fill_`), or get a boolean
+    (`x[0] = torch.logical_not(x[0])`). The argument was
     replaced first (`x = x.clone()`, `x = x + 1`, `x = self.norm(x)`), masks, indices, lengths, caches and states
     (they carry no gradient, or are there to be written), code under `torch.no_grad()`, evaluation and inference,
     helpers that return nothing (they are called for the write), helpers that get a fresh tensor of a caller that
@@ -175,6 +177,10 @@ def _is_fresh(value: ast.expr, cls: ModuleClass) -> bool:
     return layer is not None and bool(layer_kind(layer.maker)) and not keeps_output(layer.maker)
 
 
+def _last(function: cst.BaseExpression) -> str:
+    return function.attr.value if isinstance(function, cst.Attribute) else dotted(function)
+
+
 def _returns(function: Code) -> bool:
     """Whether a helper returns anything: one that does not is called for what it writes."""
     nodes = descendants(function, into_definitions=False)
@@ -183,11 +189,13 @@ def _returns(function: Code) -> bool:
 
 def _computes(write: Write) -> bool:
     """Whether new values come from the old ones of the same place. Filling (``x[mask] = 0``) is how masking is done,
-    before anything keeps the tensor; ``mask |= other`` carries no gradient."""
+    before anything keeps the tensor; ``mask |= other`` and ``torch.logical_not(x)`` carry no gradient."""
     node = write.node
     if isinstance(node, cst.AugAssign):
         return not isinstance(node.operator, (cst.BitAndAssign, cst.BitOrAssign, cst.BitXorAssign))
     if isinstance(node, cst.Assign):
+        if isinstance(node.value, cst.Call) and _last(node.value.func).startswith(("logical_", "bitwise_")):
+            return False
         place = node.targets[0].target
         return any(place.deep_equals(n) for n in (node.value, *descendants(node.value)))
     return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _ARITHMETIC
