@@ -76,7 +76,7 @@ class BranchOnTensor(HostRule):
 
     Conditions on shapes, dtypes, devices, `is None`, `len`, flags; `assert` of a tensor (it breaks no graph); branches
     behind `torch.compiler.is_compiling()`, `torch.compiler.disable`, `if not self.training`, logging and debugging
-    switches, `torch.no_grad()`; conditions that nothing proves to be tensors.
+    switches, `torch.no_grad()`, tests; conditions that nothing proves to be tensors.
 
     ## How to confirm
 

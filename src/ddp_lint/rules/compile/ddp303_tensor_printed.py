@@ -73,7 +73,7 @@ class TensorPrinted(HostRule):
     ## When it is silent
 
     Shapes and Python values outside of compiled code; `logger.info("%s", t)` outside of compiled code (it formats only
-    at its level); branches for debugging, logging or evaluation, `torch.compiler.disable`, `is_compiling()`.
+    at its level); branches for debugging, logging or evaluation, tests, `torch.compiler.disable`, `is_compiling()`.
 
     ## How to confirm
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Span
+from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.tensors import Reached, TensorFile, Value
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
@@ -62,7 +63,9 @@ class Place:
     def outcome(self) -> str:
         """What a read on the host costs here."""
         if self.compiled is None or self.compiled.assumed:
-            way = f" (from `{self.reached.chain[0]}`)" if self.reached is not None and self.reached.chain else ""
+            way = (
+                f" (reached from `{self.reached.chain[0]}`)" if self.reached is not None and self.reached.chain else ""
+            )
             waits = f"on CUDA each rank waits for its GPU in every {'forward' if self.reached else 'call'}{way}"
             return f"{waits}, and under torch.compile the graph breaks here"
         if self.compiled.fullgraph:
@@ -82,7 +85,9 @@ class HostRule(Rule):
     def place(self, node: cst.CSTNode) -> Place | None:
         """The compiled code or training forward that `node` runs in; None where nobody minds what it costs."""
         function = self.module.function_of(node)
-        if function is None or outside_of_graphs(self.module, node) or self._is_disabled(function):
+        if function is None or is_test_file(self.module.file.path):  # nobody minds what a test waits for
+            return None
+        if outside_of_graphs(self.module, node) or self._is_disabled(function):
             return None
         if evaluation_only(self.module, node) or logging_only(self.module, node) or self._tells_of_failure(node):
             return None

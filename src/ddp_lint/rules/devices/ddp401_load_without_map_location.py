@@ -251,13 +251,11 @@ class LoadWithoutMapLocation(Rule):
     # ---- the finding
 
     def _report(self, call: cst.Call, where: str, evidence: Evidence) -> None:
-        target = where or "the GPU that it was saved from"
+        target = where or "the GPU that the file was saved from, whatever set_device says"
+        missing = "" if where else "; without that GPU the load fails"
         self.report(
             call,
-            f"rank 0 and rank 1 both load onto {target}: set_device does not move it, so that GPU holds a copy and a "
-            "CUDA context of every rank, and the load fails where the GPU is not visible"
-            if not where
-            else f"rank 0 and rank 1 both load onto {target}: that GPU holds a copy and a CUDA context of every rank",
+            f"rank 0 and rank 1 both load onto {target}: it holds a copy and a CUDA context of every rank{missing}",
             labels=[(evidence.span, evidence.text)],
             help="pass map_location=\"cpu\" (load_state_dict copies to each parameter's device), or this rank's device",
             confidence=Confidence.HIGH if evidence.own and self._is_loaded(call) else Confidence.MEDIUM,

@@ -76,7 +76,7 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     A residual added to the fresh output of a layer (`out = self.conv(x); out += x`), `inplace=True` after
     convolutions, linear layers and norms: nobody keeps that output, and it was measured to be right. Operations
     that keep nothing: addition, views, dropout, embeddings, `cat`, `mean`. Code under `torch.no_grad()` or
-    `torch.inference_mode()`, evaluation branches, and tensors that depend on the function's arguments alone, as
+    `torch.inference_mode()`, evaluation branches, tests, and tensors that depend on the function's arguments alone, as
     these may not need a gradient. Under autocast a layer may keep a cast copy instead: then the write is harmless
     until autocast is turned off.
 

@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import canonical
+from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
@@ -90,9 +91,9 @@ class TwoForwardsBeforeBackward(Rule):
     ## When it is silent
 
     `broadcast_buffers=False`, a backward between the two calls, a first call under `torch.no_grad()` or with
-    `.detach()`, calls in different arms of an `if`, models whose wrap is not found; and every file where
-    `target-torch` is 2.13 or newer. It cannot always see whether the
-    model has buffers: without any, the finding is wrong.
+    `.detach()`, calls in different arms of an `if`, models whose wrap is not found, tests; and every file where
+    `target-torch` is 2.13 or newer. It cannot always see whether the model has buffers: without any, the finding is
+    wrong.
 
     ## How to confirm
 
@@ -116,6 +117,8 @@ class TwoForwardsBeforeBackward(Rule):
     needs_cuda = True  # in practice: CPU builds in use are of torch 2.13, which does not raise
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        if is_test_file(self.module.file.path):  # a test that passes has shown that it does not raise
+            return
         open_calls: dict[str, cst.Call] = {}  # DDP models called with a graph that waits for its backward
         for call in (n for n in descendants(node.body, into_definitions=False) if isinstance(n, cst.Call)):
             name = dotted(call.func)

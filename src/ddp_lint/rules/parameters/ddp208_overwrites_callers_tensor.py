@@ -95,9 +95,9 @@ class OverwritesCallersTensor(InPlaceRule):
     ## When it is silent
 
     Places that are filled and not computed from what was there (`x[mask] = 0`, `masked_fill_`), or get a boolean
-    (`x[0] = torch.logical_not(x[0])`). The argument was
-    replaced first (`x = x.clone()`, `x = x + 1`, `x = self.norm(x)`), masks, indices, lengths, caches and states
-    (they carry no gradient, or are there to be written), code under `torch.no_grad()`, evaluation and inference,
+    (`x[0] = torch.logical_not(x[0])`). The argument was replaced first (`x = x.clone()`, `x = x + 1`,
+    `x = self.norm(x)`), masks, tokens, indices, lengths, caches and states (they carry no gradient, or are there to be
+    written), code under `torch.no_grad()`, evaluation, inference and tests,
     helpers that return nothing (they are called for the write), helpers that get a fresh tensor of a caller that
     takes the result in its place (`x = self.fc(x); x = self._scale(x)`). Where the function itself shows what keeps the
     tensor, DDP203 reports it instead.

@@ -9,6 +9,7 @@ from typing import ClassVar
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule, Wants
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import descendants
@@ -47,6 +48,8 @@ class InPlaceRule(Rule):
         self._look_into(node)
 
     def _look_into(self, node: Code) -> None:
+        if is_test_file(self.module.file.path):  # a test that passes has shown that its writes do no harm
+            return
         tensors = TensorFile.of(self.module)
         writes_here = tensors.flow(node).writes
         if not writes_here:
