@@ -66,7 +66,8 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
     ## When it is silent
 
     Under `torch.no_grad()`, also as a decorator, through `.data` or `detach()`, in helpers (initialisation, weight
-    conversion, moving averages: their callers usually hold `no_grad`), in tests, for parameters with `requires_grad=False`.
+    conversion, moving averages: their callers usually hold `no_grad`), in tests, for parameters with
+    `requires_grad=False`.
 
     ## How to confirm
 
