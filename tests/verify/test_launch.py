@@ -150,6 +150,20 @@ def test_a_hang_after_the_last_line_ends_too() -> None:
     assert "teardown" in result.message
 
 
+def test_a_rank_that_has_not_imported_torch_yet_is_not_stuck(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, time\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    time.sleep(3)\n"
+        "    raise ValueError('boom')\n"
+        "time.sleep(20)\n"
+    )
+    options = dataclasses.replace(CPU, timeout=2.0)
+    (result,) = run(resolve(str(tmp_path / "train.py"), options), options, Watch())
+    assert result.outcome == "exception"
+    assert [rank.how for rank in result.ranks] == ["exception", "stopped"], result.message
+
+
 def test_a_rank_that_computes_is_not_stuck() -> None:
     (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=2.0, arguments=("busy",)))
     assert result.outcome == "completed", result.message

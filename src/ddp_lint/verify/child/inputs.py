@@ -533,7 +533,7 @@ def advice(module: ModuleType, cls: Any, reasons: list[str]) -> str:
     shapes = "\n".join(f"    {name.strip()} = torch.randn(4, ...)" for name in inputs.split(",") if name.strip())
     return (
         f"{module.__file__}: {cls.__name__}: no arguments and inputs found that work"
-        + "".join(f"\n  {reason}" for reason in reasons[:3])
+        + "".join(f"\n  {reason}" for reason in list(dict.fromkeys(reasons))[:3])
         + f"\nAdd this to the file (or name such a function with --entry):\n\n"
         f"def {EXAMPLE}():\n"
         f"    # {cls.__name__}{_signature(cls)}\n"

@@ -94,9 +94,11 @@ class Watchdog:
             busy = seconds > self._timeout / 2 and self._busy(still, seconds)
             if busy:
                 self._beat()
+            ready = self._ready(self._recorder.rank, now - began)
             if self._a_peer_is_dying():
-                self.dump("peer" if seconds < _STUCK_SHARE * self._timeout else "timeout", seconds)
-            if seconds < self._timeout or not self._ready(self._recorder.rank, now - began):
+                stuck = ready and seconds >= _STUCK_SHARE * self._timeout
+                self.dump("timeout" if stuck else "peer", seconds)
+            if seconds < self._timeout or not ready:
                 continue
             everywhere = self._stuck_everywhere() and all(self._ready(rank, now - began) for rank in self._peers())
             if (everywhere and not busy) or seconds > max(_BUSY_FACTOR * self._timeout, _START_LIMIT):
