@@ -90,3 +90,28 @@ def test_what_is_remembered_passes_its_questions_on(project: Project) -> None:
     assert Project(project.root).answer("file:src/pkg/dist.py") == questions["file:src/pkg/dist.py"]
     (project.root / "src/pkg/dist.py").write_text("changed = 1\n")
     assert Project(project.root).answer("file:src/pkg/dist.py") != questions["file:src/pkg/dist.py"]
+
+
+def test_a_star_brings_what_modules_define_and_no_other_file_is_parsed_for_it(tmp_path: pathlib.Path) -> None:
+    files = {
+        "pyproject.toml": "",
+        "pkg/__init__.py": "from .models import *\n__version__ = '1'\n",
+        "pkg/models/__init__.py": "from .a import *\nfrom .b import *\n",
+        "pkg/models/a.py": "from torch.distributed import all_reduce\n",
+        "pkg/models/b.py": "from torch.distributed import barrier\n_own = 1\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    project = Project(tmp_path)
+    with project.recording() as asked:
+        assert project.canonical("pkg.__version__") == "pkg.__version__"
+        assert project.canonical("pkg._own") == "pkg._own"
+    assert not any(question.startswith("file:pkg/models") for question in project.dependencies(asked))
+    assert project.canonical("pkg.barrier") == "torch.distributed.barrier"
+    with project.recording() as asked:
+        assert project.canonical("pkg.absent") == "pkg.absent"
+    before = project.dependencies(asked)
+    assert "file:pkg/models/a.py" in before  # an answer that rests on what is not there rests on the file
+    (tmp_path / "pkg/models/a.py").write_text("absent = 1\n")
+    assert Project(tmp_path).answer("file:pkg/models/a.py") != before["file:pkg/models/a.py"]

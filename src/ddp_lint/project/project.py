@@ -231,7 +231,9 @@ class Project:
             first = rest.partition(".")[0]
             if first in facts.definitions:
                 return f"{facts.name}.{rest}"
-            target = facts.imports.resolve(rest) or self.star_target(facts.imports, rest)
+            target = facts.imports.resolve(rest)
+            if target is None and first not in facts.values:
+                target = self.star_target(facts.imports, rest)
             if target is None or target == name:
                 return name
             name = target
@@ -240,10 +242,20 @@ class Project:
     def star_target(self, imports: ImportTable, name: str) -> str | None:
         """What a name means that came by ``from module import *``, as far as the project's modules tell."""
         first = name.partition(".")[0]
-        return next((f"{star}.{name}" for star in imports.stars if self._has(star, first)), None)
+        if not imports.stars or first.startswith("_"):  # a star leaves those behind
+            return None
+        return next((f"{star}.{name}" for star in imports.stars if self._exports(star, first)), None)
+
+    def _exports(self, module: str, name: str) -> bool:
+        return self.remember(("exports", module, name), lambda: self._has(module, name))
 
     def _has(self, module: str, name: str, seen: frozenset[str] = frozenset()) -> bool:
-        facts = None if module in seen else self.facts(module)
+        path = None if module in seen else self._find(module)
+        file = self._file(path) if path is not None else None
+        # Without the word it has the name from nowhere but another star: no reason to parse it.
+        if path is None or file is None or (name not in file.text and "import *" not in file.text):
+            return False
+        facts = self._facts_of(path)
         if facts is None:
             return False
         if name in facts.definitions or name in facts.imports.names or name in facts.values:
