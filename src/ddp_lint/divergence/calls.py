@@ -365,7 +365,8 @@ def _by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: H
     is_method = isinstance(node.func, ast.Attribute)
     if is_method and name in SELECTING and not node.keywords and len(node.args) == (name == "masked_select"):
         return selection(frame, node, parts)
-    return passed_on(frame, node, parts, key)
+    value = passed_on(frame, node, parts, key)
+    return dataclasses.replace(value, even=True) if is_method and name in _PIECES else value
 
 
 def _from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call) -> Value:
@@ -431,6 +432,8 @@ def communicate(
 _SHARDS = re.compile(r"fully_shard|shard_model|FullyShardedDataParallel|\bFSDP$|parallelize|prepare$")
 
 
+#: Methods that cut a batch into pieces, as many as its size asks for.
+_PIECES = frozenset({"split", "chunk", "unbind"})
 #: Methods that tell a tensor's shape, whatever it holds.
 _SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
 

@@ -10,7 +10,7 @@ from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Si
 from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.partings import Kind, Parting
 from ddp_lint.divergence.values import Component, Known, Value, Variation
-from ddp_lint.divergence.words import CONFIDENCES, Emit, Letter, Words
+from ddp_lint.divergence.words import CONFIDENCES, Choice, Emit, Letter, Words
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 
@@ -168,8 +168,9 @@ def _chosen(side: Side, parted: Step) -> bool | None:
 
 def wrong_arguments(words: Words) -> Iterator[Parting]:
     """Collectives whose root, reduce operation or shape is another one on every rank: ``broadcast(x, src=rank)``."""
+    paired = {way for node in words.nodes if isinstance(node, Choice) for way in _alternatives(node)}
     for node in words.nodes:
-        if isinstance(node, Emit) and not node.letter.streams and not node.letter.chain:
+        if isinstance(node, Emit) and not node.letter.streams and not node.letter.chain and node not in paired:
             if node.letter.uneven is not None:
                 yield _uneven_payload(node.letter, node.letter.uneven)
             for value, reason in ((node.letter.root, "root"), (node.letter.reduce_op, "reduce op")):
@@ -186,6 +187,13 @@ def _uneven_payload(letter: Letter, varies: Variation) -> Parting:
         ranks=(worlds.WORLDS[0].name, worlds.WORLDS[1].name), labels=(varies.origin,) if varies.origin else (),
         witness=tuple(RankTrace(world.name, (step,)) for world in worlds.WORLDS[:2]),
     )  # fmt: skip
+
+
+def _alternatives(node: Choice) -> tuple[Emit, ...]:
+    """The same collective at once in both arms: who holds the data sends, the others name that rank."""
+    if isinstance(node.yes, Emit) and isinstance(node.no, Emit) and node.yes.letter.symbol == node.no.letter.symbol:
+        return node.yes, node.no
+    return ()
 
 
 def _wrong_argument(letter: Letter, value: Value, reason: str) -> Iterator[Parting]:
