@@ -33,6 +33,7 @@ from ddp_lint.fixes import applicable, fixpoint
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify.options import Options
+from ddp_lint.verify.results import Judged
 from ddp_lint.verify.session import prove
 from ddp_lint.verify.situation import situation
 from ddp_lint.verify.target import resolve
@@ -145,8 +146,8 @@ def report(by_code: dict[str, Tally], number: int, misses: bool) -> None:
 def run_pages(device: str) -> bool:
     """Whether the oracle of every rule refutes its own example once the rule's fix was applied."""
     good = True
-    for code, rule in all_rules().items():
-        if rule.needs_cuda and device == "cpu":
+    for code in sorted(fixing()):
+        if all_rules()[code].needs_cuda and device == "cpu":
             continue
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "train.py")
@@ -173,15 +174,22 @@ def fixed_example(code: str, path: pathlib.Path) -> str | None:
 
 def run(code: str, path: pathlib.Path, device: str) -> str:
     """What `verify` says of the rule's hazard anywhere in a program."""
+    home = pathlib.Path.cwd()
     os.chdir(path.parent)
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        judged = judge(code, path.name, device)
+    finally:
+        os.chdir(home)
+    return f"{judged.verdict.value} ({judged.reason})"
+
+
+def judge(code: str, name: str, device: str) -> Judged:
+    lines = pathlib.Path(name).read_text(encoding="utf-8").splitlines()
     numbers = frozenset(range(1, len(lines) + 1))
-    finding = Finding(code, "", "", Span(path.name, 1, 1, len(lines), len(lines[-1]) + 1), Confidence.HIGH)
+    finding = Finding(code, "", "", Span(name, 1, 1, len(lines), len(lines[-1]) + 1), Confidence.HIGH)
     case = dataclasses.replace(situation(finding, lines), lines=numbers, ran=numbers, guards=(), tests=frozenset())
     options = Options(wraps=("ddp", "fsdp2"), device=device, timeout=15.0)
-    found = prove(path.name, resolve(path.name, options), [case], options, lambda _: None)
-    judged = found.findings[0]
-    return f"{judged.verdict.value} ({judged.reason})"
+    return prove(name, resolve(name, options), [case], options, lambda _: None).findings[0]
 
 
 if __name__ == "__main__":
