@@ -125,7 +125,6 @@ class CollectiveOnUnorderedStream(Rule):
 
     triggers = ("stream",)
     requires = ("torch",)
-    default = False
     oracles = ("streams",)
     needs_cuda = True
 

@@ -116,7 +116,6 @@ class WaitsForDefaultStream(Rule):
         "broadcast",
         "isend",
     )
-    default = False
     oracles = ("streams",)
     needs_cuda = True
     confidence = Confidence.MEDIUM

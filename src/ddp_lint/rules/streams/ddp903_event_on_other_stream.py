@@ -108,7 +108,6 @@ class EventOnOtherStream(Rule):
 
     triggers = ("record_event", "record")
     requires = ("stream",)
-    default = False
     oracles = ("streams",)
     needs_cuda = True
     confidence = Confidence.MEDIUM

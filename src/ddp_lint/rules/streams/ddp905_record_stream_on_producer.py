@@ -111,7 +111,6 @@ class RecordStreamOnProducer(Rule):
     """
 
     triggers = ("record_stream",)
-    default = False
     oracles = ("streams",)
     needs_cuda = True
     confidence = Confidence.MEDIUM
@@ -131,9 +130,7 @@ class RecordStreamOnProducer(Rule):
             ),
             None,
         )
-        if block is None or not any(
-            isinstance(n, cst.Assign) and dotted(n.targets[0].target) == tensor for n in descendants(block.body)
-        ):
+        if block is None or not self._made_before(tensor, node, block):
             return
         self.report(
             node,
@@ -142,3 +139,12 @@ class RecordStreamOnProducer(Rule):
             labels=[(block.items[0], "current_stream() is this stream here")],
             help="look the consuming stream up before the block and record that one",
         )
+
+    def _made_before(self, tensor: str, use: cst.Call, block: cst.With) -> bool:
+        """Whether the block computes the tensor above the use; what it merely fetches was made somewhere else."""
+        for node in descendants(block.body):
+            if node is use:
+                return False
+            if isinstance(node, cst.Assign) and dotted(node.targets[0].target) == tensor:
+                return isinstance(node.value, (cst.Call, cst.BinaryOperation))
+        return False
