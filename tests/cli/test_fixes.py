@@ -176,3 +176,11 @@ def test_fixes_of_rules_parse_settle_and_mend(family: str) -> None:
         mended = collections.Counter(f.code for f in once.applied)
         was = collections.Counter(f.code for f in before)
         assert all(after[code] < was[code] for code in mended), f"{path}: {was} -> {after} by {mended}"
+
+
+def test_reentrant_checkpoints_of_one_layer_change_together() -> None:
+    """One that stays reentrant still marks the parameter ready twice, though nothing repeats any more."""
+    fixture = (_FIXTURES / "wrapping" / "DDP613.py").read_text(encoding="utf-8")
+    twice = fixture[: fixture.index("class Once")] + "\n\ndef wraps(net):\n    return DDP(net)\n"
+    found = check_text(twice, pathlib.Path("t.py"), Settings(pathlib.Path.cwd(), frozenset({"DDP613"}))).findings
+    assert "use_reentrant=True" not in fixed(twice, found, unsafe=True).text

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import argument
+from ddp_lint.source.wraps import Wrap, argument
 
 _TWICE = "its gradients are not averaged: rank 0 and rank 1 drift apart, or backward fails on every rank"
 _UNUSED = "backward fails on every rank"
@@ -124,46 +126,51 @@ class ReentrantCheckpointUnderDdp(Rule):
     oracles = ("exception", "gradient")
 
     def start(self) -> None:
-        self._seen: dict[tuple[cst.FunctionDef | None, str], cst.Call] = {}
-        self._first: cst.Call | None = None
+        #: The reentrant checkpoints of the file, and those of each layer in one function.
+        self._all: list[cst.Call] = []
+        self._of_layer: dict[tuple[cst.FunctionDef | None, str], list[cst.Call]] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
         flag = argument(node, None, "use_reentrant")
         if isinstance(flag, cst.Name) and flag.value == "True" and node.args:
-            self._first = self._first or node
+            self._all.append(node)
             layer = dotted(node.args[0].value)
-            key = (self.module.function_of(node), layer)
-            before = self._seen.setdefault(key, node)
-            if layer and before is not node:
-                self._report(
-                    node, flag, [(before, "checkpointed here first")], f"checkpoints `{layer}` a second time", _TWICE
-                )
+            if layer:
+                self._of_layer.setdefault((self.module.function_of(node), layer), []).append(node)
 
     def finish(self) -> None:
-        if self._first is None:
-            return
-        for wrap in self.module.wraps.all:
-            unused = argument(wrap.call, None, "find_unused_parameters")
-            if wrap.kind == "ddp" and isinstance(unused, cst.Name) and unused.value == "True":
-                static = argument(wrap.call, None, "static_graph")
-                flag = argument(self._first, None, "use_reentrant")
-                if static is None and flag is not None:
-                    self._report(
-                        self._first,
-                        flag,
-                        [(wrap.call, "find_unused_parameters=True here")],
-                        "is reentrant under find_unused_parameters=True",
-                        _UNUSED,
-                    )
-                return
+        for (_, layer), calls in self._of_layer.items():
+            first, *again = calls
+            for call in again:
+                self._report(
+                    call, calls, [(first, "checkpointed here first")], f"checkpoints `{layer}` a second time", _TWICE
+                )
+        unused = next((wrap.call for wrap in self.module.wraps.all if self._looks_for_unused(wrap)), None)
+        if unused is not None and self._all:
+            labels = [(unused, "find_unused_parameters=True here")]
+            what = "is reentrant under find_unused_parameters=True"
+            self._report(self._all[0], self._all, labels, what, _UNUSED)
+
+    def _looks_for_unused(self, wrap: Wrap) -> bool:
+        unused = argument(wrap.call, None, "find_unused_parameters")
+        asked = wrap.kind == "ddp" and isinstance(unused, cst.Name) and unused.value == "True"
+        return asked and argument(wrap.call, None, "static_graph") is None
 
     def _report(
-        self, node: cst.Call, flag: cst.BaseExpression, labels: list[tuple[cst.CSTNode, str]], what: str, then: str
+        self,
+        node: cst.Call,
+        reentrant: Sequence[cst.Call],
+        labels: Sequence[tuple[cst.CSTNode, str]],
+        what: str,
+        then: str,
     ) -> None:
+        """`reentrant`: the calls that have to change together, since one that is left still fires the hook."""
+        flags = [argument(call, None, "use_reentrant") for call in reentrant]
+        edits = tuple(Edit(self.module.span(flag), "False") for flag in flags if flag is not None)
         self.report(
             node,
             f"{what}: DDP's gradient hook fires twice for one parameter, and {then}",
             labels=labels,
             help="pass use_reentrant=False",
-            fix=Fix("Use the non-reentrant variant", Applicability.UNSAFE, (Edit(self.module.span(flag), "False"),)),
+            fix=Fix("Use the non-reentrant variant", Applicability.UNSAFE, edits),
         )
