@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.values import Value, Variation, unknown
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge import table
 
 SELECTION = "builtins.selection"
-#: Functions, and methods of the same name, that return as many elements as their argument's values give.
-SELECTING = ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive")
-#: What tells the number of elements.
-SIZES = frozenset({"numel", "nelement", "size", "shape"})
-#: Methods that return as many elements again.
-_KEEPING = frozenset(
-    {
-        "float", "half", "double", "long", "int", "bool", "to", "type", "cuda", "cpu", "contiguous", "detach", "clone",
-        "flatten", "squeeze", "view", "reshape",
-    }
-)  # fmt: skip
+_KNOWN = table("tensors")["selection"]
+SELECTING: Final[tuple[str, ...]] = tuple(_KNOWN["selecting"])
+SIZES: Final[frozenset[str]] = frozenset(_KNOWN["sizes"])
 _MASK = re.compile(r"(^|_)masks?$")
 
 
@@ -49,7 +43,7 @@ def is_selection(value: Value) -> bool:
 
 def keeps(method: str) -> bool:
     """Has the result of the method as many elements as what it is called on?"""
-    return method in _KEEPING
+    return method in _KNOWN["keeping"]
 
 
 def own_size(frame: Frame, node: ast.AST) -> Variation:
