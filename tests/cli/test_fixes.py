@@ -184,3 +184,32 @@ def test_reentrant_checkpoints_of_one_layer_change_together() -> None:
     twice = fixture[: fixture.index("class Once")] + "\n\ndef wraps(net):\n    return DDP(net)\n"
     found = check_text(twice, pathlib.Path("t.py"), Settings(pathlib.Path.cwd(), frozenset({"DDP613"}))).findings
     assert "use_reentrant=True" not in fixed(twice, found, unsafe=True).text
+
+
+def test_an_optimizer_is_shown_below_the_wrap_and_never_moved() -> None:
+    text = "\n".join(
+        [
+            "import torch",
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP",
+            "def train(net, lr):",
+            "    optimizer = torch.optim.SGD(",
+            "        net.parameters(), lr=lr",
+            "    )",
+            "    model = FSDP(net)",
+            "    return model, optimizer",
+            "",
+        ]
+    )
+    settings = Settings(pathlib.Path.cwd(), frozenset({"DDP604"}))
+    (found,) = check_text(text, pathlib.Path("t.py"), settings).findings
+    assert fixed(text, [found], unsafe=True).text == text
+    assert found.fix is not None
+    lines = apply_edits(text, found.fix.edits).splitlines()
+    assert lines[2:] == [
+        "def train(net, lr):",
+        "    model = FSDP(net)",
+        "    optimizer = torch.optim.SGD(",
+        "        model.parameters(), lr=lr",
+        "    )",
+        "    return model, optimizer",
+    ]

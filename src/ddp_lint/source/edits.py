@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddp_lint.findings import Edit
+from ddp_lint.findings import Edit, Span
 from ddp_lint.source.module import Module
 
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
@@ -37,3 +37,22 @@ def add_argument(module: Module, call: cst.Call, name: str, value: str) -> Edit:
 def set_argument(module: Module, arg: cst.Arg, value: str) -> Edit:
     """Write another value for an argument."""
     return replace(module, arg.value, value)
+
+
+def move_below(module: Module, node: cst.CSTNode, other: cst.CSTNode, names: tuple[str, str]) -> tuple[Edit, ...]:
+    """Move the statement that `node` stands in below the one that `other` stands in, with the first of two names
+    replaced by the second; nothing where the two are not in one block."""
+    block = next((up for up in module.ancestors(node) if isinstance(up, (cst.IndentedBlock, cst.Module))), None)
+    statement, anchor = _statement_in(module, node, block), _statement_in(module, other, block)
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1 or anchor is None:
+        return ()
+    here, there = module.span(statement), module.span(anchor)
+    moved = "\n".join(module.file.lines[here.line - 1 : here.end_line]).replace(*names)
+    taken = Edit(Span(here.path, here.line, 1, here.end_line + 1, 1), "")
+    below = Span(there.path, there.end_line + 1, 1, there.end_line + 1, 1)
+    return taken, Edit(below, moved + "\n")
+
+
+def _statement_in(module: Module, node: cst.CSTNode, block: cst.CSTNode | None) -> cst.CSTNode | None:
+    """The statement of the block that holds the node."""
+    return next((up for up in (node, *module.ancestors(node)) if module.parent(up) is block), None)

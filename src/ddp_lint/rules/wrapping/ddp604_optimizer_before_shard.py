@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import libcst as cst
 
+from ddp_lint.findings import Applicability, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.edits import move_below
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 
@@ -136,8 +138,14 @@ class OptimizerBeforeShard(Rule):
                     "tensors that no rank's model uses any more, and nothing is trained",
                     labels=[(wrap.call, "the parameters are replaced here")],
                     help="wrap first, then build the optimizer",
+                    fix=self._fix(node, wrap),
                 )
                 return
+
+    def _fix(self, node: cst.Call, wrap: Wrap) -> Fix | None:
+        names = (f"{wrap.inner}.", f"{wrap.outer or wrap.inner}.")
+        edits = move_below(self.module, node, wrap.call, names)
+        return Fix("Build the optimizer below the wrap", Applicability.DISPLAY, edits) if edits else None
 
     def _is_optimizer(self, node: cst.Call) -> bool:
         name = self.module.qualified(node.func)
