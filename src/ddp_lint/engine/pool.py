@@ -59,7 +59,7 @@ class _Worker:
     def __init__(self, settings: Settings) -> None:
         context = _context()
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, settings), daemon=True)
+        self._process = context.Process(target=_work, args=(theirs, self.connection, settings), daemon=True)
         with _interrupts_held():
             self._process.start()
         theirs.close()
@@ -128,8 +128,9 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(connection: Connection, settings: Settings) -> None:
-    """The life of a worker: chunks in, results out, until there is None or the other end is closed."""
+def _work(connection: Connection, other_end: Connection, settings: Settings) -> None:
+    """The life of a worker: chunks in, results out, until there is None or nobody holds the other end any more."""
+    other_end.close()  # a copy of the parent's: with it here, the parent's death would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before the start
