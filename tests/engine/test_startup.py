@@ -13,6 +13,8 @@ import ddp_lint
 from ddp_lint.rules.registry import Declaration, declared, documented
 
 PACKAGE = pathlib.Path(ddp_lint.__file__).parent
+#: What is kept goes beside Python's bytecode, and nowhere where Python is told to keep none.
+KEEPING = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 HAZARD = "import torch\n\n\ndef loss(x):\n    return torch.log(torch.sigmoid(x))\n"
 _LOADED = """
 import sys
@@ -28,7 +30,8 @@ print("loaded", *(name for name in sys.modules if name == "libcst" or ".ddp" in 
 def loaded_by(folder: pathlib.Path, *args: str) -> set[str]:
     """The rule modules, and LibCST, that a command line imports."""
     command = [sys.executable, "-c", _LOADED, *args]
-    lines = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.splitlines()
+    done = subprocess.run(command, cwd=folder, env=KEEPING, check=True, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
     assert lines[-1].startswith("loaded")
     return {name.rpartition(".")[2][:6] for name in lines[-1].split()[1:]}
 
@@ -36,8 +39,8 @@ def loaded_by(folder: pathlib.Path, *args: str) -> set[str]:
 def test_only_rules_that_concern_the_files_are_imported_and_none_where_the_cache_answers(
     tmp_path: pathlib.Path,
 ) -> None:
-    declared()  # kept from here on
     (tmp_path / "a.py").write_text(HAZARD)
+    loaded_by(tmp_path, "check", "--no-cache", "a.py")  # what rules declare is kept from here on
     first = loaded_by(tmp_path, "check", "a.py")
     assert {"libcst", "ddp250"} <= first
     assert "ddp701" not in first
@@ -60,8 +63,7 @@ def test_what_is_kept_is_made_again_when_a_rule_or_what_it_knows_changes(tmp_pat
 
     def triggers(code: str) -> str:
         script = f"from ddp_lint.rules.registry import declared; print(*declared()[{code!r}].triggers)"
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-        environment["PYTHONPATH"] = str(tmp_path)
+        environment = {**KEEPING, "PYTHONPATH": str(tmp_path)}
         result = subprocess.run(
             [sys.executable, "-c", script], env=environment, cwd=tmp_path, check=True, capture_output=True, text=True
         )
