@@ -342,11 +342,11 @@ def enabled_codes(select: Iterable[str] | None, ignore: Iterable[str], preview: 
 
 def gone_by(target: tuple[int, int] | None) -> frozenset[str]:
     """The codes whose hazard no PyTorch from `target` on has."""
-    from ddp_lint.rules.registry import documented
+    from ddp_lint.rules.registry import declared
 
     if target is None:
         return frozenset()
-    return frozenset(code for code, rule in documented().items() if rule.gone_in is not None and rule.gone_in <= target)
+    return frozenset(code for code, rule in declared().items() if rule.gone_in is not None and rule.gone_in <= target)
 
 
 def _selected(selector: str, default: frozenset[str]) -> frozenset[str]:

@@ -191,9 +191,9 @@ def test_an_optimizer_is_shown_below_the_wrap_and_never_moved() -> None:
         [
             "import torch",
             "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP",
-            "def train(net, lr):",
+            "def train(net, subnet, lr):",
             "    optimizer = torch.optim.SGD(",
-            "        net.parameters(), lr=lr",
+            "        [*net.parameters(), *subnet.parameters()], lr=lr",
             "    )",
             "    model = FSDP(net)",
             "    return model, optimizer",
@@ -206,10 +206,10 @@ def test_an_optimizer_is_shown_below_the_wrap_and_never_moved() -> None:
     assert found.fix is not None
     lines = apply_edits(text, found.fix.edits).splitlines()
     assert lines[2:] == [
-        "def train(net, lr):",
+        "def train(net, subnet, lr):",
         "    model = FSDP(net)",
         "    optimizer = torch.optim.SGD(",
-        "        model.parameters(), lr=lr",
+        "        [*model.parameters(), *subnet.parameters()], lr=lr",
         "    )",
         "    return model, optimizer",
     ]

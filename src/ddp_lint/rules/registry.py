@@ -37,6 +37,7 @@ class Declaration:
     whole_class: bool = False
     visits: bool = False
     wants: bool = False
+    gone_in: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, entry: type[Documented]) -> Declaration:
@@ -44,10 +45,10 @@ class Declaration:
 
         who = (entry.__module__, entry.__qualname__, entry.code, entry.slug, entry.default)
         if not issubclass(entry, Rule):
-            return cls(*who, looks=False)
+            return cls(*who, looks=False, gone_in=entry.gone_in)
         visits = any(name.startswith(("visit_", "leave_")) for name in dir(entry))
         words = (entry.files, entry.triggers, entry.requires)
-        return cls(*who, True, *words, entry.whole_class, visits, wants=entry.wants is not None)
+        return cls(*who, True, *words, entry.whole_class, visits, entry.wants is not None, entry.gone_in)
 
     @classmethod
     def from_json(cls, row: list[object]) -> Declaration:

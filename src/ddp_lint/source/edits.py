@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from ddp_lint.findings import Edit, Span
@@ -40,14 +42,15 @@ def set_argument(module: Module, arg: cst.Arg, value: str) -> Edit:
 
 
 def move_below(module: Module, node: cst.CSTNode, other: cst.CSTNode, names: tuple[str, str]) -> tuple[Edit, ...]:
-    """Move the statement that `node` stands in below the one that `other` stands in, with the first of two names
-    replaced by the second; nothing where the two are not in one block."""
+    """Move the statement that `node` stands in below the one that `other` stands in, with the first of two (dotted)
+    names replaced by the second where something is taken of it; nothing where the two are not in one block."""
     block = next((up for up in module.ancestors(node) if isinstance(up, (cst.IndentedBlock, cst.Module))), None)
     statement, anchor = _statement_in(module, node, block), _statement_in(module, other, block)
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1 or anchor is None:
         return ()
     here, there = module.span(statement), module.span(anchor)
-    moved = "\n".join(module.file.lines[here.line - 1 : here.end_line]).replace(*names)
+    text = "\n".join(module.file.lines[here.line - 1 : here.end_line])
+    moved = re.sub(rf"(?<![\w.]){re.escape(names[0])}(?=\.)", names[1], text)
     taken = Edit(Span(here.path, here.line, 1, here.end_line + 1, 1), "")
     below = Span(there.path, there.end_line + 1, 1, there.end_line + 1, 1)
     return taken, Edit(below, moved + "\n")

@@ -143,8 +143,7 @@ class OptimizerBeforeShard(Rule):
                 return
 
     def _fix(self, node: cst.Call, wrap: Wrap) -> Fix | None:
-        names = (f"{wrap.inner}.", f"{wrap.outer or wrap.inner}.")
-        edits = move_below(self.module, node, wrap.call, names)
+        edits = move_below(self.module, node, wrap.call, (wrap.inner, wrap.outer or wrap.inner))
         return Fix("Build the optimizer below the wrap", Applicability.DISPLAY, edits) if edits else None
 
     def _is_optimizer(self, node: cst.Call) -> bool:
