@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import libcst as cst
 
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, children, descendants
 
 _NO_GRAD = ("no_grad", "inference_mode")
 
@@ -13,20 +15,15 @@ _NO_GRAD = ("no_grad", "inference_mode")
 def backward_of(module: Module, value: cst.CSTNode) -> cst.Call | None:
     """The `backward()` call in the same function that `value` flows into, None when there is none.
 
-    Names are followed through assignments in source order, twice so that loops are covered; attributes and
-    containers are followed by their first name. `detach()` cuts the flow.
+    Names are followed through assignments in the order of execution, loops twice; attributes and containers are
+    followed by their first name. `detach()` cuts the flow, and so does the assignment of something else to a name.
     """
     function = module.function_of(value)
     if function is None or without_grad(module, value):
         return None
     flow = _Flow(value)
-    body = list(descendants(function.body, into_definitions=False))
-    for _ in range(2):
-        for node in body:
-            flow.step(node)
-            if flow.backward is not None:
-                return flow.backward
-    return None
+    flow.suite(function.body)
+    return flow.backward
 
 
 def without_grad(module: Module, node: cst.CSTNode) -> bool:
@@ -45,23 +42,103 @@ def _is_no_grad(expression: cst.BaseExpression) -> bool:
 
 
 class _Flow:
-    """The set of names that hold (something computed from) the value."""
+    """The set of names that hold (something computed from) the value, statement by statement.
+
+    A name that is bound to something else holds it no longer for the rest of its block; after a branch or a loop a
+    name holds it if it does so on any way through.
+    """
 
     def __init__(self, value: cst.CSTNode) -> None:
         self.value = value
         self.names: set[str] = set()
         self.backward: cst.Call | None = None
 
-    def step(self, node: cst.CSTNode) -> None:
+    def suite(self, suite: cst.BaseSuite) -> None:
+        for statement in suite.body:
+            if isinstance(statement, cst.SimpleStatementLine):
+                for small in statement.body:
+                    self._small(small)
+            else:
+                getattr(self, f"_{type(statement).__name__}", self._small)(statement)
+
+    # ---- statements
+
+    def _small(self, node: cst.CSTNode) -> None:
+        if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+            return
+        self._read(node)
         if isinstance(node, cst.Assign):
-            if self.holds(node.value):
-                for target in node.targets:
-                    self._bind(target.target)
-        elif isinstance(node, (cst.AnnAssign, cst.AugAssign, cst.NamedExpr)):
-            if node.value is not None and self.holds(node.value):
-                self._bind(node.target)
-        elif isinstance(node, cst.Call) and self._is_backward(node):
-            self.backward = node
+            held = self.holds(node.value)
+            for target in node.targets:
+                self._bind(target.target, held)
+        elif isinstance(node, cst.AnnAssign) and node.value is not None:
+            self._bind(node.target, self.holds(node.value))
+        elif isinstance(node, cst.AugAssign) and self.holds(node.value):
+            self._bind(node.target, held=True)
+
+    def _read(self, expression: cst.CSTNode) -> None:
+        """The first `backward()` that an expression calls on the value, and the names that `:=` binds in it."""
+        for node in (expression, *descendants(expression, into_definitions=False)):
+            if isinstance(node, cst.NamedExpr):
+                self._bind(node.target, self.holds(node.value))
+            elif isinstance(node, cst.Call) and self.backward is None and self._is_backward(node):
+                self.backward = node
+
+    def _If(self, node: cst.If) -> None:
+        self._read(node.test)
+        before = self.names.copy()
+        self.suite(node.body)
+        taken, self.names = self.names, before
+        if isinstance(node.orelse, cst.If):
+            self._If(node.orelse)
+        elif node.orelse is not None:
+            self.suite(node.orelse.body)
+        self.names |= taken
+
+    def _For(self, node: cst.For) -> None:
+        self._read(node.iter)
+        self._loop(node, lambda: self._bind(node.target, self.holds(node.iter)))
+
+    def _While(self, node: cst.While) -> None:
+        self._loop(node, lambda: self._read(node.test))
+
+    def _loop(self, node: cst.For | cst.While, each_time: Callable[[], None]) -> None:
+        for _ in range(2):  # the second time round it meets what the first one left in the names
+            before = self.names.copy()
+            each_time()
+            self.suite(node.body)
+            self.names |= before
+        if node.orelse is not None:
+            self.suite(node.orelse.body)
+
+    def _With(self, node: cst.With) -> None:
+        for item in node.items:
+            self._read(item.item)
+            if item.asname is not None:
+                self._bind(item.asname.name, self.holds(item.item))
+        self.suite(node.body)
+
+    def _Try(self, node: cst.Try | cst.TryStar) -> None:
+        before = self.names.copy()
+        self.suite(node.body)
+        raised = self.names | before
+        for handler in (*node.handlers, *filter(None, (node.orelse, node.finalbody))):
+            self.names = raised | self.names
+            self.suite(handler.body)
+
+    _TryStar = _Try
+
+    def _Match(self, node: cst.Match) -> None:
+        self._read(node.subject)
+        before = self.names.copy()
+        left = before.copy()
+        for case in node.cases:
+            self.names = before.copy()
+            self.suite(case.body)
+            left |= self.names
+        self.names = left
+
+    # ---- expressions
 
     def holds(self, expression: cst.CSTNode) -> bool:
         if expression is self.value:
@@ -76,20 +153,21 @@ class _Flow:
             return False
         if isinstance(expression, cst.Attribute):
             return dotted(expression) in self.names or self.holds(expression.value)
-        return any(
-            self.holds(child)
-            for child in descendants(expression, into_definitions=False)
-            if child is self.value or isinstance(child, cst.Name)
-        )
+        if isinstance(expression, cst.Arg):
+            return self.holds(expression.value)  # a keyword is no name
+        return not isinstance(expression, cst.Lambda) and any(map(self.holds, children(expression)))
 
-    def _bind(self, target: cst.BaseExpression) -> None:
+    def _bind(self, target: cst.BaseExpression, held: bool) -> None:
         if isinstance(target, (cst.Tuple, cst.List)):
             for element in target.elements:
-                self._bind(element.value)
+                self._bind(element.value, held)
         elif isinstance(target, cst.Subscript):
-            self._bind(target.value)
-        elif dotted(target):
-            self.names.add(dotted(target))
+            if held:  # the container holds it too; what it holds besides is kept
+                self._bind(target.value, held)
+        elif name := dotted(target):
+            self.names = {n for n in self.names if n != name and not n.startswith(f"{name}.")}
+            if held:
+                self.names.add(name)
 
     def _is_backward(self, call: cst.Call) -> bool:
         """`loss.backward()`, `accelerator.backward(loss)`, `scaler.scale(loss).backward()`, `manual_backward(loss)`."""
