@@ -101,7 +101,8 @@ class RequiresGradAfterWrap(Rule):
     ## When it is silent
 
     Under FSDP (measured harmless); a whole model switched off and on again, as GAN training does with the
-    discriminator, because its hooks exist; freezing before the wrap; freezing with `find_unused_parameters=True`.
+    discriminator, because its hooks exist; freezing before the wrap; freezing with `find_unused_parameters=True`;
+    a change after which the model is wrapped again.
 
     ## How to confirm
 
@@ -156,11 +157,12 @@ class RequiresGradAfterWrap(Rule):
         wrap = self._wraps.of(model, node) or self._wraps.twin(model, node)
         if value.value == "False" and (wrap is None or wrap.kind != "ddp"):
             self._frozen.append((model, node))
-        if wrap is None or wrap.kind != "ddp":
+        if wrap is None or wrap.kind != "ddp" or self._wrapped_again(wrap, node):
             return
         if value.value == "True":
-            before = next((at for was, at in self._frozen if was in (wrap.inner, wrap.outer)), None)
-            if before is not None and self._wraps.before(before, wrap):
+            frozen = (at for was, at in self._frozen if was in (wrap.inner, wrap.outer))
+            before = next((at for at in frozen if self._wraps.before(at, wrap)), None)
+            if before is not None:
                 self._report(
                     node,
                     wrap,
@@ -177,6 +179,15 @@ class RequiresGradAfterWrap(Rule):
                 "with 'Expected to have finished reduction in the prior iteration'",
                 [],
             )
+
+    def _wrapped_again(self, wrap: Wrap, node: cst.CSTNode) -> bool:
+        """Whether the same model goes into a new wrapper after `node`: that one places its hooks anew."""
+        names = (wrap.inner, wrap.outer)
+        return any(
+            _model_and_part(later.inner)[0] in names and dotted(later.call.func) != "isinstance"
+            for later in self._wraps.all
+            if later.kind == "ddp" and self._wraps.before(node, later)
+        )
 
     def _report(
         self, node: cst.CSTNode, wrap: Wrap, what: str, effect: str, labels: list[tuple[cst.CSTNode, str]]
