@@ -12,12 +12,11 @@ import sys
 import pytest
 
 from ddp_lint.cli.check import check
-from ddp_lint.dev import checkout
 from ddp_lint.dev.docs import stale
 from ddp_lint.dev.scaffold import FILL_IN, ScaffoldError, new_rule
 from ddp_lint.rules.registry import all_rules, documented
 
-ROOT = checkout()
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_docs_are_fresh() -> None:

@@ -39,6 +39,20 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a loop that one rank passes by, behind a choice that both made": """
+        from accelerate import Accelerator
+
+        def f(accelerator: Accelerator, loader, args):
+            step = 0
+            if args.resume:
+                accelerator.load_state(args.out)
+            for batch in loader:
+                step += 1
+                if accelerator.is_main_process:
+                    if step % args.every == 0:
+                        accelerator.save_state(args.out)  # !implicit-collective
+            accelerator.wait_for_everyone()
+    """,
     "a large function that communicates in one mode only": """
         def score(x, sharded):
             if sharded:

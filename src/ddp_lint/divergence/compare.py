@@ -223,6 +223,9 @@ class Comparison:
                 if difference is not None:
                     yield self._at_drift(difference, drift) if drift is not None else difference
                     stack.extend((*sides, matched + 1, None) for sides in self._past(difference))
+                elif loops := [side.node for side in (one, two) if isinstance(side.node, Loop)]:
+                    # One side passed by the loop, whose letters are all behind a test within: there the two part.
+                    stack.append((one.at(loops[0].body), two.at(loops[0].body), matched, None))
 
     @staticmethod
     def _past(difference: Difference) -> Iterator[tuple[Side, Side]]:
