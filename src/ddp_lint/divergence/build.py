@@ -114,7 +114,7 @@ class _Builder:
             inner = dataclasses.replace(exits, breaks=after, continues=finished)
             return self.sequence(effect.body, finished, inner, site)
         rounds = effect.rounds and _settled(effect.rounds, site.depth if site else 0)
-        return self._words.loop(body, again, leave, rounds, finished, effect.span, streams)
+        return self._words.loop(body, again, leave, rounds, finished, effect.span, streams, effect.endless)
 
     def _attempt(self, effect: Attempt, after: Node, exits: Exits, site: Site | None) -> Node:
         """`finally` runs on every way out; a handler is an alternative to the whole body."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.groups import Group, leaves_alone
@@ -206,6 +206,8 @@ class Comparison:
                     yield difference
             elif "error" in (getattr(one.node, "what", ""), getattr(two.node, "what", "")):
                 continue
+            elif self._tries_again(one, matched) or self._tries_again(two, matched):
+                continue
             elif isinstance(one.node, Emit) and isinstance(two.node, Emit) and self._alike(one.node, two.node):
                 difference = self._arguments(one, two)
                 if difference is not None:
@@ -226,6 +228,50 @@ class Comparison:
                 elif loops := [side.node for side in (one, two) if isinstance(side.node, Loop)]:
                     # One side passed by the loop, whose letters are all behind a test within: there the two part.
                     stack.append((one.at(loops[0].body), two.at(loops[0].body), matched, None))
+
+    def _tries_again(self, side: Side, matched: int) -> bool:
+        """Does it go round once more and come to the same letters later, however often it does so?
+
+        That is so where letters always leave the loop (``continue`` until a file is found, then a barrier and `break`),
+        and after a round without letters in a loop that only a round with letters leaves (ask again for a prompt).
+        """
+        loop = self._projection.loop_of(side.node) if isinstance(side.node, End) else None
+        if loop is None or side.node is not loop.again:
+            return False
+        if not self._comes_to(loop, lambda node: node is loop.again, after_letters=True):
+            return True
+        return loop.endless and self._was_empty(side, loop, matched) and not self._comes_to(loop, self._is_out_of(loop))
+
+    def _was_empty(self, side: Side, loop: Loop, matched: int) -> bool:
+        """Did the round of this side have no letters, neither since its last choice nor before?"""
+        step = next(side.trail.backwards(), None) if side.trail else None
+        if step is None or step.matched != matched or not _inside(step.span, loop.span):
+            return False
+        chosen = step.condition
+        return not self._comes_to(
+            loop, lambda node: isinstance(node, Choice) and node.condition is chosen, after_letters=True
+        )
+
+    def _is_out_of(self, loop: Loop) -> Callable[[Node], bool]:
+        """Is a node one to which the loop is left? What follows a loop is made before its body."""
+        return lambda node: node is loop.leave or (node.number < loop.again.number and not self._doomed[node.number])
+
+    def _comes_to(self, loop: Loop, goal: Callable[[Node], bool], *, after_letters: bool = False) -> bool:
+        """Does a way lead from the start of a round to the goal: one without letters, or one `after_letters`?"""
+        stack, seen = [(loop.body, False)], set()
+        while stack:
+            node, emitted = stack.pop()
+            if (node.number, emitted) in seen:
+                continue
+            seen.add((node.number, emitted))
+            if goal(node) and emitted is after_letters:
+                return True
+            emitted = emitted or (isinstance(node, Emit) and self._projection.holds(node.letter))
+            inner = self._projection.loop_of(node) if isinstance(node, End) else None
+            if inner is not None and inner is not loop:
+                stack.append((inner.after, emitted))
+            stack.extend((child, emitted) for child, _ in self._ways(node))
+        return False
 
     @staticmethod
     def _past(difference: Difference) -> Iterator[tuple[Side, Side]]:

@@ -24,12 +24,13 @@ class Branch:
 
 @dataclasses.dataclass(eq=False)
 class Rounds:
-    """A loop; `rounds` tells whether ranks go round equally often (None: they do)."""
+    """A loop; `rounds` tells whether ranks go round equally often (None: they do). `endless`: until the body leaves."""
 
     body: list[Effect]
     orelse: list[Effect]
     rounds: Condition | None
     span: Span
+    endless: bool = False
 
 
 @dataclasses.dataclass(eq=False)

@@ -254,6 +254,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     formal = right.constant == Known(None) or operation in (ast.In, ast.NotIn) or _is_text(right) or _is_text(left)
     if formal and result.open and result.varies is not None and result.varies.cause == "data":
         return unknown(key)  # what a batch has, and of which kind it is, is the same for all
+    if with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components):
+        return unknown(key)  # another object on each rank, none of which is known to be missing
     if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
         grouped = left.varies.scope != right.varies.scope or left.varies.scope.startswith("group:")
         if grouped and not left.open and not right.open:
@@ -463,7 +465,7 @@ def is_loader(iterable: Value, text: str) -> bool:
     reference = iterable.reference
     if isinstance(reference, ref.Instance) and isinstance(reference.of, str):
         return known().source("iterate", reference.of) is not None and reference.of != "builtins.set"
-    return _LOADER.search(text.lower()) is not None
+    return _LOADER.search(text.lower()) is not None and not text.startswith("range(")  # numbers, of whatever they count
 
 
 _OF_DICTIONARY = frozenset({"values", "items", "keys"})

@@ -100,8 +100,11 @@ def _if(frame: Frame, node: ast.If) -> None:
 
 
 def _makes_once(frame: Frame, node: ast.If) -> bool:
-    """``if self.x is None: self.x = ...``, or a global: made by the first caller, which may have been all ranks."""
+    """``if self.x is None: self.x = ...``, ``if key not in CACHE: CACHE[key] = ...``: made by the first caller, which may
+    have been all ranks."""
     test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
+        return _is_filled(frame, test.comparators[0], node.body)
     path = dotted(test.left) if isinstance(test, ast.Compare) else dotted(test)
     if isinstance(test, ast.Call) and len(test.args) == 2 and dotted(test.func) == "hasattr":
         path = f"{dotted(test.args[0])}.{getattr(test.args[1], 'value', '')}"
@@ -110,6 +113,18 @@ def _makes_once(frame: Frame, node: ast.If) -> bool:
         isinstance(child, ast.Assign) and any(dotted(target) == path for target in child.targets)
         for statement in node.body
         for child in (statement, *children(statement))
+    )
+
+
+def _is_filled(frame: Frame, cache: ast.expr, body: Sequence[ast.stmt]) -> bool:
+    """Does the body store into a collection that outlives the call?"""
+    path = dotted(cache)
+    return bool(path) and ("." in path or path not in frame.env) and any(
+        isinstance(target, ast.Subscript) and dotted(target.value) == path
+        for statement in body
+        for child in (statement, *children(statement))
+        if isinstance(child, ast.Assign)
+        for target in child.targets
     )
 
 
@@ -249,11 +264,12 @@ def _while(frame: Frame, node: ast.While) -> None:
     body, env = _rounds(frame, node, once)
     frame.env = env
     orelse, after, _ = _arm(frame, node.orelse, None)
+    endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
     if matters(body) or orelse or any(not _is_break(effect) for effect in body):
-        frame.effects.append(Rounds(body, [], None, frame.span(node)))
+        frame.effects.append(Rounds(body, [], None, frame.span(node), endless))
         frame.effects.extend(orelse)
     frame.env = after
-    if isinstance(node.test, ast.Constant) and node.test.value and not _breaks(node.body):
+    if endless and not _breaks(node.body):
         frame.alive = False
 
 

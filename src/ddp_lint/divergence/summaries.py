@@ -239,7 +239,7 @@ class Summaries:
         return env
 
     def _default(self, function: FunctionRef, default: ast.expr) -> Value:
-        if isinstance(default, ast.Constant):
+        if isinstance(default, (ast.Constant, ast.UnaryOp)):  # also ``rank=-1``
             return evaluate(Frame(self, function.facts, None), default)
         return unknown(("default", ast.dump(default)[:80]))
 

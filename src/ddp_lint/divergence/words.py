@@ -112,6 +112,8 @@ class Loop:
     after: Node
     span: Span
     streams: frozenset[Hashable]
+    #: Left by its body alone, never because what it iterates over is at its end.
+    endless: bool = False
 
 
 Node = End | Emit | Choice | Loop
@@ -155,9 +157,9 @@ class Words:
 
     def loop(
         self, body: Node, again: End, leave: End, rounds: Condition | None, after: Node, span: Span,
-        streams: frozenset[Hashable],
+        streams: frozenset[Hashable], endless: bool,
     ) -> Node:  # fmt: skip
-        node = Loop(self._number(), body, again, leave, rounds, after, span, streams)
+        node = Loop(self._number(), body, again, leave, rounds, after, span, streams, endless)
         self.nodes.append(node)
         return node
 

@@ -101,7 +101,7 @@ def read_at(name: str) -> dict[str, Any] | None:
     """The point at which a variable is read, None when it is not known to be read once."""
     for entry in reads():
         if name in entry.get("names", ()) or ("prefix" in entry and name.startswith(entry["prefix"])):
-            return entry
+            return entry if name not in entry.get("anew", ()) else None
     return None
 
 

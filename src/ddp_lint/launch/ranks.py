@@ -57,12 +57,32 @@ def _imported_by_ranks(module: Module) -> Evidence | None:
 def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = ()) -> Evidence | None:
     """The first evidence in one file (one of `words`, where given). A framework's own files that import each other
     are none."""
+    if _is_world_of_one(facts.tree):
+        return None
     all_found = _evidence(facts.tree, lambda name: project.find(name.partition(".")[0]) is not None)
     found = next((f for f in all_found if not words or f[0] in words), None)
     if found is None:
         return None
     word, node = found
     return Evidence(word, _place(facts, node, word), own=True)
+
+
+#: What is given a world size that holds for the whole file.
+_SETS_WORLD = frozenset({"Namespace", "SimpleNamespace", "init_process_group"})
+
+
+def _is_world_of_one(tree: ast.AST) -> bool:
+    """Does the file say that it is one process: a world size of 1, which it may hand on as ``args.world_size``?"""
+    sizes = [
+        keyword.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _last(node.func) in _SETS_WORLD
+        for keyword in node.keywords
+        if keyword.arg == "world_size"
+    ]
+    handed_on = [size for size in sizes if isinstance(size, ast.Attribute) and size.attr == "world_size"]
+    ones = [size for size in sizes if isinstance(size, ast.Constant) and size.value == 1]
+    return bool(ones) and len(ones) + len(handed_on) == len(sizes)
 
 
 def _place(facts: ModuleFacts, node: ast.AST, word: str) -> Span:

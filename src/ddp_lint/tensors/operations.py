@@ -24,6 +24,8 @@ def is_tensor_function(qualified: str) -> bool:
         return False
     if qualified in names("functions", "factories"):
         return True
+    if last.startswith(tuple(names("functions", "not_tensor_prefixes"))):
+        return False
     return namespace in names("functions", "namespaces") and last[0].islower()
 
 

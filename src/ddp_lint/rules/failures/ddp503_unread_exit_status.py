@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import (
     appends,
@@ -26,6 +27,7 @@ _PROCESSES = ("multiprocessing.Process", "torch.multiprocessing.Process", "multi
 _CONTEXTS = ("multiprocessing.get_context", "torch.multiprocessing.get_context")
 _COMMANDS = ("subprocess.run", "subprocess.call", "os.system", "subprocess.Popen")
 _STATUS = re.compile(r"\b(returncode|exitcode|exit_code|sentinel|check_returncode)\b")
+_SHARED = ("list", "dict", "Queue", "SimpleQueue", "Array", "Value", "Namespace")
 _TOLD = re.compile(
     r"\bput(_nowait)?\([^\n]*(exc|err|traceback|fail)|\bset_exception\b|\.send\([^\n]*(exc|err)", re.IGNORECASE
 )
@@ -88,7 +90,8 @@ class UnreadExitStatus(Rule):
     ## When it is silent
 
     Files that read `exitcode`, `returncode` or `sentinel` anywhere, or whose workers hand their exceptions over a
-    queue; daemon processes; commands other than launchers; statuses that are returned, raised or exited with.
+    queue; daemon processes; commands other than launchers, those in a shell's background, and `check=False`; statuses
+    that are returned, raised or exited with; tests that look at what the worker has done.
 
     ## How to confirm
 
@@ -144,7 +147,7 @@ class UnreadExitStatus(Rule):
         if self._reads_status or _TOLD.search(self.module.file.text) or self._is_daemon(node):
             return
         joined, started = (next(self._calls_on(node, method), None) for method in ("join", "start"))
-        if joined is not None and joined not in self._told:
+        if joined is not None and joined not in self._told and not self._is_tested(node, joined):
             self._told.add(joined)
             self.report(
                 joined,
@@ -154,6 +157,28 @@ class UnreadExitStatus(Rule):
                 help="after join(), raise when exitcode is not 0; or use torch.multiprocessing.spawn, which raises "
                 "itself",
             )
+
+    def _is_tested(self, node: cst.Call, joined: cst.Call) -> bool:
+        """Whether a test looks at what the worker has done: it asserts after the join, or reads what both share."""
+        if not is_test_file(self.module.file.path):
+            return False
+        line = self.module.span(joined).line
+        scope = self.module.function_of(joined) or self.module.tree
+        later = [n for n in descendants(scope) if isinstance(n, (cst.Name, cst.Assert)) and self._is_below(n, line)]
+        handed = argument(node, 3, "args")
+        shared = {dotted(n) for n in descendants(handed) if self._is_shared(n)} if handed is not None else set()
+        return any(
+            isinstance(n, cst.Assert) or n.value in shared or n.value.startswith("assert") for n in later
+        )
+
+    def _is_below(self, node: cst.CSTNode, line: int) -> bool:
+        return self.module.span(node).line > line
+
+    def _is_shared(self, node: cst.CSTNode) -> bool:
+        """Whether a name stands for what a manager or queue hands between processes: ``manager.list()``."""
+        return isinstance(node, cst.Name) and any(
+            isinstance(maker, cst.Call) and last_name(maker.func) in _SHARED for maker in self.module.assignments(node)
+        )
 
     def _is_daemon(self, node: cst.Call) -> bool:
         name = assigned_name(self.module, node)
@@ -223,9 +248,9 @@ class UnreadExitStatus(Rule):
         if name == "subprocess.Popen":
             self._visit_started(node)
             return
-        if not isinstance(self.module.parent(node), cst.Expr):
+        if not isinstance(self.module.parent(node), cst.Expr) or self._in_background(node):
             return
-        if dotted(argument(node, None, "check")) == "True":
+        if argument(node, None, "check") is not None:  # also `check=False`, which says that the status is not wanted
             return
         fix = None
         if name == "subprocess.run":
@@ -255,12 +280,26 @@ class UnreadExitStatus(Rule):
         )
 
     def _starts_ranks(self, node: cst.Call) -> bool:
+        return any(starts_ranks(text) for text in self._command(node))
+
+    def _in_background(self, node: cst.Call) -> bool:
+        """``os.system("torchrun train.py &")``: the shell's status is not the ranks'."""
+        return any(re.search(r"[^&]&\s*$", text) for text in self._command(node))
+
+    def _command(self, node: cst.Call) -> Iterator[str]:
+        """The literal texts of the command: where it is written, and in what is assigned or added to its name."""
         command = node.args[0].value if node.args else None
         if command is None:
-            return False
-        parts = [command, *(self.module.assignments(command) if isinstance(command, cst.Name) else ())]
-        text = " ".join(literal_text(n) for part in parts for n in (part, *descendants(part)))
-        return starts_ranks(text)
+            return
+        named = isinstance(command, cst.Name)
+        for part in [command, *(self.module.assignments(command) if named else ()), *self._added_to(command)]:
+            yield " ".join(literal_text(n) for n in (part, *descendants(part)))
+
+    def _added_to(self, command: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+        """``command += " &"``."""
+        for node in descendants(self.module.function_of(command) or self.module.tree):
+            if isinstance(node, cst.AugAssign) and dotted(node.target) == dotted(command) != "":
+                yield node.value
 
     # ---- a status that is only printed
 

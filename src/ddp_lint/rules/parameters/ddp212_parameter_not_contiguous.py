@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.wraps import argument, assigned_name
@@ -70,7 +71,7 @@ class ParameterNotContiguous(Rule):
 
     ## When it is silent
 
-    A copy behind the view (`.contiguous()`, `.clone()`, arithmetic), `requires_grad=False`.
+    A copy behind the view (`.contiguous()`, `.clone()`, arithmetic), `requires_grad=False`, tests.
 
     ## How to confirm
 
@@ -91,6 +92,8 @@ class ParameterNotContiguous(Rule):
 
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) not in PARAMETER_MAKERS or not node.args:
+            return
+        if is_test_file(self.module.file.path):  # often the very thing that is tested
             return
         flag = argument(node, 1, "requires_grad")
         if flag is not None and dotted(flag) != "True":

@@ -3,9 +3,11 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source.wraps import argument
 
 _SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler")
+_SHARDED = "sharded_grad_scaler.ShardedGradScaler"
 
 
 def _is_off(value: cst.BaseExpression | None) -> bool:
@@ -82,7 +84,8 @@ class GradScalerPerShard(Rule):
 
     ## When it is silent
 
-    `ShardedGradScaler`, DDP and FSDP2 models, a scaler created with `enabled=False`.
+    `ShardedGradScaler`, DDP and FSDP2 models, a scaler created with `enabled=False`, functions that make one of both
+    kinds as the wrapper needs.
 
     ## How to confirm
 
@@ -108,6 +111,8 @@ class GradScalerPerShard(Rule):
         if self.module.qualified(node.func) not in _SCALERS or _is_off(argument(node, None, "enabled")):
             return
         here, owner = self.module.function_of(node), self.module.class_of(node)
+        if any(self.module.qualified(call.func).endswith(_SHARDED) for call in calls_in(here or self.module.tree)):
+            return
         for wrap in self._wraps.all:
             same_function = self.module.function_of(wrap.call) is here
             same_class = owner is not None and self.module.class_of(wrap.call) is owner
