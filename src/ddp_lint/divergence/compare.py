@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.groups import Group, leaves_alone
-from ddp_lint.divergence.values import Condition, Variation
+from ddp_lint.divergence.values import Condition, Variation, equality
 from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words, told
 from ddp_lint.findings import Span
 
@@ -84,6 +84,7 @@ class Comparison:
         self._steps = 0
         self._seen: set[Hashable] = set()
         self._doomed = self._ends_in_error()
+        self._equalities: dict[Hashable, tuple[Hashable, Hashable] | None] = {}
 
     def of_worlds(self, start: Node, first: int, second: int) -> Iterator[Difference]:
         """Where the words of two worlds part, if they do."""
@@ -204,9 +205,11 @@ class Comparison:
                 difference = self._ends(one, two)
                 if difference is not None:
                     yield difference
-            elif "error" in (getattr(one.node, "what", ""), getattr(two.node, "what", "")):
-                continue
-            elif self._tries_again(one, matched) or self._tries_again(two, matched):
+            elif (
+                "error" in (getattr(one.node, "what", ""), getattr(two.node, "what", ""))
+                or self._tries_again(one, matched)
+                or self._tries_again(two, matched)
+            ):
                 continue
             elif isinstance(one.node, Emit) and isinstance(two.node, Emit) and self._alike(one.node, two.node):
                 difference = self._arguments(one, two)
@@ -328,15 +331,29 @@ class Comparison:
             elif isinstance(node, Choice):
                 truth = self._projection.truth(node.condition, side.world)
                 if not isinstance(truth, bool):
-                    if truth not in side.own:
+                    told = side.own[truth] if truth in side.own else self._excluded(truth, side)
+                    if told is None:
                         return side
-                    truth = side.own[truth]
+                    truth = told
                 elif not self._tells(node.condition):
                     side = side.at(node.yes if truth else node.no)
                     continue
                 side = self._choose(side, truth, matched)
             else:
                 return side
+
+    def _excluded(self, choice: Hashable, side: Side) -> bool | None:
+        """False for ``mode == "b"`` on a side that has chosen ``mode == "a"``; None where its choices tell nothing."""
+        mine = self._equality(choice)
+        if mine is None:
+            return None
+        others = (self._equality(other) for other, chosen in side.own.items() if chosen)
+        return False if any(other is not None and other[0] == mine[0] and other != mine for other in others) else None
+
+    def _equality(self, choice: Hashable) -> tuple[Hashable, Hashable] | None:
+        if choice not in self._equalities:
+            self._equalities[choice] = equality(choice)
+        return self._equalities[choice]
 
     @staticmethod
     def _tells(condition: Condition) -> bool:

@@ -100,8 +100,8 @@ def _if(frame: Frame, node: ast.If) -> None:
 
 
 def _makes_once(frame: Frame, node: ast.If) -> bool:
-    """``if self.x is None: self.x = ...``, ``if key not in CACHE: CACHE[key] = ...``: made by the first caller, which may
-    have been all ranks."""
+    """``if self.x is None: self.x = ...``, a global, or ``if key not in CACHE: CACHE[key] = ...``: made by the first
+    caller, which may have been all ranks."""
     test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
         return _is_filled(frame, test.comparators[0], node.body)
@@ -119,12 +119,16 @@ def _makes_once(frame: Frame, node: ast.If) -> bool:
 def _is_filled(frame: Frame, cache: ast.expr, body: Sequence[ast.stmt]) -> bool:
     """Does the body store into a collection that outlives the call?"""
     path = dotted(cache)
-    return bool(path) and ("." in path or path not in frame.env) and any(
-        isinstance(target, ast.Subscript) and dotted(target.value) == path
-        for statement in body
-        for child in (statement, *children(statement))
-        if isinstance(child, ast.Assign)
-        for target in child.targets
+    return (
+        bool(path)
+        and ("." in path or path not in frame.env)
+        and any(
+            isinstance(target, ast.Subscript) and dotted(target.value) == path
+            for statement in body
+            for child in (statement, *children(statement))
+            if isinstance(child, ast.Assign)
+            for target in child.targets
+        )
     )
 
 

@@ -121,6 +121,21 @@ class Test:
         return next((atom.varies for atom in self.atoms() if atom.varies is not None), None)
 
 
+def equality(choice: Hashable) -> tuple[Hashable, Hashable] | None:
+    """What is compared and with which text, number or member of an enumeration, for the choice of an ``x == "a"``."""
+    symbol = choice[1] if isinstance(choice, tuple) and len(choice) == 2 and choice[0] == "truth" else None
+    key: Hashable = getattr(symbol, "key", None)
+    compared = key[0] if isinstance(key, tuple) and key else None
+    if not isinstance(compared, tuple) or compared[:2] != ("compare", "Eq"):
+        return None
+    left, right = compared[2]
+    other = right[0] if isinstance(right, tuple) and right else None
+    if isinstance(other, Known):
+        return (left, other) if isinstance(other.value, (str, int)) and not isinstance(other.value, bool) else None
+    name = other.key if isinstance(other, Symbol) and isinstance(other.key, tuple) else ()
+    return (left, other) if name[:1] == ("class",) and str(name[-1]).isupper() else None
+
+
 def negated(test: Test) -> Test:
     return test.parts[0] if test.op == "not" else Test("not", (test,))
 

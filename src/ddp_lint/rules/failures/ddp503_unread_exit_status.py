@@ -91,7 +91,7 @@ class UnreadExitStatus(Rule):
 
     Files that read `exitcode`, `returncode` or `sentinel` anywhere, or whose workers hand their exceptions over a
     queue; daemon processes; commands other than launchers, those in a shell's background, and `check=False`; statuses
-    that are returned, raised or exited with; tests that look at what the worker has done.
+    that are returned, raised or exited with; a parent that asks after the join whether the worker's results have come.
 
     ## How to confirm
 
@@ -147,7 +147,7 @@ class UnreadExitStatus(Rule):
         if self._reads_status or _TOLD.search(self.module.file.text) or self._is_daemon(node):
             return
         joined, started = (next(self._calls_on(node, method), None) for method in ("join", "start"))
-        if joined is not None and joined not in self._told and not self._is_tested(node, joined):
+        if joined is not None and joined not in self._told and not self._is_looked_at(node, joined):
             self._told.add(joined)
             self.report(
                 joined,
@@ -158,18 +158,21 @@ class UnreadExitStatus(Rule):
                 "itself",
             )
 
-    def _is_tested(self, node: cst.Call, joined: cst.Call) -> bool:
-        """Whether a test looks at what the worker has done: it asserts after the join, or reads what both share."""
-        if not is_test_file(self.module.file.path):
-            return False
+    def _is_looked_at(self, node: cst.Call, joined: cst.Call) -> bool:
+        """Whether what the worker has done is looked at after the join: ``if not results``, in a test an assertion."""
         line = self.module.span(joined).line
         scope = self.module.function_of(joined) or self.module.tree
         later = [n for n in descendants(scope) if isinstance(n, (cst.Name, cst.Assert)) and self._is_below(n, line)]
         handed = argument(node, 3, "args")
         shared = {dotted(n) for n in descendants(handed) if self._is_shared(n)} if handed is not None else set()
-        return any(
-            isinstance(n, cst.Assert) or n.value in shared or n.value.startswith("assert") for n in later
-        )
+        reads = [n for n in later if isinstance(n, cst.Name) and n.value in shared]
+        if is_test_file(self.module.file.path):
+            return bool(reads) or any(isinstance(n, cst.Assert) or n.value.startswith("assert") for n in later)
+        return any(self._is_emptiness_test(n) for n in reads)
+
+    def _is_emptiness_test(self, name: cst.Name) -> bool:
+        up = next((a for a in self.module.ancestors(name) if isinstance(a, (cst.BaseSmallStatement, cst.If))), None)
+        return isinstance(up, cst.If) and any(n is name for n in (up.test, *descendants(up.test)))
 
     def _is_below(self, node: cst.CSTNode, line: int) -> bool:
         return self.module.span(node).line > line
