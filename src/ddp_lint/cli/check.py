@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import pathlib
 import sys
 import time
@@ -178,6 +179,7 @@ def _run_files(discovered: Discovered, options: _Options) -> int:
         if mended.fixed:  # a fix in one file can change what is found in another
             outcome.report = _check(discovered, options)
     outcome.seconds = time.perf_counter() - started
+    gc.freeze()  # the process is about to end: no search for garbage among what the run has made
     if options.verbose:
         _explain_silence(discovered, options)
     return _finish(outcome, output_format, options)

@@ -26,6 +26,7 @@ from ddp_lint.divergence.words import Emit, Node, Projection, TooLarge, Words, s
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.syntax import below, statements
 
 #: Trees of other files that are kept: beyond it the summaries start anew.
 _KEPT_MODULES = 600
@@ -140,7 +141,7 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
     stack: list[tuple[ast.AST, ClassRef | None, str]] = [(facts.tree, None, "")]
     while stack:
         node, owner, prefix = stack.pop()
-        for child in ast.iter_child_nodes(node):
+        for child in below(node):
             if isinstance(child, ast.ClassDef):
                 stack.append((child, summaries.linker.class_ref(child, facts), f"{child.name}."))
             elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -168,7 +169,7 @@ def _as_root(node: ast.FunctionDef | ast.AsyncFunctionDef, facts: ModuleFacts, o
 
 def classes_in(facts: ModuleFacts, summaries: Summaries) -> Iterator[ClassRef]:
     """The classes of a file, those within functions too."""
-    return (summaries.linker.class_ref(n, facts) for n in ast.walk(facts.tree) if isinstance(n, ast.ClassDef))
+    return (summaries.linker.class_ref(n, facts) for n in statements(facts.tree) if isinstance(n, ast.ClassDef))
 
 
 def hooked(of: ClassRef, summaries: Summaries) -> Iterator[Root]:

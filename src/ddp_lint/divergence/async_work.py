@@ -14,6 +14,7 @@ from ddp_lint.findings import Confidence, Label, RankTrace
 from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.syntax import statements
 
 #: Calls that wait for everything on the device, and so for the work too.
 _WAITS = frozenset({"synchronize", "wait", "wait_stream", "wait_all", "waitall"})
@@ -23,7 +24,7 @@ def unwaited(facts: ModuleFacts, project: Project) -> Iterator[Parting]:
     """In each function: a call with ``async_op=True`` whose handle cannot be waited for."""
     if "async_op" not in facts.file.text:
         return
-    for function in ast.walk(facts.tree):
+    for function in statements(facts.tree):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             nodes = list(children(function))
             if not any(_waits(node) for node in nodes):

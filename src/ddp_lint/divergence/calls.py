@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Hashable
 
@@ -513,6 +514,7 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
     return unknown(key, agreed=entry.returns == "uniform")
 
 
+@functools.lru_cache(maxsize=8192)
 def is_agreement(name: str) -> bool:
     """Does the name say that ranks agree on what the function returns?"""
     return _AGREED.search(name.lower()) is not None

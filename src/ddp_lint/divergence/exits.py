@@ -10,6 +10,7 @@ from ddp_lint.divergence.partings import Kind, Parting
 from ddp_lint.divergence.resolve import children
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.syntax import walk
 
 #: Calls that a note names; of the others it tells how many there are.
 _NAMED = 3
@@ -37,7 +38,7 @@ def _is_passed(parting: Parting) -> bool:
 
 def _exit_in(facts: ModuleFacts, branch: Span) -> ast.stmt | None:
     """The first statement in the `if` that leaves the function or the round."""
-    for node in ast.walk(facts.tree):
+    for node in walk(facts.tree):
         if isinstance(node, ast.If) and node.lineno == branch.line and node.col_offset + 1 == branch.column:
             exits = [child for child in children(node) if isinstance(child, tuple(_LEAVING))]
             return min(exits, key=lambda child: child.lineno, default=None)  # type: ignore[attr-defined,return-value]

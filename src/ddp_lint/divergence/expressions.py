@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Effect, Inline, Rounds, Yielded, matters
-from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.frame import Frame, reference_of, text_of
 from ddp_lint.divergence.lengths import own_length
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import SELECTION, SIZES, is_mask, own_size, selection
@@ -31,6 +32,7 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.source.syntax import below
 
 #: The settings of a job: one object, whatever functions it is handed to.
 _SETTINGS = re.compile(r"\b(args|cfg|config|opts?|hparams)$")
@@ -58,7 +60,7 @@ def test_of(frame: Frame, node: ast.expr) -> Test:
 
 def _opaque(frame: Frame, node: ast.expr) -> Value:
     """Parts are evaluated for what they do; the whole is an unknown that varies with data in its parts."""
-    parts = [evaluate(frame, child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    parts = [evaluate(frame, child) for child in below(node) if isinstance(child, ast.expr)]
     return passed_on(frame, node, parts)
 
 
@@ -266,9 +268,13 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
             return unknown(key)
         result = dataclasses.replace(result, varies=dataclasses.replace(left.varies, cause="membership"))
     if negative:
-        positive = ast.Compare(node.left, [opposite()], node.comparators)
-        return _truth_value(frame, node, negated(result.truth(frame.text(positive))), [result])
+        return _truth_value(frame, node, negated(result.truth(_text_of_opposite(node, opposite))), [result])
     return result
+
+
+@functools.lru_cache(maxsize=8192)
+def _text_of_opposite(node: ast.Compare, opposite: type[ast.cmpop]) -> str:
+    return text_of(ast.Compare(node.left, [opposite()], node.comparators))
 
 
 def _is_text(value: Value) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 
 from ddp_lint.divergence.values import Variation
@@ -24,6 +25,7 @@ WORLD_AXIS = "world"
 _SHARING = frozenset({"tensor", "pipeline", "context", "model"})
 
 
+@functools.lru_cache(maxsize=8192)
 def axis_in(name: str) -> str:
     """The parallel axis that a name speaks of (``self.dp_group``: data); '' when it does not."""
     last = name.rpartition(".")[2].lower()

@@ -13,6 +13,7 @@ from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.values import Value, Variation
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.syntax import walk
 
 _LOADER = "torch.utils.data.DataLoader"
 _STREAM = "torch.utils.data.IterableDataset"
@@ -47,7 +48,7 @@ def _hands_out_batches(node: ast.expr, target: ast.AST | None) -> bool:
     while isinstance(node, ast.Call) and node.args and getattr(node.func, "id", "") in ("enumerate", "tqdm", "iter"):
         node = node.args[0]
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    names = [part.id for part in ast.walk(target) if isinstance(part, ast.Name)] if target is not None else []
+    names = [part.id for part in walk(target) if isinstance(part, ast.Name)] if target is not None else []
     return bool(_ITERATOR.search(name)) and any(_BATCH.search(each) for each in names)
 
 

@@ -13,6 +13,7 @@ from ddp_lint.knowledge import communication
 from ddp_lint.knowledge.communication import Collective, Gate, GroupSource, Rank, Source, Type
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.syntax import below
 
 _ANCESTORS = 40
 #: Names that ask for the rank on whatever object has them.
@@ -257,9 +258,9 @@ def known() -> Known:
 
 def children(node: ast.AST) -> Iterator[ast.AST]:
     """Nodes below, without those of nested functions and classes."""
-    stack = list(ast.iter_child_nodes(node))
+    stack = list(below(node))
     while stack:
         child = stack.pop()
         yield child
         if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            stack.extend(ast.iter_child_nodes(child))
+            stack.extend(below(child))

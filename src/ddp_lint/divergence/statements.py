@@ -26,6 +26,7 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.source.syntax import walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
 _TWICE = 2
@@ -187,7 +188,7 @@ def _assigned(node: ast.AST) -> frozenset[str]:
         elif isinstance(child, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
             targets = [child.target]
         for target in targets:
-            for part in ast.walk(target):
+            for part in walk(target):
                 path = dotted(part)
                 if path:
                     found.add(path)
@@ -379,7 +380,7 @@ def _survives_lack_of_memory(handler: ast.ExceptHandler, names: frozenset[str]) 
     """Is the handler there for a lack of memory, which hits the rank with the longest batch?"""
     if "OutOfMemoryError" in names:
         return True
-    texts = (node.value for statement in handler.body for node in ast.walk(statement) if isinstance(node, ast.Constant))
+    texts = (node.value for statement in handler.body for node in walk(statement) if isinstance(node, ast.Constant))
     return bool(names & {"RuntimeError", "Exception"}) and any(
         isinstance(text, str) and "out of memory" in text.lower() for text in texts
     )

@@ -47,6 +47,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.syntax import statements
 
 #: Different argument lists that one function is summarised for; the next is summarised for arguments unknown.
 _CONTEXTS = 12
@@ -285,9 +286,10 @@ class Summaries:
         for node in (function.node, function.owner.node if function.owner is not None else None):
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 continue
-            match = re.search(
-                rf"^\s*{re.escape(name)}\s*(?::|\()\s*(.+)$", ast.get_docstring(node, clean=False) or "", re.M
-            )
+            documentation = _documentation(node)
+            if name not in documentation:
+                continue
+            match = re.search(rf"^\s*{re.escape(name)}\s*(?::|\()\s*(.+)$", documentation, re.M)
             for dotted in re.findall(r"[A-Za-z_][\w.]*\.[A-Z]\w*|\b[A-Z]\w+", match[1]) if match else ():
                 reference = (
                     self.linker.dotted(dotted) if "." in dotted else self.linker.in_module(function.facts, dotted)
@@ -818,6 +820,11 @@ def _is_absent(value: Value) -> bool:
 
 
 @functools.lru_cache(maxsize=8192)
+def _documentation(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
+    return ast.get_docstring(node, clean=False) or ""
+
+
+@functools.lru_cache(maxsize=8192)
 def _defaults(node: ref.Definition) -> dict[str, ast.expr]:
     signature = node.args
     positional = [*signature.posonlyargs, *signature.args]
@@ -864,7 +871,7 @@ def _rebound(tree: ast.Module) -> dict[str, str]:
     """Module variables that functions rebind: 'counted' when only by `+=` and `-=`, 'switched' when a generator sets
     them to True or False and back, else 'assigned'."""
     found: dict[str, str] = {}
-    for function in (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
+    for function in (node for node in statements(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
         names = {name for child in function.body if isinstance(child, ast.Global) for name in child.names}
         for child in children(function) if names else ():
             targets = (
@@ -918,5 +925,5 @@ __all__ = ["Summaries"]
 
 
 def _returns_pairs(function: ast.AST) -> bool:
-    values = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    values = [node.value for node in statements(function) if isinstance(node, ast.Return)]
     return all(not isinstance(value, ast.Tuple) or len(value.elts) == 2 for value in values)

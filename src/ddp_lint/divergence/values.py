@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import operator
 import weakref
 from collections.abc import Callable, Hashable
@@ -16,8 +17,11 @@ from typing import Any, ClassVar
 from ddp_lint.divergence import worlds
 from ddp_lint.findings import Confidence, Label
 
+# What follows is made by the hundred thousand, and never changed: a frozen dataclass would take three times as long to
+# make.
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(eq=False, slots=True)
 class Known:
     """A Python constant: bool, int, str, float or None."""
 
@@ -39,15 +43,20 @@ class Symbol:
 
     __slots__ = ("__weakref__", "key")
     key: Hashable
-    _of: ClassVar[weakref.WeakValueDictionary[Hashable, Symbol]] = weakref.WeakValueDictionary()
+    _of: ClassVar[dict[Hashable, weakref.ref[Symbol]]] = {}
 
     def __new__(cls, key: Hashable) -> Symbol:
-        found = cls._of.get(key)
+        known = cls._of.get(key)
+        found = known() if known is not None else None
         if found is None:
             found = super().__new__(cls)
             found.key = key
-            cls._of[key] = found
+            cls._of[key] = weakref.ref(found)
         return found
+
+    def __del__(self) -> None:
+        # Quicker than a WeakValueDictionary, which makes an object with a callback for each entry.
+        self._of.pop(self.key, None)
 
     def __repr__(self) -> str:
         return f"symbol({self.key!r})"
@@ -74,7 +83,7 @@ class Variation:
     foreign: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Condition:
     """The truth of an expression in each world: True, False, or a key for "the same unknown choice".
 
@@ -87,7 +96,7 @@ class Condition:
     open: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Test:
     """A Boolean formula over conditions: an atom, or `not`, `and`, `or` of parts."""
 
@@ -140,7 +149,7 @@ def negated(test: Test) -> Test:
     return test.parts[0] if test.op == "not" else Test("not", (test,))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Value:
     """`reference` says what kind of object it is (see `references`), `items` the elements of a tuple or list."""
 
@@ -159,8 +168,11 @@ class Value:
     def constant(self) -> Known | None:
         """The one constant that it is on all ranks, if it is one."""
         first = self.components[0]
-        if self.open or not isinstance(first, Known) or any(c != first for c in self.components):
+        if self.open or not isinstance(first, Known):
             return None
+        for component in self.components:
+            if component is not first and component != first:
+                return None
         return first
 
     @property
@@ -199,6 +211,19 @@ def unknown(key: Hashable, reference: Any = None, *, agreed: bool = False) -> Va
 
 
 def constant(value: Any) -> Value:
+    return _literal(value, type(value).__name__) if type(value) in _LITERALS else _every(value)
+
+
+_LITERALS = {str, int, bool, type(None)}
+
+
+@functools.lru_cache(maxsize=4096)
+def _literal(value: Any, kind: str) -> Value:
+    """One object for each literal; by their `kind`, since 1 equals True."""
+    return _every(value)
+
+
+def _every(value: Any) -> Value:
     return Value((Known(value),) * worlds.COUNT)
 
 
@@ -237,17 +262,13 @@ def combine(function: Callable[..., Any], arguments: tuple[Value, ...], key: Has
 
     A rank that meets an unknown (``rank == src``) gives a choice that each rank makes for itself: open.
     """
+    alike: dict[tuple[Component, ...], Component] = {}
     components: list[Component] = []
     for world in range(worlds.COUNT):
-        parts = [argument.components[world] for argument in arguments]
-        try:
-            if any(isinstance(part, Symbol) for part in parts):
-                raise TypeError
-            components.append(Known(function(*(part.value for part in parts if isinstance(part, Known)))))
-            hash(components[-1])
-        except Exception:  # a wrong operand, or one that only the run knows
-            del components[world:]
-            components.append(Symbol((key, tuple(part for part in parts if isinstance(part, Symbol)))))
+        parts = tuple(argument.components[world] for argument in arguments)
+        if parts not in alike:
+            alike[parts] = _combined(function, parts, key)
+        components.append(alike[parts])
     varies = weaker(*arguments)
     if varies is None or (len(set(components)) == 1 and isinstance(components[0], Known)):
         return Value(tuple(components)) if varies is None else constant(components[0].value)  # type: ignore[union-attr]
@@ -256,6 +277,19 @@ def combine(function: Callable[..., Any], arguments: tuple[Value, ...], key: Has
     if all(isinstance(component, Symbol) for component in components):
         return divergent(key, varies)
     return Value(tuple(components), varies)
+
+
+def _combined(function: Callable[..., Any], parts: tuple[Component, ...], key: Hashable) -> Component:
+    """The result in one world, a symbol where an operand is one that only the run knows, or a wrong one."""
+    unknowns = tuple(part for part in parts if isinstance(part, Symbol))
+    if not unknowns:
+        try:
+            result = Known(function(*(part.value for part in parts if isinstance(part, Known))))
+            hash(result)
+            return result
+        except Exception:  # whatever the operands raise
+            pass
+    return Symbol((key, unknowns))
 
 
 _CEILING = 24

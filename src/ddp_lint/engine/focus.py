@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ddp_lint.project.facts import Definition, FunctionNode, ModuleFacts
+from ddp_lint.source.syntax import statements
 
 if TYPE_CHECKING:
     from ddp_lint.rules.base import Rule, Wants
@@ -168,7 +169,7 @@ class _Parts:
             self._add_header(node, first, last)
 
     def _add_class(self, node: ast.ClassDef, first: int, last: int) -> None:
-        methods = (n for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+        methods = (n for n in statements(node) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
         if not self._hit(first, last) and not any(self._wanted(method) for method in methods):
             self._add_header(node, first, last)
             return

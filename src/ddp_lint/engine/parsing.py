@@ -10,6 +10,7 @@ import libcst as cst
 
 from ddp_lint.project.facts import CannotParse, ModuleFacts
 from ddp_lint.source import SourceFile
+from ddp_lint.source.syntax import below
 
 #: CPython allows 200 brackets inside each other. A chain of 1,000 operators takes LibCST 0.3 s, with the square of it.
 _MAX_BRACKETS = 200
@@ -63,7 +64,7 @@ def _depth(statement: ast.stmt) -> int:
         node, depth = stack.pop()
         depth += len(node.values) if isinstance(node, ast.BoolOp) else 1
         deepest = max(deepest, depth)
-        stack.extend((child, depth) for child in ast.iter_child_nodes(node))
+        stack.extend((child, depth) for child in below(node))
     return deepest
 
 

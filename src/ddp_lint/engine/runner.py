@@ -62,7 +62,9 @@ def _rare_collections() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()  # what is left is old, and not to be gone over now because the threshold is low again
         gc.set_threshold(*threshold)
+        gc.unfreeze()
 
 
 def check_text(text: str, path: pathlib.Path, settings: Settings) -> Report:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
 
 _DEPTH = 3
 #: Calls below torch.cuda that ask the driver nothing that a forked child could not ask as well.
@@ -33,9 +34,9 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.ClassDef):
         for method in node.body:
             if isinstance(method, ast.FunctionDef) and method.name in ("__init__", "run", "__call__"):
-                yield from ast.walk(method)
+                yield from walk(method)
     else:
-        yield from ast.walk(node)
+        yield from walk(node)
 
 
 def touches_cuda(facts: ModuleFacts, node: ast.AST) -> bool:

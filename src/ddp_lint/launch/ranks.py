@@ -17,6 +17,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import below, walk
 from ddp_lint.tensors.contexts import conditions
 
 
@@ -103,7 +104,7 @@ def _known() -> dict[str, frozenset[str]]:
 
 def _evidence(tree: ast.AST, is_own: Callable[[str], bool]) -> Iterator[tuple[str, ast.AST]]:
     known = _known()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
                 foreign = _is_below(name, known["modules"]) and not is_own(name)
@@ -189,12 +190,12 @@ def _calls_of(name: str, body: list[ast.stmt], one_rank: bool = False) -> Iterat
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             decorators = tuple(table("launch")["one_rank"]["decorators"])
             inside = any(ast.unparse(d).partition("(")[0].endswith(decorators) for d in statement.decorator_list)
-        below = [child for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)]
+        parts = [child for child in below(statement) if not isinstance(child, ast.stmt)]
         for blocks in (getattr(statement, field, []) for field in ("body", "orelse", "finalbody")):
             yield from _calls_of(name, blocks, inside)
         for handler in getattr(statement, "handlers", []):
             yield from _calls_of(name, handler.body, inside)
-        for part in (n for child in below if not isinstance(child, ast.ExceptHandler) for n in ast.walk(child)):
+        for part in (n for child in parts if not isinstance(child, ast.ExceptHandler) for n in walk(child)):
             if isinstance(part, ast.Call) and dotted_ast(part.func) == name:
                 yield one_rank
 

@@ -13,6 +13,7 @@ from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import below, statements, walk
 from ddp_lint.tensors.operations import layer_kind, names, words_of
 
 PARAMETER_MAKERS = frozenset({"torch.nn.Parameter", "torch.nn.UninitializedParameter"})
@@ -115,7 +116,7 @@ class ModuleClasses:
         self._facts = facts
         self._project = project
         self._known: dict[str, ModuleClass | None] = {}
-        self._here = {n.name: n for n in ast.walk(facts.tree) if isinstance(n, ast.ClassDef)}
+        self._here = {n.name: n for n in statements(facts.tree) if isinstance(n, ast.ClassDef)}
 
     def named(self, name: str) -> ModuleClass | None:
         """The module class of that name in this file; None when there is none, or when it is no module."""
@@ -193,7 +194,7 @@ def _own_attributes(cls: ModuleClass) -> Iterator[tuple[str, Attribute]]:
     for method in cls.node.body:
         if not isinstance(method, ast.FunctionDef):
             continue
-        for node in ast.walk(method):
+        for node in walk(method):
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     name = dotted_ast(target)
@@ -278,7 +279,7 @@ def uses_of_self(function: ast.FunctionDef, facts: ModuleFacts) -> list[tuple[st
             name = dotted_ast(node)
             if name.startswith("self.") and name.count(".") == 1:
                 found.append((name[5:], gradient))
-        stack.extend((child, gradient) for child in reversed(list(ast.iter_child_nodes(node))))
+        stack.extend((child, gradient) for child in reversed(list(below(node))))
     return found
 
 

@@ -14,6 +14,7 @@ from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import below, walk
 from ddp_lint.tensors.classes import in_training
 from ddp_lint.tensors.operations import names
 
@@ -134,7 +135,7 @@ class _Reach:
             constructor = facts.methods.get("__init__") if facts is not None else None
             if facts is None or constructor is None:
                 continue
-            for node in ast.walk(constructor):
+            for node in walk(constructor):
                 if isinstance(node, ast.Call):
                     built = self._project.meaning(facts.module, node.func)
                     if built and self._project.subclass_of(built, "torch.nn.Module"):
@@ -172,10 +173,10 @@ class _Roots:
 
     def _below(self, node: ast.AST) -> Iterator[ast.AST]:
         """What to look at below a node: of a statement that calls no compiler, the statements inside."""
-        below = ast.iter_child_nodes(node)
+        inside = below(node)
         if not isinstance(node, ast.stmt) or _between(self._lines, node):
-            return below
-        return (child for child in below if isinstance(child, _STATEMENTS))
+            return iter(inside)
+        return (child for child in inside if isinstance(child, _STATEMENTS))
 
     def _class(self, node: ast.ClassDef | None) -> ClassFacts | None:
         return self._project.class_of(self._facts, node) if node is not None else None
@@ -189,7 +190,7 @@ class _Roots:
             if self._project.meaning(self._facts, callee) in names("compile", "entries"):
                 yield self._compiled(decorator, f"`{function.name}`")
         asks = self._asks and _between(self._lines, function)
-        calls = (n for n in ast.walk(function) if isinstance(n, ast.Call)) if asks else ()
+        calls = (n for n in walk(function) if isinstance(n, ast.Call)) if asks else ()
         for node in calls:
             asked = self._project.meaning(self._facts, node.func)
             if asked in names("branches", "tracing") and asked.endswith("compiling"):
@@ -223,7 +224,7 @@ class _Roots:
     ) -> Iterator[_Code]:
         """The functions that run when the compiled object is called."""
         if isinstance(target, ast.Name) and function is not None:
-            for node in ast.walk(function):  # a function defined beside the call
+            for node in walk(function):  # a function defined beside the call
                 if isinstance(node, ast.FunctionDef) and node is not function and node.name == target.id:
                     yield _Code(f"{prefix}.{node.name}", self._facts, node, owner)
                     return
@@ -297,4 +298,4 @@ def _compiled_nodes(function: FunctionNode, facts: ModuleFacts, project: Project
             if (trained := in_training(node)) is not None:
                 stack.extend(trained)
                 continue
-        stack.extend(ast.iter_child_nodes(node))
+        stack.extend(below(node))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
 from ddp_lint.tensors.operations import names, writes
 
 _READS = {"item", "tolist", "allclose", "is_nonzero"}
@@ -145,7 +146,7 @@ def _compiles(decorator: ast.expr) -> bool:
 def _asks_for_value(test: ast.expr, in_graph: bool) -> bool:
     """Whether a condition reduces something, as ``x.isnan().any()`` does; in `forward` and in what is decorated to be
     compiled also ``error > limit``."""
-    for part in ast.walk(test):
+    for part in walk(test):
         if in_graph and isinstance(part, ast.Compare) and not isinstance(part.ops[0], (ast.Is, ast.IsNot, ast.In)):
             return True
         called = part.func if isinstance(part, ast.Call) else None

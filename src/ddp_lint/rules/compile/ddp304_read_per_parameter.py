@@ -9,6 +9,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Kind, TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
@@ -175,10 +176,10 @@ def _is_reduction(node: cst.BaseExpression) -> bool:
 
 
 def _calls_in_loops(tree: ast.AST) -> Iterator[ast.Call]:
-    for loop in ast.walk(tree):
+    for loop in walk(tree):
         if isinstance(loop, (ast.For, ast.ListComp, ast.GeneratorExp)):
-            yield from (n for n in ast.walk(loop) if isinstance(n, ast.Call))
+            yield from (n for n in walk(loop) if isinstance(n, ast.Call))
 
 
 def _is_gradient(node: ast.expr) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in ast.walk(node))
+    return any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in walk(node))

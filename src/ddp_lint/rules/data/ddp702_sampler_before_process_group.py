@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_sampler
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 
@@ -130,7 +131,7 @@ class SamplerBeforeProcessGroup(Rule):
         definition = self._definition(self.module.callee(call))
         if definition is None:
             return ""
-        for node in ast.walk(definition):
+        for node in walk(definition):
             if isinstance(node, ast.Call) and dotted_ast(node.func).rpartition(".")[2] == "DistributedSampler":
                 given = {keyword.arg for keyword in node.keywords}
                 if not {"num_replicas", "rank"} <= given and len(node.args) < 3:

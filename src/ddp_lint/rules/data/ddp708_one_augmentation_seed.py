@@ -14,6 +14,7 @@ from ddp_lint.rules.data.loading import is_evaluation, mentions_nearby
 from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
 
 #: The generators that augmentation draws from. Weights are initialised by torch's, for which one seed is right.
 _SEEDERS = ("random.seed", "numpy.random.seed")
@@ -139,7 +140,7 @@ class OneAugmentationSeed(Rule):
             isinstance(call, ast.Call)
             and found[0].qualified(call.func) in _SEEDERS
             and any(dotted_ast(arg) == first for arg in call.args)
-            for call in ast.walk(function)
+            for call in walk(function)
         )
 
     # ---- where it does no harm

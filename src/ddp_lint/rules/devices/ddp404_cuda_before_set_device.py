@@ -13,6 +13,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source import dotted
 from ddp_lint.source.branches import exclusive
+from ddp_lint.source.syntax import statements
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 
@@ -225,7 +226,7 @@ class CudaBeforeSetDevice(Rule):
         )
         if not spawns or not name or self.module.facts is None or "torch.cuda" not in self.module.file.text:
             return
-        for worker in ast.walk(self.module.facts.tree):
+        for worker in statements(self.module.facts.tree):
             if isinstance(worker, ast.FunctionDef) and worker.name == name and _needs_device(worker):
                 self._report_worker(worker, process)
 

@@ -10,6 +10,7 @@ from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.contexts import without_gradient
@@ -199,7 +200,7 @@ class TwoForwardsBeforeBackward(Rule):
         imports = found[0].module.imports
         wraps = [
             inner
-            for inner in ast.walk(found[1])
+            for inner in walk(found[1])
             if isinstance(inner, ast.Call)
             and canonical(project.canonical(imports.resolve(dotted_ast(inner.func)) or "")) == _DDP
         ]

@@ -9,6 +9,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
 from ddp_lint.tensors.operations import keeps_output, layer_kind, names, words_of
@@ -151,8 +152,8 @@ class OverwritesCallersTensor(InPlaceRule):
 
 def _calls_of(name: str, function: ast.FunctionDef) -> Iterator[tuple[ast.Call, str]]:
     """The calls of a method, each with the name that the result gets."""
-    into = {id(n.value): dotted_ast(n.targets[0]) for n in ast.walk(function) if isinstance(n, ast.Assign)}
-    for node in ast.walk(function):
+    into = {id(n.value): dotted_ast(n.targets[0]) for n in walk(function) if isinstance(n, ast.Assign)}
+    for node in walk(function):
         if isinstance(node, ast.Call) and dotted_ast(node.func) == name:
             yield node, into.get(id(node), "")
 
@@ -164,7 +165,7 @@ def _is_replaced(call: ast.Call, into: str, caller: tuple[ModuleClass, ast.Funct
         return False
     made = [
         n.value
-        for n in ast.walk(function)
+        for n in walk(function)
         if isinstance(n, ast.Assign) and n.lineno < call.lineno and dotted_ast(n.targets[0]) == into
     ]
     return bool(made) and _is_fresh(made[-1], cls)

@@ -7,6 +7,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Kind, ModuleClass, TensorFile
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
@@ -191,7 +192,7 @@ def _elements(value: cst.BaseExpression) -> Iterator[cst.CSTNode]:
 def _methods_reading(owner: ModuleClass, attribute: str) -> Iterator[str]:
     """Names of the methods that read `self.attribute`."""
     for name, (_, node) in owner.methods.items():
-        for inner in ast.walk(node):
+        for inner in walk(node):
             if isinstance(inner, ast.Attribute) and inner.attr == attribute and isinstance(inner.ctx, ast.Load):
                 yield name
                 break

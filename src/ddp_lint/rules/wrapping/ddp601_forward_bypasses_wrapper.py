@@ -12,6 +12,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.rules.base import Rule, Wants
 from ddp_lint.rules.wrapping.training import backward_of, without_grad
 from ddp_lint.source import dotted
+from ddp_lint.source.syntax import walk
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
@@ -27,7 +28,7 @@ def _delegates(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
         return False
     return any(
         isinstance(node, ast.Attribute) and node.attr == "module" and isinstance(node.value, ast.Attribute)
-        for node in ast.walk(function)
+        for node in walk(function)
     )
 
 
