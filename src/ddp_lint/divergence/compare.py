@@ -100,6 +100,8 @@ class Comparison:
             common = assumed.get(node.number, {})
             if isinstance(node, Choice) and node.condition.open and self._may_part(node.condition):
                 key = self._projection.truth(node.condition, 0)
+                if not self._is_first(start, node, key):
+                    continue
                 for world, other in ((here[0], here[1 % len(here)]), (here[1 % len(here)], here[0])):
                     yes = Step(node.condition, True, node.span, None, 0)
                     no = Step(node.condition, False, node.span, None, 0)
@@ -107,6 +109,25 @@ class Comparison:
                         Side(node.yes, world, {**common, key: True}, yes),
                         Side(node.no, other, {**common, key: False}, no),
                     )
+
+    def _is_first(self, start: Node, choice: Choice, key: Hashable) -> bool:
+        """Does a way lead to the choice before the rank has made it elsewhere (``if mine:`` .. ``if not mine:``)?"""
+        same = {
+            node.number
+            for node in self._words.nodes
+            if isinstance(node, Choice) and node is not choice and self._projection.truth(node.condition, 0) == key
+        }
+        if not same:
+            return True
+        stack, seen = [start], {start.number}
+        while stack:
+            node = stack.pop()
+            if node is choice:
+                return True
+            ways = [way for way, _ in self._ways(node) if node.number not in same]
+            stack += [way for way in ways if way.number not in seen]
+            seen.update(way.number for way in ways)
+        return False
 
     def _reached(self, start: Node, world: int) -> set[int]:
         """Numbers of the nodes that a rank of this world can come to."""

@@ -243,7 +243,8 @@ def environment(frame: Frame, name: object, node: ast.AST, default: Value | None
 def _compare(frame: Frame, node: ast.Compare) -> Value:
     values = [evaluate(frame, part) for part in (node.left, *node.comparators)]
     if len(node.ops) > 1:
-        return combine(_unknown, tuple(values), ("compare", tuple(type(op).__name__ for op in node.ops), _keys(values)))
+        operators = tuple(type(op).__name__ for op in node.ops)
+        return _among(combine(_unknown, tuple(values), ("compare", operators, _keys(values))), values)
     left, right = values
     operation = type(node.ops[0])
     with_none = operation in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and right.constant == Known(None)
@@ -263,6 +264,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         if grouped and not left.open and not right.open:
             doubtful = dataclasses.replace(left.varies, cause="membership", confidence=Confidence.LOW)
             result = divergent(key, doubtful)  # mostly two names of one group
+    if operation in (ast.Lt, ast.LtE, ast.Gt, ast.GtE):
+        result = _among(result, values)
     if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
         if left.open:  # a key that each rank looks up: ranks fill their caches alike
             return unknown(key)
@@ -275,6 +278,14 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
 @functools.lru_cache(maxsize=8192)
 def _text_of_opposite(node: ast.Compare, opposite: type[ast.cmpop]) -> str:
     return text_of(ast.Compare(node.left, [opposite()], node.comparators))
+
+
+def _among(result: Value, values: list[Value]) -> Value:
+    """``first <= rank < last``: ranks of one part of the job, which has groups of its own; ``rank < 1`` is one rank."""
+    bounds = [value.constant for value in values if value.varies is None]
+    if result.varies is None or result.varies.cause != "rank" or bounds == [Known(0)] or bounds == [Known(1)]:
+        return result
+    return dataclasses.replace(result, varies=dataclasses.replace(result.varies, cause="membership"))
 
 
 def _is_text(value: Value) -> bool:

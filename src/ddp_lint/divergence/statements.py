@@ -105,7 +105,9 @@ def _makes_once(frame: Frame, node: ast.If) -> bool:
     caller, which may have been all ranks."""
     test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
-        return _is_filled(frame, test.comparators[0], node.body)
+        return _fills(frame, test.comparators[0], node.body)
+    if isinstance(test, ast.Compare) and isinstance(test.left, ast.Call) and dotted(test.left.func) == "len":
+        return any(_fills(frame, cache, node.body) for cache in test.left.args)
     path = dotted(test.left) if isinstance(test, ast.Compare) else dotted(test)
     if isinstance(test, ast.Call) and len(test.args) == 2 and dotted(test.func) == "hasattr":
         path = f"{dotted(test.args[0])}.{getattr(test.args[1], 'value', '')}"
@@ -117,19 +119,19 @@ def _makes_once(frame: Frame, node: ast.If) -> bool:
     )
 
 
-def _is_filled(frame: Frame, cache: ast.expr, body: Sequence[ast.stmt]) -> bool:
-    """Does the body store into a collection that outlives the call?"""
+def _fills(frame: Frame, cache: ast.expr, body: Sequence[ast.AST]) -> bool:
+    """Does the body, or a function of the file that it calls, store into a collection that outlives the call?"""
     path = dotted(cache)
-    return (
-        bool(path)
-        and ("." in path or path not in frame.env)
-        and any(
-            isinstance(target, ast.Subscript) and dotted(target.value) == path
-            for statement in body
-            for child in (statement, *children(statement))
-            if isinstance(child, ast.Assign)
-            for target in child.targets
-        )
+    if not path or ("." not in path and path in frame.env):
+        return False
+    parts = [part for statement in body for part in (statement, *children(statement))]
+    called = {dotted(part.func) for part in parts if isinstance(part, ast.Call)}
+    made = [node for node in frame.facts.tree.body if isinstance(node, ast.FunctionDef) and node.name in called]
+    return any(
+        isinstance(target, ast.Subscript) and dotted(target.value) == path
+        for part in (*parts, *(part for function in made for part in children(function)))
+        if isinstance(part, ast.Assign)
+        for target in part.targets
     )
 
 

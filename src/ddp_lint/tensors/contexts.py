@@ -67,11 +67,30 @@ def _conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def logging_only(module: Module, node: cst.CSTNode) -> bool:
-    """Whether the line stands in a branch or a function whose condition or name speaks of logging or debugging."""
-    if any(taken and _words(test) & names("branches", "logging") for test, taken in conditions(module, node)):
-        return True
+    """Whether the line stands in a branch or a function whose condition or name speaks of logging or debugging, or that
+    runs once in a while (``if random.random() < 0.002:``) or when the file is tried out by itself."""
+    for test, taken in conditions(module, node):
+        if taken and (_words(test) & names("branches", "logging") or _is_rare(module, test)):
+            return True
     function = module.function_of(node)
     return function is not None and bool(words_of(function.name.value) & names("branches", "logging"))
+
+
+#: A chance below which a branch is there to look at a few steps, not to compute.
+_RARE = 0.05
+
+
+def _is_rare(module: Module, test: cst.BaseExpression) -> bool:
+    """``random.random() < 0.002`` or ``__name__ == "__main__"``, alone or as parts of an `or`."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
+        return _is_rare(module, test.left) and _is_rare(module, test.right)
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+        return any(_is_rare(module, part) for part in _conjuncts(test) if part is not test)
+    limit = test.comparisons[0].comparator
+    if dotted(test.left) == "__name__":
+        return True
+    drawn = isinstance(test.left, cst.Call) and module.qualified(test.left.func) == "random.random"
+    return drawn and isinstance(limit, cst.Float) and float(limit.value) < _RARE
 
 
 def outside_of_graphs(module: Module, node: cst.CSTNode) -> bool:

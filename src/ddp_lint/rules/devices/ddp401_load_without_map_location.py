@@ -184,6 +184,9 @@ class LoadWithoutMapLocation(Rule):
         source = argument(call, 0, "f")
         if source is None or any(word in self.module.code(source) for word in _known("byte_streams")):
             return False
+        function = self.module.function_of(call)
+        if function is not None and words_of(function.name.value) & {"scheduler", "schedulers"}:
+            return False
         for words in (set(_words_in(source)), words_of(self._target(call).rpartition(".")[2])):
             if words & _known("plain"):
                 return False

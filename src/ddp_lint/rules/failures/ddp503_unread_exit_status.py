@@ -162,6 +162,10 @@ class UnreadExitStatus(Rule):
         """Whether what the worker has done is looked at after the join: ``if not results``, in a test an assertion."""
         line = self.module.span(joined).line
         scope = self.module.function_of(joined) or self.module.tree
+        if any(
+            dotted(receiver(c)) == dotted(receiver(joined)) for m in ("kill", "terminate") for c in methods(scope, m)
+        ):
+            return True  # it was ended on purpose
         later = [n for n in descendants(scope) if isinstance(n, (cst.Name, cst.Assert)) and self._is_below(n, line)]
         handed = argument(node, 3, "args")
         shared = {dotted(n) for n in descendants(handed) if self._is_shared(n)} if handed is not None else set()

@@ -6,6 +6,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
 
@@ -118,7 +119,21 @@ class ParameterNotContiguous(Rule):
         """Whether the parameter becomes one of a module, or at least gets a name."""
         registered = self.module.parent(self.module.parent(node) or node)
         by_call = isinstance(registered, cst.Call) and dotted(registered.func).endswith("register_parameter")
-        return by_call or bool(assigned_name(self.module, node))
+        name = assigned_name(self.module, node)
+        return by_call or (bool(name) and not self._is_only_copied(name, node))
+
+    def _is_only_copied(self, name: str, node: cst.Call) -> bool:
+        """Whether the parameter is a local one whose values go into another: ``weight.copy_(turned)``."""
+        function = self.module.function_of(node)
+        if "." in name or function is None:
+            return False
+        reads = [n for n in descendants(function.body) if isinstance(n, cst.Name) and n.value == name]
+        uses = [n for n in reads if not isinstance(self.module.parent(n), cst.AssignTarget)]
+        return bool(uses) and all(self._is_copied(use) for use in uses)
+
+    def _is_copied(self, use: cst.Name) -> bool:
+        call = self.module.parent(self.module.parent(use) or use)
+        return isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "copy_"
 
 
 def _last_step(node: cst.BaseExpression) -> str:
