@@ -671,6 +671,15 @@ def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return passed_on(frame, node, arguments.values)
 
 
+def _thread(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``Thread(target=serve)``: what the thread does is what this rank does."""
+    target = arguments.keywords.get("target")
+    given = arguments.keywords.get("args")
+    if target is not None and isinstance(target.reference, (ref.FunctionRef, ref.Partial)):
+        invoke(frame, target, Arguments(given.items or () if given is not None else ()), node)
+    return unknown(frame.key(node))
+
+
 _Handler = Callable[[Frame, ast.Call, Arguments], Value]
 _BUILTINS: dict[str, _Handler] = {
     **dict.fromkeys(_KEPT, _kept), **dict.fromkeys(_SHAPELESS, _shapeless), "len": _length, "range": _range,
@@ -678,6 +687,7 @@ _BUILTINS: dict[str, _Handler] = {
     **dict.fromkeys(("list", "tuple", "iter", "enumerate", "sorted", "dict", "reversed", "zip"), _collected),
 }  # fmt: skip
 _SPECIAL: dict[str, _Handler] = {
+    "threading.Thread": _thread,
     "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
     **{f"torch.{name}": _selected for name in SELECTING},
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,

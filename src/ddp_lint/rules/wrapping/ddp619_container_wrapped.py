@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
 from ddp_lint.source.wraps import argument
 
 
@@ -98,7 +99,8 @@ class ContainerWrapped(Rule):
     oracles = ("gradient", "parameter")
 
     def visit_Call(self, node: cst.Call) -> None:
-        if not any(wrap.call is node and wrap.kind == "ddp" for wrap in self.module.wraps.all):
+        asks = dotted(node.func) == "isinstance"
+        if asks or not any(wrap.call is node and wrap.kind == "ddp" for wrap in self.module.wraps.all):
             return
         wrapped = argument(node, 0, "module")
         container = self.module.constructed_by(wrapped) if wrapped is not None else ""
