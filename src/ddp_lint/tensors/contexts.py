@@ -39,8 +39,10 @@ def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
         _, negated = _without_not(test)
         if taken and not negated and _words(test) & names("branches", "evaluation"):
             return True
-    packages = module.name.split(".")[:-1]
+    *packages, file = module.name.split(".")
     if any(words_of(package) & names("branches", "evaluation_packages") for package in packages):
+        return True
+    if words_of(file) & names("branches", "evaluation_files"):
         return True
     function, owner = module.function_of(node), module.class_of(node)
     if function is not None and words_of(function.name.value) & names("branches", "evaluation"):

@@ -7,6 +7,7 @@ from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.wrapping.training import without_grad
 from ddp_lint.source import dotted
+from ddp_lint.tensors.contexts import evaluation_only
 
 # What saturates: the advice, and the function that a fix may put instead ("" where none takes the same arguments).
 _SATURATING = {
@@ -68,7 +69,7 @@ class LogOfSaturated(Rule):
     ## When it is silent
 
     `clamp(min=...)` in between, a constant of 1e-6 or more added, `log_softmax`, `logsigmoid`, `logsumexp`, the
-    logarithm of a mask, code under `no_grad`, tests.
+    logarithm of a mask, code under `no_grad`, evaluation, inference and tests.
 
     ## How to confirm
 
@@ -91,6 +92,8 @@ class LogOfSaturated(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         operand = self._operand(node, "log")
         if operand is None or without_grad(self.module, node) or is_test_file(self.module.file.path):
+            return
+        if evaluation_only(self.module, node):
             return
         operand = self._behind_name(operand)
         if isinstance(operand, cst.BinaryOperation) and isinstance(operand.operator, cst.Add):

@@ -12,6 +12,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
+from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.operations import keeps_output, layer_kind, names, words_of
 
 _ARITHMETIC = {"add_", "sub_", "mul_", "div_", "pow_", "exp_", "sqrt_", "sigmoid_", "tanh_", "softmax_", "neg_", "abs_"}
@@ -98,7 +99,8 @@ class OverwritesCallersTensor(InPlaceRule):
     Places that are filled and not computed from what was there (`x[mask] = 0`, `masked_fill_`), or get a boolean
     (`x[0] = torch.logical_not(x[0])`). The argument was replaced first (`x = x.clone()`, `x = x + 1`,
     `x = self.norm(x)`), masks, tokens, indices, lengths, caches and states (they carry no gradient, or are there to be
-    written), code under `torch.no_grad()`, evaluation, inference and tests,
+    written), audio and image frontends, augmentation, the arm where `x.requires_grad` is false, code under
+    `torch.no_grad()`, evaluation, inference and tests,
     helpers that return nothing (they are called for the write), helpers that get a fresh tensor of a caller that
     takes the result in its place (`x = self.fc(x); x = self._scale(x)`). Where the function itself shows what keeps the
     tensor, DDP203 reports it instead.
@@ -129,6 +131,8 @@ class OverwritesCallersTensor(InPlaceRule):
             return
         if words_of(argument) & names("in_place", "written_arguments") or not _computes(write):
             return
+        if self._is_data(write):
+            return
         if reached.chain and (not _returns(function) or self._is_given_up(function, reached)):
             return
         self.report(
@@ -138,6 +142,14 @@ class OverwritesCallersTensor(InPlaceRule):
             help=f"make a new tensor: `{argument} = {argument} + ..`, or start with `{argument} = {argument}.clone()`",
             fix=self.out_of_place(write),
         )
+
+    def _is_data(self, write: Write) -> bool:
+        """Whether no gradient flows to the argument: in a frontend, and where ``x.requires_grad`` is false."""
+        owner = self.module.class_of(write.node)
+        if owner is not None and words_of(owner.name.value) & names("in_place", "data_classes"):
+            return True
+        asked = f"{self.module.code(write.target).partition('[')[0]}.requires_grad"
+        return any(self.module.code(test) == asked and not taken for test, taken in conditions(self.module, write.node))
 
     def _is_given_up(self, function: Code, reached: Reached) -> bool:
         """Whether the method that calls the helper made the tensor itself, by a layer that keeps nothing of it, and
