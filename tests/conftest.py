@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import signal
 
+import hypothesis
 import pytest
+
+#: How long an example takes is no property of the program: machines that test are shared.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session", autouse=True)

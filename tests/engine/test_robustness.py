@@ -105,7 +105,7 @@ def test_syntax_newer_than_the_running_python(tmp_path: pathlib.Path) -> None:
     assert [(f.code, f.span.line) for f in report.findings] == [("DDP250", 6)]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(from_grammar())
 def test_generated_programs(text: str) -> None:
     # The words of all rules in a comment: none of them passes the file by.

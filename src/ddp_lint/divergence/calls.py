@@ -23,7 +23,18 @@ from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, named
 from ddp_lint.divergence.lengths import streams
 from ddp_lint.divergence.resolve import children, known
-from ddp_lint.divergence.selections import SELECTING, SELECTION, is_selection, keeps, own_size, selection
+from ddp_lint.divergence.selections import (
+    PADDED,
+    SELECTING,
+    SELECTION,
+    is_generated,
+    is_padded,
+    is_selection,
+    keeps,
+    own_longest,
+    own_size,
+    selection,
+)
 from ddp_lint.divergence.values import Value, Variation, combine, constant, divergent, unknown
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Label
@@ -273,6 +284,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             return unordered(frame, node)
         if method.of == SELECTION and keeps(method.name):
             return selection(frame, node, [function])
+        if method.of == PADDED and keeps(method.name):
+            return unknown(frame.key(node), ref.Instance(PADDED))
         gate = next((g for a in knows.ancestors(method.of) if (g := knows.gates.get(f"{a}.{method.name}"))), None)
         if gate is not None and arguments.positional:
             return unknown(frame.key(node), ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
@@ -366,6 +379,8 @@ def _by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: H
     is_method = isinstance(node.func, ast.Attribute)
     if is_method and name in SELECTING and not node.keywords and len(node.args) == (name == "masked_select"):
         return selection(frame, node, parts)
+    if is_method and is_generated(node, name):
+        return unknown(frame.key(node), ref.Instance(PADDED))
     value = passed_on(frame, node, parts, key)
     return dataclasses.replace(value, even=True) if is_method and name in _PIECES else value
 
@@ -419,7 +434,7 @@ def communicate(
     reduce_op = arguments.get(entry.reduce_op, entry.takes)[0] if entry.reduce_op else None
     letter = Letter(
         entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
-        confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node),
+        confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
         buffer=dotted(node.args[0]) if node.args else "",
     )  # fmt: skip
     frame.effects.append(Emitted(letter))
@@ -454,12 +469,23 @@ def _is_sharded_later(frame: Frame, node: ast.Call) -> bool:
     return bool(shards) and min(shards) > node.lineno
 
 
-def _uneven_payload(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call) -> Variation | None:
-    """Why a tensor that must have one shape on all ranks has as many elements as each rank's own data give."""
-    payload = (arguments.get(name, entry.takes) for name in entry.payload)
-    return next(
-        (own_size(frame, at or node) for value, at in payload if value is not None and is_selection(value)), None
-    )
+def _uneven_payload(
+    frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, group: Group
+) -> Variation | None:
+    """Why a tensor that must have one shape on all ranks has as many elements as each rank's own data give.
+
+    Ranks of a smaller group (tensor, context parallel) mostly have the same batch, so that its length is no reason.
+    """
+    if entry.objects and arguments.get(entry.objects, entry.takes)[1] is not None:
+        return None
+    payload = [arguments.get(name, entry.takes) for name in entry.payload]
+    pairs = [(each, at) for value, at in payload if value is not None for each in (value, *(value.items or ()))]
+    for value, at in pairs:
+        if is_selection(value):
+            return own_size(frame, at or node)
+        if is_padded(value) and group.is_world and "gather" in entry.op:
+            return own_longest(frame, at or node)
+    return None
 
 
 def _happens(entry: Collective, arguments: Arguments) -> bool:

@@ -14,7 +14,17 @@ from ddp_lint.divergence.effects import Branch, Effect, Inline, Rounds, Yielded,
 from ddp_lint.divergence.frame import Frame, reference_of, text_of
 from ddp_lint.divergence.lengths import own_length
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import SELECTION, SIZES, is_mask, own_size, selection
+from ddp_lint.divergence.selections import (
+    PADDED,
+    SELECTION,
+    SIZES,
+    is_mask,
+    is_padded,
+    is_padded_field,
+    own_size,
+    runs_to_end,
+    selection,
+)
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     COMPARE,
@@ -195,6 +205,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if path and path in frame.env:
         return frame.env[path]
     base, index = evaluate(frame, node.value), evaluate(frame, node.slice)
+    if is_padded(base):
+        return unknown(("item", base.key, index.key), base.reference if runs_to_end(node.slice) else None)
     if isinstance(node.slice, ast.Slice):
         return _slice(frame, node, node.slice, base)
     key = index.constant
@@ -206,11 +218,15 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
         return base.items[place]
     if base.varies is not None and base.open:
         value = divergent(("item", base.key, index.key), base.varies)
-        return value.with_reference(ref.Instance(SELECTION)) if is_mask(node.slice) and not index.agreed else value
+        selected = is_mask(node.slice) and not index.agreed
+        kind = SELECTION if selected else PADDED if is_padded_field(frame, node) else ""
+        return value.with_reference(ref.Instance(kind)) if kind else value
     if index.varies is not None:
         return divergent(("item", base.key, index.key), index.varies)
     if is_mask(node.slice) and (reference is None or isinstance(reference, ref.Method)):
         return selection(frame, node, [base, index])
+    if is_padded_field(frame, node) and not base.agreed:
+        return unknown(("item", base.key, index.key), ref.Instance(PADDED))
     return unknown(("item", base.key, index.key), _parameter_group(frame, node.value), agreed=base.agreed)
 
 

@@ -1,4 +1,5 @@
-"""Tensors of which each rank has as many elements as its own data give: what a mask or `nonzero` selects."""
+"""Tensors that have another shape on each rank: what a mask or `nonzero` selects of its own data, sequences that are
+generated from them or padded to the longest of its own batch."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 
 SELECTION = "builtins.selection"
+#: Sequences as long as the longest of the rank's own.
+PADDED = "builtins.padded"
 _KNOWN = table("tensors")["selection"]
 SELECTING: Final[tuple[str, ...]] = tuple(_KNOWN["selecting"])
 SIZES: Final[frozenset[str]] = frozenset(_KNOWN["sizes"])
@@ -38,7 +41,34 @@ def selection(frame: Frame, node: ast.AST, parts: list[Value]) -> Value:
 
 
 def is_selection(value: Value) -> bool:
-    return isinstance(value.reference, ref.Instance) and value.reference.of == SELECTION
+    return _is(value, SELECTION)
+
+
+def is_padded(value: Value) -> bool:
+    return _is(value, PADDED)
+
+
+def _is(value: Value, kind: str) -> bool:
+    return isinstance(value.reference, ref.Instance) and value.reference.of == kind
+
+
+def is_generated(node: ast.Call, method: str) -> bool:
+    """Does the call return sequences that end where the model ends them: ``generate`` without a fixed length?"""
+    fixed = {"return_dict_in_generate", "min_length", "min_new_tokens"}
+    return method in _KNOWN["generating"] and not any(keyword.arg in fixed for keyword in node.keywords)
+
+
+def is_padded_field(frame: Frame, node: ast.Subscript) -> bool:
+    """``batch["input_ids"]`` of a batch that is given to this function: a collator pads it to its own longest."""
+    if not isinstance(node.value, ast.Name) or not isinstance(node.slice, ast.Constant) or frame.function is None:
+        return False
+    return node.slice.value in _KNOWN["padded_fields"] and node.value.id in _KNOWN["batches"]
+
+
+def runs_to_end(index: ast.expr) -> bool:
+    """``[:, start:]``: what is left of the longest is the longest of the rest."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return all(isinstance(part, ast.Slice) and part.upper is None and part.step is None for part in parts)
 
 
 def keeps(method: str) -> bool:
@@ -51,3 +81,9 @@ def own_size(frame: Frame, node: ast.AST) -> Variation:
     origin = Label(frame.span(node), "each rank selects as many elements as its own data give")
     says = "how many elements this rank's own data select"
     return Variation("data", says, origin=origin, confidence=Confidence.MEDIUM)
+
+
+def own_longest(frame: Frame, node: ast.AST) -> Variation:
+    """Why sequences are as long as they are."""
+    origin = Label(frame.span(node), "each rank has sequences as long as the longest of its own")
+    return Variation("data", "how long this rank's own sequences are", origin=origin, confidence=Confidence.MEDIUM)

@@ -66,10 +66,11 @@ class Collective:
     """A function or method that communicates.
 
     `takes` names its positional parameters (without `self`); `group`, `root`, `reduce_op`, `asynchronous` and `ranks`
-    are names of parameters. Tensors in `payload` must agree in shape and dtype on all ranks; after the call those in
-    `uniform` hold one value everywhere. `result` is the class that it returns (several for a tuple, '' where unknown);
-    `turns` says what it makes of an argument (``fully_shard(model)``). The call communicates only if the keywords in
-    `only_if` have these values, and not if those in `unless` do.
+    are names of parameters. Tensors in `payload` must agree in shape and dtype on all ranks, unless the parameter
+    `objects` is given, which lets them be anything; after the call those in `uniform` hold one value everywhere.
+    `result` is the class that it returns (several for a tuple, '' where unknown); `turns` says what it makes of an
+    argument (``fully_shard(model)``). The call communicates only if the keywords in `only_if` have these values, and
+    not if those in `unless` do.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Collective:
     asynchronous: str = ""
     ranks: str = ""
     payload: tuple[str, ...] = ()
+    objects: str = ""
     uniform: tuple[str, ...] = ()
     returns: Returns = ""
     result: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ _DIFFERENCES = {
         "pass the same reduce operation on all ranks",
     ),
     "payload": (
-        "gets as many elements as each rank's own data select: ranks of different shapes wait for each other, or read "
+        "gets as many elements as each rank's own data give: ranks of different shapes wait for each other, or read "
         "past the end",
         "exchange the sizes first and pad to the largest, or gather objects",
     ),
@@ -28,7 +28,8 @@ class CollectiveArgumentsDiffer(PartingRule):
     Finds collectives whose root (`src`, `dst`) or reduce operation is computed from the rank, as in
     `broadcast(t, src=dist.get_rank())` or `op = SUM if rank == 0 else MAX`, and the two arms of a rank test that make
     the same call with another root or reduce operation. Also finds tensors of which each rank has as many elements
-    as its own data give, `x[mask]` or `torch.nonzero(x)`, where all ranks must send the same shape.
+    as its own data give, where all ranks must send the same shape: `x[mask]`, `torch.nonzero(x)`, and gathered from
+    all ranks what `model.generate(...)` returns or `batch["input_ids"]`, as long as the longest of each rank's own.
 
     ## Why it breaks
 
