@@ -35,7 +35,7 @@ from ddp_lint.divergence.selections import (
     own_size,
     selection,
 )
-from ddp_lint.divergence.values import Value, Variation, combine, constant, divergent, unknown
+from ddp_lint.divergence.values import Symbol, Value, Variation, combine, constant, divergent, unknown
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Collective, Gate, Source
@@ -50,6 +50,8 @@ _DISTINCTIVE = frozenset(
     }
 )  # fmt: skip
 _ACCELERATE = ("wait_for_everyone", "gather_for_metrics", "pad_across_processes")
+#: Methods that make a list longer.
+_GROWING = frozenset({"append", "extend", "insert"})
 #: Tests of a number that are made of each rank's own loss.
 _NOT_A_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
 #: In a name: a number that is the same on all ranks.
@@ -289,6 +291,9 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         gate = next((g for a in knows.ancestors(method.of) if (g := knows.gates.get(f"{a}.{method.name}"))), None)
         if gate is not None and arguments.positional:
             return unknown(frame.key(node), ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
+        source = knows.source("method", f"{method.of}.{method.name}")
+        if source is not None and _happens(source, arguments):
+            return _from_source(frame, source, arguments.values, node)
         if not method.guessed:
             return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
     return _unresolved(frame, function, frame.text(node.func), arguments, node, method.name)
@@ -369,7 +374,18 @@ def _unresolved(
         return _from_source(frame, source, parts, node)
     for argument in arguments.values:
         consume(frame, argument)
+    if name in _GROWING:
+        _grow(frame, node)
     return _by_name(frame, name, parts, node, key)
+
+
+def _grow(frame: Frame, node: ast.Call) -> None:
+    """``losses.append(x)`` on some ranks only: from here on the list is longer on them."""
+    path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    varies = next((v for test in frame.path if (v := test.varying()) is not None), None)
+    before = frame.env.get(path)
+    if varies is not None and before is not None and before.items == ():
+        frame.env[path] = divergent(("grown", frame.key(node)), varies)
 
 
 def _by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Hashable) -> Value:
@@ -412,7 +428,8 @@ def communicate(
 ) -> Value:  # fmt: skip
     """Emit the letter of a knowledge entry and give what the call returns."""
     key = ("result", entry.op, frame.text(node))
-    if entry.kind == "p2p" or not _happens(entry, arguments):
+    if entry.kind in ("p2p", "local") or not _happens(entry, arguments):
+        _turn_arguments(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
     replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != "learning rate"
     if replicas and not frame.summaries.is_distributed(frame.facts, frame.owner):
@@ -435,14 +452,19 @@ def communicate(
     letter = Letter(
         entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
         confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
+        _own_members(entry, arguments),
         buffer=dotted(node.args[0]) if node.args else "",
     )  # fmt: skip
     frame.effects.append(Emitted(letter))
     for name in entry.uniform:
         _agree(frame, arguments.get(name, entry.takes)[1])
+    _turn_arguments(frame, entry, arguments)
+    return _result(frame, entry, arguments, node, key)
+
+
+def _turn_arguments(frame: Frame, entry: Collective, arguments: Arguments) -> None:
     for name, type_ in entry.turns.items():
         turn(frame, arguments.get(name, entry.takes)[1], type_)
-    return _result(frame, entry, arguments, node, key)
 
 
 _SHARDS = re.compile(r"fully_shard|shard_model|FullyShardedDataParallel|\bFSDP$|parallelize|prepare$")
@@ -488,8 +510,15 @@ def _uneven_payload(
     return None
 
 
-def _happens(entry: Collective, arguments: Arguments) -> bool:
-    for name, expected in entry.only_if.items():
+def _own_members(entry: Collective, arguments: Arguments) -> Variation | None:
+    """Why each rank asks for a group of other members, where it names those of its own group alone."""
+    ranks = arguments.get(entry.ranks, entry.takes)[0] if entry.ranks else None
+    varies = ranks.varies if ranks is not None else None
+    return varies if varies is not None and varies.cause in ("rank", "membership") else None
+
+
+def _happens(entry: Collective | Source, arguments: Arguments) -> bool:
+    for name, expected in entry.only_if.items() if isinstance(entry, Collective) else ():
         value = arguments.get(name, entry.takes)[0]
         if value is None or value.constant is None or value.constant.value != expected:
             return False
@@ -590,6 +619,9 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         return unknown(frame.key(node))
     if is_selection(arguments.positional[0]):
         return divergent(("len", arguments.positional[0].key), own_size(frame, node))
+    match arguments.positional[0]:
+        case Value(components=(Symbol(key=("grown", _)), *_), varies=Variation() as varies):
+            return divergent(("len", arguments.positional[0].key), varies)
     return passed_on(frame, node, arguments.values, ("len", arguments.positional[0].key))
 
 

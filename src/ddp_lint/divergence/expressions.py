@@ -246,8 +246,7 @@ def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) ->
         return unknown(key, agreed=base.agreed)
     if bounds.step is None or bounds.upper is not None:
         return dataclasses.replace(unknown(key), varies=varies)  # a block for each rank, which may well be as long
-    origin = Label(frame.span(node), "each rank takes elements of its own, not always equally many")
-    return divergent(key, Variation("data", "how many elements this rank's share has", origin=origin))
+    return divergent(key, own_share(frame, node))
 
 
 def environment(frame: Frame, name: object, node: ast.AST, default: Value | None = None) -> Value:
@@ -261,7 +260,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if len(node.ops) > 1:
         operators = tuple(type(op).__name__ for op in node.ops)
         return _among(combine(_unknown, tuple(values), ("compare", operators, _keys(values))), values)
-    left, right = values
+    left, right = _as_numbers(*values)
+    values = [left, right]
     operation = type(node.ops[0])
     with_none = operation in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and right.constant == Known(None)
     if with_none and isinstance(left.reference, (ref.FunctionRef, ref.ClassRef)):
@@ -302,6 +302,20 @@ def _among(result: Value, values: list[Value]) -> Value:
     if result.varies is None or result.varies.cause != "rank" or bounds == [Known(0)] or bounds == [Known(1)]:
         return result
     return dataclasses.replace(result, varies=dataclasses.replace(result.varies, cause="membership"))
+
+
+def _as_numbers(left: Value, right: Value) -> tuple[Value, Value]:
+    """``os.environ["RANK"] == "0"``: the environment holds text, the worlds know numbers."""
+    for one, other in ((left, right), (right, left)):
+        if one.varies is None or one.varies.cause != "rank" or other.constant is None:
+            continue
+        text = other.constant.value
+        texts = text if isinstance(text, tuple) else (text,)
+        if texts and all(isinstance(each, str) and each.lstrip("-").isdigit() for each in texts):
+            numbers = tuple(int(each) for each in texts)
+            number = constant(numbers if isinstance(text, tuple) else numbers[0])
+            return (left, number) if one is left else (number, right)
+    return left, right
 
 
 def _is_text(value: Value) -> bool:
@@ -410,7 +424,15 @@ def _sequence(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
     if isinstance(node, ast.Set):
         return unordered(frame, node)
     value = passed_on(frame, node, items)
+    if isinstance(node, ast.List) and len(items) > 1:
+        value = _of_ranks(value, items)
     return dataclasses.replace(value, items=tuple(items))
+
+
+def _of_ranks(value: Value, elements: list[Value]) -> Value:
+    """A list of numbers that follow from the rank: another list on each rank, as long on all of them."""
+    varies = next((e.varies for e in elements if e.varies is not None and e.varies.cause == "rank"), None)
+    return dataclasses.replace(value, varies=varies) if varies is not None and value.varies is None else value
 
 
 def is_set(value: Value) -> bool:
@@ -446,7 +468,27 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     if isinstance(node, ast.SetComp):
         return unordered(frame, node)
     even = rounds is None and len(node.generators) == 1 and not node.generators[0].ifs
-    return dataclasses.replace(passed_on(frame, node, [*iterables, *values]), even=even)
+    value = passed_on(frame, node, [*iterables, *values])
+    share = _share(frame, node) if value.varies is None else None
+    if share is not None:
+        return divergent(frame.key(node, "share"), share)
+    return dataclasses.replace(_of_ranks(value, values) if isinstance(node, ast.ListComp) else value, even=even)
+
+
+def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Variation | None:
+    """``[f for i, f in enumerate(files) if i % world == rank]``: why ranks have different numbers of elements."""
+    for test in (test for generator in node.generators for test in generator.ifs):
+        sides = (test.left, *test.comparators) if isinstance(test, ast.Compare) else ()
+        dealt = any(isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in sides)
+        if dealt and any((varies := evaluate(frame, side).varies) and varies.cause == "rank" for side in sides):
+            return own_share(frame, node)
+    return None
+
+
+def own_share(frame: Frame, node: ast.AST) -> Variation:
+    """Why a rank has as many elements as fall to it."""
+    origin = Label(frame.span(node), "each rank takes elements of its own, not always equally many")
+    return Variation("data", "how many elements this rank's share has", origin=origin)
 
 
 #: A loader by name; what holds several loaders hands out loaders.

@@ -30,6 +30,8 @@ def is_mask(node: ast.expr) -> bool:
         return isinstance(node.func, ast.Attribute) and node.func.attr == "bool"
     if isinstance(node, ast.Compare):
         return isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE))
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return isinstance(node.slice.value, str) and _MASK.search(node.slice.value) is not None
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return _MASK.search(name) is not None
 

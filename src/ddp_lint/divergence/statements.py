@@ -17,10 +17,12 @@ from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     Condition,
+    Symbol,
     Test,
     Value,
     Variation,
     combine,
+    divergent,
     merge,
     negated,
     unknown,
@@ -79,10 +81,23 @@ def _join(frame: Frame, test: Test, yes: dict[str, Value], no: dict[str, Value],
     for name, value in yes.items():
         other = merged.get(name)
         if other is None:
-            merged[name] = value
+            merged[name] = _set_by_some(frame, test, name, value, node)
         elif other is not value:
             merged[name] = merge(test, value, other, ("merge", frame.key(node), name))
+    for name in no.keys() - yes.keys():
+        merged[name] = _set_by_some(frame, negated(test), name, no[name], node)
     return merged
+
+
+def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AST) -> Value:
+    """A name that only one arm binds keeps that value; an attribute had one before, which other ranks still see."""
+    varies = test.varying()
+    if "." not in name or varies is None or varies.cause != "rank" or value.reference is not None or not value.same:
+        return value
+    key = ("set", frame.key(node), name)
+    if value.constant is None:
+        return divergent(key, varies)
+    return merge(test, value, unknown(key), key)
 
 
 def _if(frame: Frame, node: ast.If) -> None:
@@ -239,7 +254,7 @@ def _rounds(
         returned = len(frame.returned)
         _, end, _ = once()
         del frame.returned[returned:]
-        frame.env = _join(frame, test, end, entry, node)
+        frame.env = _counted_on(frame, node, _join(frame, test, end, entry, node), entry)
     else:
         changed = _assigned(node)
         frame.env = {
@@ -251,6 +266,26 @@ def _rounds(
     body, end, _ = once()
     frame.loops -= 1
     return body, _join(frame, test, end, frame.env, node)
+
+
+def _counted_on(frame: Frame, node: ast.stmt, after: dict[str, Value], entry: dict[str, Value]) -> dict[str, Value]:
+    """Numbers that a round changes on some ranks only: unknown there after any number of rounds."""
+    for name in _counters(node):
+        before, value = entry.get(name), after.get(name)
+        if before is None or value is None or value.varies is None or value.open:
+            continue
+        components = tuple(
+            now if now == then else Symbol(("counted", frame.key(node), name))
+            for now, then in zip(value.components, before.components, strict=True)
+        )
+        after[name] = dataclasses.replace(value, components=components, test=None)
+    return after
+
+
+@functools.lru_cache(maxsize=8192)
+def _counters(node: ast.stmt) -> frozenset[str]:
+    """Names that the loop adds to."""
+    return frozenset(dotted(child.target) for child in children(node) if isinstance(child, ast.AugAssign))
 
 
 def _breaks(body: Sequence[ast.stmt]) -> bool:
@@ -432,7 +467,11 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
 
 
 def _entered(frame: Frame, manager: Value, node: ast.expr) -> Value:
-    return manager if isinstance(manager.reference, ref.Instance) else unknown(("entered", frame.key(node)))
+    return (
+        manager
+        if isinstance(manager.reference, ref.Instance) or manager.open
+        else unknown(("entered", frame.key(node)))
+    )
 
 
 def _is_context_letter(frame: Frame, call: ast.Call, effects: list[Effect]) -> bool:

@@ -231,6 +231,7 @@ class Summaries:
         defaults = _defaults(function.node)
         for parameter in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs):
             if parameter.arg in env:
+                env[parameter.arg] = self._typed(function, parameter, env[parameter.arg])
                 continue
             default = defaults.get(parameter.arg)
             if default is not None and not arguments.starred:
@@ -261,6 +262,15 @@ class Summaries:
             guess = known().guessed_type(parameter.arg)
             of = ref.Instance(guess, guessed=True) if guess else None
         return unknown(("parameter", parameter.arg), of)
+
+    def _typed(self, function: FunctionRef, parameter: ast.arg, value: Value) -> Value:
+        """An argument of which the caller knows nothing is what the parameter's annotation says."""
+        if parameter.annotation is None or value.constant is not None or value.varies is not None:
+            return value
+        if value.reference is not None and not (isinstance(value.reference, ref.Method) and not value.reference.of):
+            return value
+        of = self._annotated(function.facts, parameter.annotation)
+        return value.with_reference(of) if of is not None else value
 
     def _annotated(self, facts: ModuleFacts, annotation: ast.expr | None) -> ref.Instance | None:
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
@@ -349,7 +359,9 @@ class Summaries:
             if isinstance(reference_of(result), (FunctionRef, ref.Partial)):
                 return result
             return inner
-        name = (ast.unparse(decorator)).partition("(")[0]
+        made_by = reference_of(evaluate(outer, decorator.func)) if isinstance(decorator, ast.Call) else None
+        external = isinstance(made_by, ref.External)
+        name = made_by.name if external else ast.unparse(decorator).partition("(")[0]  # type: ignore[union-attr]
         gate = known().gate(name) if isinstance(reference, ref.Method) or reference is None else None
         if isinstance(reference, ref.Method) and reference.of:
             gate = known().gates.get(f"{reference.of}.{reference.name}") or gate

@@ -319,11 +319,11 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     told = test.varying() is not None
     if told and all(outcome is not None for outcome in outcomes):
         picked = tuple((yes if outcome else no).components[world] for world, outcome in enumerate(outcomes))
+        formula = _formula(test, yes, no)
         open_ = next((v for v in (yes, no) if v.open), None)
         if open_ is not None:
-            return dataclasses.replace(open_, reference=reference)
+            return dataclasses.replace(open_, reference=reference, test=formula or open_.test)
         varies = test.varying() if len(set(picked)) > 1 else None
-        formula = _formula(test, yes, no)
         return Value(picked, varies, reference=reference, test=formula)
     formula = _formula(test, yes, no)
     if formula is not None:
@@ -368,4 +368,6 @@ def _formula(test: Test, yes: Value, no: Value) -> Test | None:
         return Test("or", (negated(test), yes.test))
     if first == Known(True) and no.test is not None and no.test.size < _CEILING:
         return Test("or", (test, no.test))
+    if yes.test is not None and no.test is not None and yes.test.size + no.test.size < _CEILING:
+        return Test("or", (Test("and", (test, yes.test)), Test("and", (negated(test), no.test))))
     return None

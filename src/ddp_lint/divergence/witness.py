@@ -89,7 +89,11 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.LOW)
     if varies.cause == "order" and ("object" in letter.op or letter.op == "barrier"):
         limits.append(Confidence.LOW)  # the same call whatever the element
-    if letter.kind in ("step", "backward") and difference.how == "rounds" and varies.cause not in ("length", "rank"):
+    if (
+        letter.kind in ("step", "backward")
+        and difference.how == "rounds"
+        and varies.cause not in ("length", "rank", "clock")
+    ):
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
     if letter.op == "learning rate" and varies.cause != "rank":
         limits.append(Confidence.LOW)  # in a script of one process it may follow the loss
@@ -173,17 +177,28 @@ def wrong_arguments(words: Words) -> Iterator[Parting]:
         if isinstance(node, Emit) and not node.letter.streams and not node.letter.chain and node not in paired:
             if node.letter.uneven is not None:
                 yield _uneven_payload(node.letter, node.letter.uneven)
+            if node.letter.members is not None:
+                yield _own_members(node.letter, node.letter.members)
             for value, reason in ((node.letter.root, "root"), (node.letter.reduce_op, "reduce op")):
                 if value is not None and node.letter.group.is_world:
                     yield from _wrong_argument(node.letter, value, reason)
 
 
 def _uneven_payload(letter: Letter, varies: Variation) -> Parting:
-    step = Label(letter.span, f"calls {letter.call}() with as many elements as its own data give")
+    return _unlike_arguments(Kind.ARGUMENT, letter, varies, "payload", "as many elements as its own data give")
+
+
+def _own_members(letter: Letter, varies: Variation) -> Parting:
+    return _unlike_arguments(Kind.GROUP, letter, varies, "members", "the members of its own group alone")
+
+
+def _unlike_arguments(kind: Kind, letter: Letter, varies: Variation, reason: str, given: str) -> Parting:
+    """All ranks make the call, each with an argument of its own."""
+    step = Label(letter.span, f"calls {letter.call}() with {given}")
     return Parting(
-        Kind.ARGUMENT, letter.span, letter.op, letter.call,
+        kind, letter.span, letter.op, letter.call,
         min(letter.confidence, varies.confidence, key=CONFIDENCES.index), cause=varies.cause, says=varies.says,
-        group=shown(letter.group), when=letter.when, evident=letter.evident, reason="payload",
+        group=shown(letter.group), when=letter.when, evident=letter.evident, reason=reason,
         ranks=(worlds.WORLDS[0].name, worlds.WORLDS[1].name), labels=(varies.origin,) if varies.origin else (),
         witness=tuple(RankTrace(world.name, (step,)) for world in worlds.WORLDS[:2]),
     )  # fmt: skip

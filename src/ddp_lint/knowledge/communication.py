@@ -23,10 +23,11 @@ FRAMEWORKS = (
 )  # fmt: skip
 
 #: What a call does to the ranks' common order. A "collective" is matched call by call within its group; "group" makes
-#: process groups and involves the whole world, members or not; "p2p" is pairwise and never demanded of all;
+#: process groups and involves the whole world, members or not; "p2p" is pairwise and never demanded of all; "local"
+#: does not communicate and is listed for what it turns its arguments into;
 #: "forward" and "backward" run a wrapped model's hooks; "step" changes parameters or learning rate, so replicas must
 #: do it together; "leave" ends the process group.
-Kind = Literal["collective", "group", "p2p", "forward", "backward", "step", "leave"]
+Kind = Literal["collective", "group", "p2p", "local", "forward", "backward", "step", "leave"]
 
 #: When the call communicates; '' is always.
 Condition = Literal["", "sharded", "buffers", "metric-sync", "statistics", "launched"]
@@ -169,12 +170,17 @@ class GroupSource:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A value that differs between ranks without a rank test; `says` goes into messages after "depends on"."""
+    """A value that differs between ranks without a rank test; `says` goes into messages after "depends on".
+
+    It is the same on all ranks if the keywords in `unless` have these values; `takes` names the parameters.
+    """
 
     name: str
     what: Literal["call", "method", "attribute", "iterate", "except"]
     cause: Cause
     says: str
+    takes: tuple[str, ...] = ()
+    unless: Mapping[str, bool | str | int] = dataclasses.field(default_factory=dict)
     evidence: str = ""
 
 

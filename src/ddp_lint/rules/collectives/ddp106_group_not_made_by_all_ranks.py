@@ -9,7 +9,8 @@ class GroupNotMadeByAllRanks(PartingRule):
 
     ## What it does
 
-    Finds `new_group`, `init_device_mesh`, `initialize_model_parallel` and the like under a rank or membership test.
+    Finds `new_group`, `init_device_mesh`, `initialize_model_parallel` and the like under a rank or membership test,
+    and `new_group(ranks)` where `ranks` follow from the rank, so that each rank makes its own group alone.
 
     ## Why it breaks
 
@@ -17,7 +18,8 @@ class GroupNotMadeByAllRanks(PartingRule):
     the same order, because the new group gets its name from a counter and its members meet at a store barrier. If
     only the members call it, they wait there for the others, or the ranks' counters no longer agree and the next
     group is wired to the wrong peers. Measured on gloo: a hang that does not even obey the default group's timeout;
-    on NCCL the same program went on, by the luck of its schedule.
+    on NCCL the same program went on, by the luck of its schedule. Four ranks that each made only the pair they were in
+    (gloo) got sums over the wrong ranks, then hung: both pairs have one name, and meet at one store key.
 
     ## Example
 
@@ -87,6 +89,11 @@ class GroupNotMadeByAllRanks(PartingRule):
     kind = Kind.GROUP
 
     def message(self, parting: Parting) -> str:
+        if parting.reason == "members":
+            return (
+                f"{operation(parting)} makes another group on each rank: its members depend on {parting.says}, "
+                "and every rank has to make every group"
+            )
         second = parting.ranks[1]
         return (
             f"{operation(parting)} is called {reached_by(parting)}: every rank of the world has to make the group, "
