@@ -10,6 +10,7 @@ import ast
 import bisect
 import dataclasses
 import functools
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from ddp_lint.project.facts import Definition, FunctionNode, ModuleFacts
 from ddp_lint.source.syntax import statements
 
 if TYPE_CHECKING:
-    from ddp_lint.rules.base import Rule, Wants
+    from ddp_lint.rules.base import Rule
     from ddp_lint.rules.registry import Declaration
 
 #: Methods that say what an object is made of: kept whole in a class that is kept.
@@ -71,10 +72,12 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What LibCST is to parse. `line_map[i]` is the file's line of line i+1; None when it is the whole file."""
+    """What LibCST is to parse. `line_map[i]` is the file's line of line i+1; None when it is the whole file.
+    `concern` tells which rules each definition is kept for, None: all see all."""
 
     text: str
     line_map: list[int] | None = None
+    concern: Concern | None = None
 
 
 class Focus:
@@ -103,48 +106,93 @@ class Focus:
             return Source("", [])
         if any(interest.whole for interest in self._visitors):
             return Source(text)
-        parts = _Parts(
-            facts,
-            _triggers(self._visitors, facts),
-            _triggers([i for i in self._visitors if i.said.whole_class], facts),
-            [i.said.rule().wants for i in self._visitors if i.said.wants],
-        )
+        concern = Concern(self._visitors, facts)
+        parts = _Parts(facts, concern)
         parts.add_body(facts.tree.body, within_class=False)
         if not parts.useful:
             return Source("", [])
-        return Source("\n".join(parts.lines) + "\n", parts.line_map)
+        return Source("\n".join(parts.lines) + "\n", parts.line_map, concern)
 
 
-def _triggers(interests: Sequence[_Interest], facts: ModuleFacts) -> frozenset[bytes]:
-    """The triggers of some rules, and the names under which the file imports what they name."""
-    triggers = frozenset[bytes]().union(*(interest.triggers for interest in interests))
-    aliases = (
-        name.encode()
+class Concern:
+    """Which of some rules the definitions of a file concern. Sets of rules are numbers, a bit for each rule."""
+
+    def __init__(self, interests: Sequence[_Interest], facts: ModuleFacts) -> None:
+        self._codes = [interest.said.code for interest in interests]
+        self._whole_classes = sum(1 << bit for bit, interest in enumerate(interests) if interest.said.whole_class)
+        self._curious = sum(1 << bit for bit, interest in enumerate(interests) if interest.said.sees_all_kept)
+        wanting = ((1 << bit, i.said.rule().wants) for bit, i in enumerate(interests) if i.said.wants)
+        self._wanting = [(bit, wants) for bit, wants in wanting if wants is not None]
+        self._wanted: dict[FunctionNode, int] = {}
+        told = _told_by_word(interests, facts)
+        known = told.keys()
+        self._lines: list[int] = []
+        self._rules: list[int] = []
+        for number, line in enumerate(facts.file.lines, 1):
+            if hits := known & words(line):
+                self._lines.append(number)
+                self._rules.append(_either(told[word] for word in hits))
+
+    def in_lines(self, first: int, last: int) -> int:
+        """The rules with a trigger from line `first` to `last`."""
+        start, end = bisect.bisect_left(self._lines, first), bisect.bisect_right(self._lines, last)
+        return _either(self._rules[start:end])
+
+    def of(self, node: Definition) -> int:
+        """The rules that a definition concerns: by a trigger, by what it or one of its methods does."""
+        wanted = 0
+        if self._wanting:
+            inside = statements(node) if isinstance(node, ast.ClassDef) else (node,)
+            functions = (n for n in inside if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+            wanted = _either(map(self._wanting_rules, functions))
+        return wanted | self.in_lines(_start(node), node.end_lineno or node.lineno)
+
+    def _wanting_rules(self, function: FunctionNode) -> int:
+        if function not in self._wanted:
+            self._wanted[function] = _either(bit for bit, wants in self._wanting if wants(function))
+        return self._wanted[function]
+
+    def within(self, node: Definition, owner: int) -> int:
+        """The rules that a definition in the body of a class concerns, which itself concerns the rules `owner`."""
+        constructs = not isinstance(node, ast.ClassDef) and node.name in _CONSTRUCTORS
+        return owner if constructs else self.of(node) | self.whole(owner)
+
+    def whole(self, rules: int) -> int:
+        """Those of the rules that see a class with all its methods."""
+        return rules & self._whole_classes
+
+    def codes(self, rules: int) -> frozenset[str]:
+        rules |= self._curious
+        return frozenset(code for bit, code in enumerate(self._codes) if rules & 1 << bit)
+
+
+def _told_by_word(interests: Sequence[_Interest], facts: ModuleFacts) -> dict[bytes, int]:
+    """The rules that a word is a trigger of, or the name under which the file imports what a trigger names."""
+    told: dict[bytes, int] = {}
+    for bit, interest in enumerate(interests):
+        for word in interest.triggers:
+            told[word] = told.get(word, 0) | 1 << bit
+    aliases = {
+        name.encode(): _either(told.get(part, 0) for part in target.encode().split(b"."))
         for name, target in facts.imports.names.items()
-        if not triggers.isdisjoint(target.encode().split(b"."))
-    )
-    return triggers.union(aliases)
+    }
+    return told | {name: rules | told.get(name, 0) for name, rules in aliases.items() if rules}
+
+
+def _either(rules: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, rules, 0)
 
 
 class _Parts:
     """Collects the lines that are kept."""
 
-    def __init__(
-        self,
-        facts: ModuleFacts,
-        triggers: frozenset[bytes],
-        class_triggers: frozenset[bytes],
-        wanting: list[Wants],
-    ) -> None:
+    def __init__(self, facts: ModuleFacts, concern: Concern) -> None:
         self.lines: list[str] = []
         self.line_map: list[int] = []
         #: Whether anything was kept because a rule may care for it, and not just to go with the rest.
         self.useful = False
         self._source = facts.file.lines
-        self._wanting = wanting
-        found = [(number, words(line)) for number, line in enumerate(self._source, 1)]
-        self._hits = [number for number, line in found if not triggers.isdisjoint(line)]
-        self._class_hits = [number for number, line in found if not class_triggers.isdisjoint(line)]
+        self._concern = concern
 
     def add_body(self, body: list[ast.stmt], *, within_class: bool) -> None:
         for unit, first, last in _units(body):
@@ -153,14 +201,14 @@ class _Parts:
                 self._add_function(node, first, last, within_class)
             elif len(unit) == 1 and isinstance(node, ast.ClassDef):
                 self._add_class(node, first, last)
-            elif self._hit(first, last):
+            elif self._concern.in_lines(first, last):
                 self.useful = True
                 self._add_lines(first, last)
             elif self._short(first, last) and not all(_is_idle(statement) for statement in unit):
                 self._add_lines(first, last)
 
     def _add_function(self, node: FunctionNode, first: int, last: int, within_class: bool) -> None:
-        if self._hit(first, last) or self._wanted(node):
+        if self._concern.of(node):
             self.useful = True
             self._add_lines(first, last)
         elif within_class and node.name in _CONSTRUCTORS:
@@ -169,13 +217,12 @@ class _Parts:
             self._add_header(node, first, last)
 
     def _add_class(self, node: ast.ClassDef, first: int, last: int) -> None:
-        methods = (n for n in statements(node) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
-        if not self._hit(first, last) and not any(self._wanted(method) for method in methods):
+        if not self._concern.of(node):
             self._add_header(node, first, last)
             return
         self.useful = True
         start = _start(node.body[0])
-        if not self._starts_line(node.body[0]) or _hits(self._class_hits, first, last):
+        if not self._starts_line(node.body[0]) or self._concern.whole(self._concern.in_lines(first, last)):
             self._add_lines(first, last)
             return
         self._add_lines(first, start - 1)
@@ -201,9 +248,6 @@ class _Parts:
         self.lines.append(f"{indent}...")
         self.line_map.append(line)
 
-    def _hit(self, first: int, last: int) -> bool:
-        return _hits(self._hits, first, last)
-
     def _starts_line(self, node: ast.stmt) -> bool:
         """Whether a statement is the first thing on its line: not the `pass` of ``): pass``."""
         line = self._source[_start(node) - 1]
@@ -212,9 +256,6 @@ class _Parts:
 
     def _short(self, first: int, last: int) -> bool:
         return last - first < _SHORT and sum(map(len, self._source[first - 1 : last])) < _NARROW
-
-    def _wanted(self, node: FunctionNode) -> bool:
-        return any(wants(node) for wants in self._wanting if wants is not None)
 
 
 def _units(body: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int, int]]:
@@ -232,12 +273,6 @@ def _units(body: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int, int]]:
         unit, first, last = [node], start, end
     if unit:
         yield unit, first, last
-
-
-def _hits(lines: list[int], first: int, last: int) -> bool:
-    """Whether one of the sorted `lines` is from `first` to `last`."""
-    place = bisect.bisect_left(lines, first)
-    return place < len(lines) and lines[place] <= last
 
 
 def _start(node: ast.stmt) -> int:

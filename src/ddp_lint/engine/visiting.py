@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import pathlib
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from ddp_lint.engine.focus import Focus, Source
+from ddp_lint.engine.focus import Concern, Focus, Source
 from ddp_lint.engine.parsing import check_depth, tree_of, tree_of_new_syntax
 from ddp_lint.engine.report import rule_crashed
 from ddp_lint.engine.walk import walk
@@ -23,7 +25,7 @@ def visit(
 ) -> tuple[list[Finding], bool]:
     """The findings of the rules that the file concerns, and whether LibCST had to parse anything."""
     try:
-        module = _module(file, path, project, focus, focused)
+        module, concern = _module(file, path, project, focus, focused)
     except CannotParse as e:
         return [_cannot_parse(file, e)], False
     crashes: list[Finding] = []
@@ -31,22 +33,41 @@ def visit(
     def crashed(rule: type[Rule], error: Exception) -> None:
         crashes.append(rule_crashed(file, rule, error))
 
-    found = walk(module, focus.rules, crashed)
+    facts = module.facts
+    limits = dict(_limits(module.tree.body, facts.tree.body, concern)) if facts is not None and concern else {}
+    found = walk(module, focus.rules, crashed, limits)
     return found + crashes, bool(module.tree.body)
 
 
-def _module(file: SourceFile, path: pathlib.Path, project: Project, focus: Focus, focused: bool) -> Module:
-    """The view of the file for the rules that it concerns. Raises CannotParse."""
+def _limits(
+    kept: Sequence[cst.CSTNode], body: list[ast.stmt], concern: Concern, owner: int | None = None
+) -> Iterator[tuple[cst.CSTNode, frozenset[str]]]:
+    """The definitions of a body with the rules that have any business in them: a rule sees the same of a file,
+    whatever other rules made focus keep of it."""
+    nodes = [node for node in kept if isinstance(node, (cst.FunctionDef, cst.ClassDef))]
+    definitions = [s for s in body if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
+    for node, definition in zip(nodes, definitions, strict=True):
+        rules = concern.of(definition) if owner is None else concern.within(definition, owner)
+        yield node, concern.codes(rules)
+        if rules and isinstance(node, cst.ClassDef) and isinstance(node.body, cst.IndentedBlock):
+            yield from _limits(node.body.body, definition.body, concern, rules)
+
+
+def _module(
+    file: SourceFile, path: pathlib.Path, project: Project, focus: Focus, focused: bool
+) -> tuple[Module, Concern | None]:
+    """The view of the file for the rules that it concerns, and which of its parts concern which. Raises CannotParse."""
     name = project.module_name(path)[0]
     facts = project.facts_of(path)
     if facts is None:
         tree = tree_of_new_syntax(file, project.problem(path) or CannotParse("it cannot be read"))
-        return Module(file, tree, _imports(tree, path, project), name=name, project=project, path=path)
+        return Module(file, tree, _imports(tree, path, project), name=name, project=project, path=path), None
     source = focus.source(facts) if focused else Source(file.text)
     tree = _tree(source, facts)
-    return Module(
+    module = Module(
         file, tree, facts.imports, name=name, project=project, path=path, line_map=source.line_map, text=source.text
     )
+    return module, source.concern
 
 
 def _tree(source: Source, facts: ModuleFacts) -> cst.Module:

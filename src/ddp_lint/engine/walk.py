@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Iterable, Mapping
 
 import libcst as cst
 
@@ -14,12 +15,19 @@ from ddp_lint.source.tree import children, is_leaf
 
 Handler = tuple[Rule, Callable[[cst.CSTNode], None]]
 _NONE: tuple[Handler, ...] = ()
+_EVERYWHERE: Mapping[cst.CSTNode, frozenset[str]] = types.MappingProxyType({})
 
 
 def walk(
-    module: Module, kinds: Iterable[type[Rule]], crashed: Callable[[type[Rule], Exception], None]
+    module: Module,
+    kinds: Iterable[type[Rule]],
+    crashed: Callable[[type[Rule], Exception], None],
+    limits: Mapping[cst.CSTNode, frozenset[str]] = _EVERYWHERE,
 ) -> list[Finding]:
-    """The findings of `kinds` on one module. A rule that raises is dropped from the walk and told to `crashed`."""
+    """The findings of `kinds` on one module. A rule that raises is dropped from the walk and told to `crashed`.
+
+    `limits`: definitions that are for the rules with these codes only. Of a class the others see the node itself.
+    """
     found: list[Finding] = []
     rules: list[Rule] = []
     dead: set[Rule] = set()
@@ -40,27 +48,51 @@ def walk(
 
     for rule in rules:
         call(rule, rule.start)
-    enter, leave = _handlers(rules, "visit_"), _handlers(rules, "leave_")
-    if enter or leave:
-        wanted = _Wanted({*enter, *leave})
-        stack: list[tuple[cst.CSTNode, bool]] = [(module.tree, False)]
-        while stack:
-            node, leaving = stack.pop()
-            name = type(node).__name__
-            if leaving:
-                for rule, method in leave[name]:
-                    call(rule, method, node)
-                continue
-            if name in leave:
-                stack.append((node, True))
-            for rule, method in enter.get(name, _NONE):
+    audiences = _Audiences(rules)
+    stack: list[tuple[cst.CSTNode, _Audience, bool]] = [(module.tree, audiences[None], False)]
+    while stack:
+        node, audience, leaving = stack.pop()
+        name = type(node).__name__
+        if leaving:
+            for rule, method in audience.leave[name]:
                 call(rule, method, node)
-            below = [(child, False) for child in children(node) if wanted[type(child)]]
+            continue
+        inside = audiences[limits[node]] if node in limits else audience
+        if name != "ClassDef":
+            audience = inside
+        if name in audience.leave:
+            stack.append((node, audience, True))
+        for rule, method in audience.enter.get(name, _NONE):
+            call(rule, method, node)
+        if inside.listens:
+            wanted = inside.wanted
+            below = [(child, inside, False) for child in children(node) if wanted[type(child)]]
             below.reverse()
             stack += below
     for rule in rules:
         call(rule, rule.finish)
     return found
+
+
+class _Audience:
+    """Some rules, and what they visit."""
+
+    def __init__(self, rules: list[Rule]) -> None:
+        self.enter, self.leave = _handlers(rules, "visit_"), _handlers(rules, "leave_")
+        self.listens = bool(self.enter or self.leave)
+        self.wanted = _Wanted({*self.enter, *self.leave})
+
+
+class _Audiences(dict["frozenset[str] | None", _Audience]):
+    """The audience of the rules with these codes; None: all."""
+
+    def __init__(self, rules: list[Rule]) -> None:
+        super().__init__()
+        self._rules = rules
+
+    def __missing__(self, codes: frozenset[str] | None) -> _Audience:
+        self[codes] = found = _Audience([rule for rule in self._rules if codes is None or rule.code in codes])
+        return found
 
 
 class _Wanted(dict[type[cst.CSTNode], bool]):

@@ -63,6 +63,8 @@ class Rule(Documented):
     #: For hazards that no word tells: a static method, true for the functions (`ast`) that concern the rule also
     #: without a trigger. It is asked for every function of the files that `requires` leaves, so it must be quick.
     wants: ClassVar[Wants] = None
+    #: True: the rule sees all that is kept, for whichever rule: `wants` is too narrow to tell all that it can find.
+    sees_all_kept: ClassVar[bool] = False
     #: Globs on the names of files other than Python that the rule reads as well, by `in_text`: shell scripts, YAML.
     files: ClassVar[tuple[str, ...]] = ()
     #: What `verify` must observe to confirm the hazard: names of `verify/oracles`, any of which suffices.

@@ -37,6 +37,7 @@ class Declaration:
     whole_class: bool = False
     visits: bool = False
     wants: bool = False
+    sees_all_kept: bool = False
     gone_in: tuple[int, int] | None = None
 
     @classmethod
@@ -48,7 +49,8 @@ class Declaration:
             return cls(*who, looks=False, gone_in=entry.gone_in)
         visits = any(name.startswith(("visit_", "leave_")) for name in dir(entry))
         words = (entry.files, entry.triggers, entry.requires)
-        return cls(*who, True, *words, entry.whole_class, visits, entry.wants is not None, entry.gone_in)
+        sees = (entry.whole_class, visits, entry.wants is not None, entry.sees_all_kept)
+        return cls(*who, True, *words, *sees, entry.gone_in)
 
     @classmethod
     def from_json(cls, row: list[object]) -> Declaration:

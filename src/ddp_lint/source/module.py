@@ -83,11 +83,11 @@ class Module:
 
     def function_of(self, node: cst.CSTNode) -> cst.FunctionDef | None:
         """The nearest enclosing `def` (lambdas and comprehensions are looked through)."""
-        return next((a for a in self.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+        return next((a for a in self.ancestors(node) if type(a) is cst.FunctionDef), None)
 
     def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The nearest enclosing class, also from inside one of its methods."""
-        return next((a for a in self.ancestors(node) if isinstance(a, cst.ClassDef)), None)
+        return next((a for a in self.ancestors(node) if type(a) is cst.ClassDef), None)
 
     # ---- names
 

@@ -81,17 +81,21 @@ def descendants(node: cst.CSTNode, *, into_definitions: bool = True) -> Iterator
     while stack:
         item = stack.pop()
         yield item
-        if into_definitions or not isinstance(item, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+        if into_definitions or type(item) not in _DEFINITIONS:
             stack.extend(children(item)[::-1])
+
+
+# Node types are abstract base classes, for which `isinstance` is slow: hot loops ask for the type itself.
+_DEFINITIONS = {cst.FunctionDef, cst.ClassDef, cst.Lambda}
 
 
 def dotted(node: cst.CSTNode | None) -> str:
     """`a.b.c` for a chain of names and attributes, else ''."""
     parts: list[str] = []
-    while isinstance(node, cst.Attribute):
+    while type(node) is cst.Attribute:
         parts.append(node.attr.value)
         node = node.value
-    if not isinstance(node, cst.Name):
+    if type(node) is not cst.Name:
         return ""
     parts.append(node.value)
     return ".".join(reversed(parts))

@@ -22,6 +22,7 @@ _MENTIONS = re.compile(
     r"torch\.compile\b|(?<!\bre)\.compile\(|torch\._dynamo|import compile\b|is_compiling|is_dynamo_compiling"
 )
 #: What a line must hold to call the compiler, or to ask for it, under its own name.
+_CALLED = re.compile(r"\b(\w+)\(")
 _CALLS = re.compile(r"compil|\boptimize\b")
 _TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
 _DEPTH = 4  # of class evidence for one expression
@@ -150,9 +151,11 @@ class _Roots:
         self._facts = facts
         imported = {name for name, target in facts.imports.names.items() if "compil" in target}
         self._renamed = imported.union(re.findall(r"\bas (\w+)", facts.file.text))
-        calls = "|".join([_CALLS.pattern, *(rf"\b{name}\(" for name in sorted(self._renamed))])
-        self._lines = [n for n, line in enumerate(facts.file.lines, 1) if re.search(calls, line)]
+        self._lines = [n for n, line in enumerate(facts.file.lines, 1) if self._may_compile(line)]
         self._asks = "_compiling" in facts.file.text
+
+    def _may_compile(self, line: str) -> bool:
+        return not self._renamed.isdisjoint(_CALLED.findall(line)) or _CALLS.search(line) is not None
 
     def found(self) -> Iterator[tuple[_Code, Compiled]]:
         stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, str]] = [

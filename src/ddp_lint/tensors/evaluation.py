@@ -100,12 +100,12 @@ class Evaluator:
     def _used_as_tensors(self, function: cst.FunctionDef) -> set[str]:
         """Names that the function treats as only tensors can be: `x.shape`, `x.view(..)`, `self.conv(x)`."""
         found: set[str] = set()
+        telling = names("evidence", "attributes") | names("evidence", "methods")
         for node in descendants(function.body):
-            if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
-                attribute = node.attr.value
-                if attribute in names("evidence", "attributes") or attribute in names("evidence", "methods"):
+            if type(node) is cst.Attribute and type(node.value) is cst.Name:
+                if node.attr.value in telling:
                     found.add(node.value.value)
-            elif isinstance(node, cst.Call) and node.args and isinstance(node.args[0].value, cst.Name):
+            elif type(node) is cst.Call and node.args and type(node.args[0].value) is cst.Name:
                 layer = self._layer(dotted(node.func))
                 called = self._module.qualified(node.func)
                 computes = operations.is_tensor_function(called) and not operations.is_factory(called)

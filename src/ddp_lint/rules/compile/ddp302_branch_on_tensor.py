@@ -93,6 +93,8 @@ class BranchOnTensor(HostRule):
 
     confidence = Confidence.MEDIUM
     wants: ClassVar[Wants] = staticmethod(lambda function: Trait.BRANCHES in traits(function))
+    #: What other files compile may branch on any comparison.
+    sees_all_kept = True
     oracles = ("graph_break", "sync")
 
     def visit_If(self, node: cst.If) -> None:
