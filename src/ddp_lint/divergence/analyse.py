@@ -28,6 +28,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.syntax import below, statements
 
+_MANAGER = ("__enter__", "__exit__")
 #: Trees of other files that are kept: beyond it the summaries start anew.
 _KEPT_MODULES = 600
 
@@ -80,7 +81,7 @@ def summaries_of(project: Project) -> Summaries:
 
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
-    own = [_read(root, facts, summaries) for root in roots(facts, summaries)]
+    own = _without_managers([_read(root, facts, summaries) for root in roots(facts, summaries)])
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
     communicating = {read.root.owner for read in own if read.communicates}
     classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
@@ -115,6 +116,17 @@ def _read(root: Root, facts: ModuleFacts, summaries: Summaries) -> _Read:
     except (TooLarge, TooLong, RecursionError):
         return _Read(root, tuple(found), skipped=True)
     return _Read(root, tuple(found))
+
+
+def _without_managers(reads: list[_Read]) -> list[_Read]:
+    """Without `__enter__` and `__exit__` where both communicate: half a barrier each, they are told where a `with` has
+    them together."""
+    halves = [
+        {read.root.owner for read in reads if read.communicates and read.root.name.endswith(f".{name}")}
+        for name in _MANAGER
+    ]
+    managers = halves[0] & halves[1] - {None}
+    return [r for r in reads if r.root.owner not in managers or r.root.name.rpartition(".")[2] not in _MANAGER]
 
 
 def _first_of_each(partings: list[Parting]) -> list[Parting]:

@@ -40,6 +40,8 @@ from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Collective, Gate, Source
 
+#: An object of a framework that works on one device.
+_ALONE = "builtins.alone"
 #: In the name of an unresolved function: what it returns has probably been agreed on by all ranks.
 _AGREED = re.compile(r"reduce|gather|sync|broadcast|(^|_)all_|consensus|agree|average_across")
 #: Methods that are collective on whatever object has them.
@@ -255,7 +257,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
         return unknown(key, ref.GroupRef(Group(name.rpartition(".")[2], group_source.scope)))
     made = knows.type_of(name)
     if made:
-        return unknown(frame.key(node), ref.Instance(made))
+        return unknown(frame.key(node), ref.Instance(_ALONE if _is_on_one_device(arguments) else made))
     head, _, last = name.rpartition(".")
     owner_entry = known().method(head, last) if head in knows.types else None
     if owner_entry is not None:
@@ -265,6 +267,16 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
         if entry is not None:
             return communicate(frame, entry, arguments, node, confidence=Confidence.MEDIUM)
     return _unresolved(frame, unknown(("name", name)), name, arguments, node)
+
+
+def _is_on_one_device(arguments: Arguments) -> bool:
+    """``Trainer(devices=1)``: nobody to communicate with, whichever rank makes it."""
+    devices, nodes = arguments.keywords.get("devices"), arguments.keywords.get("num_nodes")
+    return _is_one(devices) and (nodes is None or _is_one(nodes))
+
+
+def _is_one(value: Value | None) -> bool:
+    return value is not None and value.constant is not None and value.constant.value == 1
 
 
 def _is_communication(module: str) -> bool:

@@ -102,7 +102,9 @@ class SamplerNeverSetEpoch(Rule):
         if is_sampler(self.module, node) and not is_off(argument(node, 3, "shuffle")):
             target = assigned_name(self.module, self._whole(node))
             dataset = self.module.code(node.args[0].value) if node.args else ""
-            if not is_evaluation(target) and not is_evaluation(dataset):
+            function = self.module.function_of(node)
+            around = function.name.value if function is not None else ""
+            if not any(map(is_evaluation, (target, dataset, around))):
                 self._samplers.append(node)
 
     def visit_For(self, node: cst.For) -> None:
