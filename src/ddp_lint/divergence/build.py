@@ -73,10 +73,7 @@ class _Builder:
         if isinstance(effect, Emitted):
             return self._words.emit(site.anchored(effect.letter) if site else effect.letter, after)
         if isinstance(effect, Leave):
-            return {
-                "return": exits.returns, "raise": _handler(exits, effect.raised), "break": exits.breaks,
-                "continue": exits.continues,
-            }[effect.what]  # fmt: skip
+            return _way_out(effect, exits)
         if isinstance(effect, Branch):
             yes = self.sequence(effect.yes, after, exits, site)
             no = self.sequence(effect.no, after, exits, site)
@@ -210,6 +207,12 @@ def _settled(condition: Condition, depth: int) -> Condition:
     if condition.varies is None or not condition.open or condition.varies.foreign >= depth:
         return condition
     return Condition((("settled", condition.text, condition.truths[0]),) * len(condition.truths), condition.text)
+
+
+def _way_out(effect: Leave, exits: Exits) -> Node:
+    if effect.what == "raise":
+        return _handler(exits, effect.raised)
+    return {"return": exits.returns, "break": exits.breaks, "continue": exits.continues}[effect.what]
 
 
 def _handler(exits: Exits, raised: str) -> Node:

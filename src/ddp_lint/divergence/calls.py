@@ -16,6 +16,7 @@ from ddp_lint.divergence.expressions import (
     dotted,
     environment,
     evaluate,
+    forget_parts,
     passed_on,
     unordered,
 )
@@ -549,8 +550,7 @@ def _agree(frame: Frame, argument: ast.expr | None) -> None:
         return
     path = dotted(argument) if argument is not None else ""
     if path:
-        for other in [name for name in frame.env if name.startswith((path + ".", path + "["))]:
-            del frame.env[other]
+        forget_parts(frame, path)
         reference = reference_of(frame.env.get(path))
         frame.env[path] = unknown(("agreed", path), reference, agreed=True)
         frame.agreed.add(path)

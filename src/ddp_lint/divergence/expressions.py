@@ -590,9 +590,15 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
         _store(frame, target, evaluate(frame, target.value))
     if isinstance(target, ast.Name) and target.id in frame.global_names:
         frame.summaries.set_global(frame, target.id, value)
-    for other in [name for name in frame.env if name.startswith((path + ".", path + "["))]:
-        del frame.env[other]
+    forget_parts(frame, path)
     frame.env[path] = value
+
+
+def forget_parts(frame: Frame, path: str) -> None:
+    """What was known of attributes and items of a name that now stands for another object."""
+    parts = (path + ".", path + "[")
+    for name in [name for name in frame.env if name.startswith(parts)]:
+        del frame.env[name]
 
 
 def _store(frame: Frame, target: ast.Subscript, base: Value) -> None:

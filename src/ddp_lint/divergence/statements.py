@@ -388,12 +388,15 @@ def _body_of_try(frame: Frame, node: ast.Try) -> tuple[list[Effect], list[Effect
 
 def _may_fail(frame: Frame, statement: ast.stmt) -> bool:
     """Does the statement call something that can raise on one rank alone? Collectives fail on all ranks."""
-    for child in (statement, *children(statement)):
-        if isinstance(child, ast.Call):
-            name = dotted(child.func).rpartition(".")[2] or getattr(child.func, "attr", "")
-            if name not in _HARMLESS and not frame.summaries.is_collective_name(name):
-                return True
-    return False
+    is_collective = frame.summaries.is_collective_name
+    return any(name not in _HARMLESS and not is_collective(name) for name in _called_in(statement))
+
+
+@functools.lru_cache(maxsize=8192)
+def _called_in(statement: ast.stmt) -> frozenset[str]:
+    """The last parts of the names that a statement calls."""
+    calls = (child for child in (statement, *children(statement)) if isinstance(child, ast.Call))
+    return frozenset(dotted(call.func).rpartition(".")[2] or getattr(call.func, "attr", "") for call in calls)
 
 
 def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bool) -> Condition:
