@@ -39,6 +39,13 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "one arm asks, the other does not": """
+        def f(batch, args, x):
+            if dist.get_rank() == 0:
+                dist.broadcast(x, src=0)  # !rank-branch
+            elif args.receives:
+                dist.broadcast(x, src=0)
+    """,
     "a loop that one rank passes by, behind a choice that both made": """
         from accelerate import Accelerator
 
@@ -403,6 +410,17 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "each arm asks in its own way for the same": """
+        def f(batch, args, x):
+            if dist.get_rank() == 0:
+                dist.broadcast(x, src=0)
+                if "mask" in batch:
+                    dist.broadcast(batch["mask"], src=0)
+            else:
+                dist.broadcast(x, src=0)
+                if args.make_mask:
+                    dist.broadcast(torch.empty(4), src=0)
+    """,
     "a project's own get_dist_info that tells first whether there are ranks": """
         def get_dist_info():
             if all(name in os.environ for name in ("RANK", "WORLD_SIZE")):
@@ -786,8 +804,27 @@ def test_one_exit_is_one_parting(tmp_path: pathlib.Path) -> None:
     (parting,) = [p for p in partings(tmp_path, EXIT) if p.confidence is not Confidence.LOW]
     assert parting.exit is not None
     assert parting.exit.line == parting.span.line - 1
-    (note,) = parting.notes
-    assert note.startswith("rank 0 misses `model(x).sum().backward` (line")
+    assert [label.message for label in parting.labels if "too" in label.message] == [
+        "rank 1 comes to model(x).sum().backward() without rank 0, too"
+    ]
+
+
+def test_calls_of_one_kind_under_one_branch_are_one_parting_that_shows_them(tmp_path: pathlib.Path) -> None:
+    source = """
+        def f(x):
+            if dist.get_rank() == 0:
+                dist.barrier()  # !rank-branch
+                dist.all_reduce(x)
+                dist.all_reduce(x)
+                dist.all_reduce(x)
+                dist.all_reduce(x)
+                dist.all_reduce(x)
+    """
+    check(tmp_path, source)
+    (parting,) = partings(tmp_path, source)
+    shown = [label.span.line for label in parting.labels if "too" in label.message]
+    assert shown == [parting.span.line + n for n in (1, 2, 3)]
+    assert parting.notes == ("2 more calls are missed in the same way",)
 
 
 def test_two_calls_under_one_branch_are_two_partings(tmp_path: pathlib.Path) -> None:

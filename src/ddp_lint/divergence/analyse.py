@@ -130,11 +130,11 @@ def _without_managers(reads: list[_Read]) -> list[_Read]:
 
 
 def _first_of_each(partings: list[Parting]) -> list[Parting]:
-    """One branch, one parting of a kind: what comes after the first difference follows from it."""
-    kept: dict[object, Parting] = {}
+    """One branch, one parting of a kind: what comes after the first difference follows from it, and is told with it."""
+    by_branch: dict[object, list[Parting]] = {}
     for parting in sorted(partings, key=lambda p: (p.confidence is Confidence.LOW, not _is_under_branch(p), p.span)):
-        kept.setdefault((parting.kind, parting.branch or parting.span), parting)
-    return list(kept.values())
+        by_branch.setdefault((parting.kind, parting.branch or parting.span), []).append(parting)
+    return [first.told_with(others) for first, *others in by_branch.values()]
 
 
 def _is_under_branch(parting: Parting) -> bool:

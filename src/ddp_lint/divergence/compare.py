@@ -62,6 +62,8 @@ class Difference:
     parted: Step
     how: str
     loop: Loop | None = None
+    #: Where the two stand that have no like letter; `first` and `second` may be told further up.
+    where: tuple[Side, Side] | None = None
 
 
 #: Where two ranks first met in calls of the same name at different places.
@@ -83,12 +85,27 @@ class Comparison:
         self._projection = projection
         self._steps = 0
         self._seen: set[Hashable] = set()
+        #: Letters that met one of another place, each with the world of the other side.
+        self._met: set[tuple[int, int]] = set()
         self._doomed = self._ends_in_error()
         self._equalities: dict[Hashable, tuple[Hashable, Hashable] | None] = {}
 
     def of_worlds(self, start: Node, first: int, second: int) -> Iterator[Difference]:
         """Where the words of two worlds part, if they do."""
-        yield from self._walk(Side(start, first, {}), Side(start, second, {}))
+        differences = list(self._walk(Side(start, first, {}), Side(start, second, {})))
+        yield from (difference for difference in differences if not self._is_of_unlike_questions(difference))
+
+    def _is_of_unlike_questions(self, difference: Difference) -> bool:
+        """Does each arm of the rank test ask a question of its own, and if the answers are alike the letters meet?
+
+        ``if mask is not None: broadcast(mask)`` on the one, ``if args.mask: broadcast(mask)`` on the other: two ways to
+        ask for the same.
+        """
+        if difference.where is None:
+            return False
+        one, two = difference.where
+        met = isinstance(one.node, Emit) and (one.node.number, two.world) in self._met
+        return met and all(_own_question(side, other, difference.parted) for side, other in ((one, two), (two, one)))
 
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
         """Where two ranks part because each chooses for itself: data, clocks, files, ranks that only the run knows."""
@@ -212,10 +229,14 @@ class Comparison:
                 raise TooLong
             one, two, matched, drift = stack.pop()
             if self._equal(one, two):
+                self._meet(one, two)
                 continue
             one, two = self._advance(one, matched), self._advance(two, matched)
             key = (one.node.number, one.world, two.node.number, two.world)
-            if key in self._seen or self._equal(one, two):
+            if key in self._seen:
+                continue
+            if self._equal(one, two):
+                self._meet(one, two)
                 continue
             self._seen.add(key)
             if one.node is two.node:
@@ -233,6 +254,7 @@ class Comparison:
             ):
                 continue
             elif isinstance(one.node, Emit) and isinstance(two.node, Emit) and self._alike(one.node, two.node):
+                self._meet(one, two)
                 difference = self._arguments(one, two)
                 if difference is not None:
                     yield difference
@@ -247,11 +269,21 @@ class Comparison:
             else:
                 difference = self._part(one, two)
                 if difference is not None:
+                    difference = dataclasses.replace(difference, where=(difference.first, difference.second))
                     yield self._at_drift(difference, drift) if drift is not None else difference
                     stack.extend((*sides, matched + 1, None) for sides in self._past(difference))
                 elif loops := [side.node for side in (one, two) if isinstance(side.node, Loop)]:
                     # One side passed by the loop, whose letters are all behind a test within: there the two part.
                     stack.append((one.at(loops[0].body), two.at(loops[0].body), matched, None))
+
+    def _meet(self, one: Side, two: Side) -> None:
+        """Letters at different places that the two come to together, as far as no choice lies between."""
+        if one.node is two.node:
+            return
+        one, two = self._advance(one, 0), self._advance(two, 0)
+        while one.node is not two.node and isinstance(one.node, Emit) and isinstance(two.node, Emit):
+            self._met |= {(one.node.number, two.world), (two.node.number, one.world)}
+            one, two = self._advance(one.at(one.node.after), 0), self._advance(two.at(two.node.after), 0)
 
     def _tries_again(self, side: Side, matched: int) -> bool:
         """Does it go round once more and come to the same letters later, however often it does so?
@@ -560,6 +592,17 @@ class Comparison:
                 parted = self._parted(one, two, first)
                 return Difference(first, second, one, two, parted, "argument") if parted is not None else None
         return None
+
+
+def _own_question(side: Side, other: Side, parted: Step) -> bool:
+    """Has the side, since the two parted, made a choice that is the same on all ranks and that the other did not?"""
+    asked = {id(step.condition) for step in other.trail.backwards()} if other.trail else set()
+    for step in side.trail.backwards() if side.trail else ():
+        if step.condition is parted.condition:
+            return False
+        if step.condition.varies is None and id(step.condition) not in asked:
+            return True
+    return False
 
 
 def _under(letter: Letter, region: Span) -> bool:

@@ -12,8 +12,6 @@ from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.syntax import walk
 
-#: Calls that a note names; of the others it tells how many there are.
-_NAMED = 3
 _LEAVING = {ast.Return: "returns", ast.Continue: "goes on to the next round", ast.Break: "leaves the loop"}
 
 
@@ -46,15 +44,10 @@ def _exit_in(facts: ModuleFacts, branch: Span) -> ast.stmt | None:
 
 
 def _told(first: Parting, others: list[Parting], left: ast.stmt | None) -> Parting:
-    labels, notes = list(first.labels), list(first.notes)
-    if left is not None:
-        end = left.end_col_offset or left.col_offset + 1
-        span = Span(first.span.path, left.lineno, left.col_offset + 1, left.end_lineno or left.lineno, end + 1)
-        labels.insert(1, Label(span, f"{first.ranks[1]} {_LEAVING[type(left)]} here"))
-    calls = {f"`{other.call}` (line {other.span.line})": None for other in others}
-    if calls:
-        named = ", ".join(list(calls)[:_NAMED])
-        rest = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
-        notes.append(f"{first.ranks[1]} misses {named}{rest} in the same way")
-    exit_ = labels[1].span if left is not None else None
-    return dataclasses.replace(first, labels=tuple(labels), notes=tuple(notes), exit=exit_)
+    labels = list(first.labels)
+    if left is None:
+        return first.told_with(others)
+    end = left.end_col_offset or left.col_offset + 1
+    span = Span(first.span.path, left.lineno, left.col_offset + 1, left.end_lineno or left.lineno, end + 1)
+    labels.insert(1, Label(span, f"{first.ranks[1]} {_LEAVING[type(left)]} here"))
+    return dataclasses.replace(first, labels=tuple(labels), exit=span).told_with(others)

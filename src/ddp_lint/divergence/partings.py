@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Iterable
 
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
@@ -31,6 +32,10 @@ class Kind(str, enum.Enum):
     STEP = "optimizer-step"
     #: The wrapped model runs on some ranks only.
     FORWARD = "one-rank-forward"
+
+
+#: Calls missed for the same reason that are shown with the first.
+_TOLD = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,3 +74,19 @@ class Parting:
     exit: Span | None = None
     witness: tuple[RankTrace, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def told_with(self, others: Iterable[Parting]) -> Parting:
+        """This parting with labels at calls that one side misses for the same reason; a note counts those left out."""
+        told = {label.span for label in self.labels} | {self.span}
+        alike = {
+            other.span: other
+            for other in others
+            if other.confidence is not Confidence.LOW and other.span.path == self.span.path and other.span not in told
+        }
+        labels = [
+            Label(span, f"{other.ranks[0]} comes to {other.call}() without {other.ranks[1]}, too")
+            for span, other in sorted(alike.items())[:_TOLD]
+        ]
+        left_out = len(alike) - len(labels)
+        note = (f"{left_out} more calls are missed in the same way",) if left_out else ()
+        return dataclasses.replace(self, labels=(*self.labels, *labels), notes=(*self.notes, *note))
