@@ -10,7 +10,8 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.rules.base import Rule, Wants
-from ddp_lint.rules.wrapping.training import backward_of, without_grad
+from ddp_lint.rules.wrapping.training import backward_of, loss_of, without_grad
+from ddp_lint.rules.wrapping.unwrapping import Unwrapping
 from ddp_lint.source import dotted
 from ddp_lint.source.syntax import walk
 
@@ -37,8 +38,9 @@ class ForwardBypassesWrapper(Rule):
 
     ## What it does
 
-    Finds training forwards that call `model.module(x)`, a method behind `.module`, or the unwrapped twin of a
-    wrapped model, where the result flows into a loss whose `backward()` is called.
+    Finds training forwards that call `model.module(x)`, a method behind `.module`, the unwrapped twin of a wrapped
+    model, or what `unwrap_model` or a helper of the project took out of it, where the result flows into a loss whose
+    `backward()` is called or that a trainer's loss method returns.
 
     ## Why it breaks
 
@@ -123,7 +125,14 @@ class ForwardBypassesWrapper(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = ("DistributedDataParallel", "FullyShardedDataParallel", "backward", "manual_backward", "hparams")
+    triggers = (
+        "DistributedDataParallel",
+        "FullyShardedDataParallel",
+        "backward",
+        "manual_backward",
+        "hparams",
+        *table("wrappers")["unwrapping"],
+    )
     requires = (
         "DistributedDataParallel",
         "FullyShardedDataParallel",
@@ -137,12 +146,13 @@ class ForwardBypassesWrapper(Rule):
 
     def start(self) -> None:
         self._wraps = self.module.wraps
+        self._unwrapping = Unwrapping(self.module)
         self._raw_calls: dict[cst.FunctionDef | None, list[tuple[cst.Call, str, str]]] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
         name = dotted(node.func)
         if not name:
-            self._unwrapped(node, node.func)
+            self._unwrapped(node)
             return
         if ".module.module" in name and self._reaches_through(node, name):
             return
@@ -201,23 +211,27 @@ class ForwardBypassesWrapper(Rule):
                     help=f"call `{wrap.outer}(...)`",
                 )
             return
-        before = [value for value in self.module.assignments(node.func) if self._wraps.follows(node, value)]
-        if before and self._unwrapped(node, before[-1]):
+        if self._unwrapped(node):
             return
         if "." in name:
             self._framework_twin(node, name)
 
-    def _unwrapped(self, node: cst.Call, value: cst.BaseExpression) -> bool:
+    def _unwrapped(self, node: cst.Call) -> bool:
         """A call of what was taken out of its wrapper: `net = model.module`, `accelerator.unwrap_model(model)`."""
-        wrapper = _wrapper_of(value)
-        backward = backward_of(self.module, node) if wrapper else None
-        if backward is None:
+        found = self._unwrapping.source(node.func)
+        if found is None or _is_plain_use(dotted(node.func)):
             return False
+        backward = backward_of(self.module, node)
+        end = backward or loss_of(self.module, node)
+        if end is None:
+            return False
+        effect = "this backward averages nothing" if backward is not None else "the loss that is trained with"
+        wrapper, place = found
         self.report(
             node,
             f"trains what was taken out of the wrapper `{wrapper}`: no gradient is averaged, rank 0 and rank 1 each "
             "train a model of their own",
-            labels=[(value, f"unwrapped from `{wrapper}` here"), (backward, "this backward averages nothing")],
+            labels=[(place, f"unwrapped from `{wrapper}` here"), (end, effect)],
             help=f"call `{wrapper}(...)`",
             confidence=Confidence.MEDIUM,
         )
@@ -279,17 +293,6 @@ def _split_module(name: str) -> tuple[str, bool]:
     return (head, True) if behind else (name, False)
 
 
-def _wrapper_of(value: cst.BaseExpression) -> str:
-    """The name of the wrapper that an expression takes the inner module of, '' when it does not."""
-    if isinstance(value, cst.IfExp):
-        return _wrapper_of(value.body) or _wrapper_of(value.orelse)
-    if isinstance(value, cst.Call) and dotted(value.func).rpartition(".")[2] in table("wrappers")["unwrapping"]:
-        return dotted(value.args[0].value) if value.args else ""
-    name = dotted(value)
-    owner = name.removesuffix(".module")
-    return owner if owner not in (name, "self", "") else ""
-
-
 def _is_forward(name: str) -> bool:
     """Whether a call behind `.module` is the forward or part of it, judged by its name alone."""
     method = name.rpartition(".")[2]
@@ -297,7 +300,8 @@ def _is_forward(name: str) -> bool:
 
 
 def _is_plain_use(name: str) -> bool:
-    return name.rpartition(".")[2] in _PLAIN_MODULE_USES
+    method = name.rpartition(".")[2]
+    return method in _PLAIN_MODULE_USES or method.startswith(("get_", "set_"))
 
 
 @functools.cache

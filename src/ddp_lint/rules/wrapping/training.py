@@ -13,7 +13,23 @@ _NO_GRAD = ("no_grad", "inference_mode")
 
 
 def backward_of(module: Module, value: cst.CSTNode) -> cst.Call | None:
-    """The `backward()` call in the same function that `value` flows into, None when there is none.
+    """The `backward()` call in the same function that `value` flows into, None when there is none."""
+    flow = _flow_of(module, value)
+    return flow.backward if flow is not None else None
+
+
+def loss_of(module: Module, value: cst.CSTNode) -> cst.Return | None:
+    """The `return` of a method that computes a loss (its name says so) that `value` flows into: a trainer calls it,
+    and `backward()` on what it returns. None when there is none."""
+    function = module.function_of(value)
+    if function is None or "loss" not in function.name.value or module.class_of(value) is None:
+        return None
+    flow = _flow_of(module, value)
+    return flow.returned if flow is not None else None
+
+
+def _flow_of(module: Module, value: cst.CSTNode) -> _Flow | None:
+    """Where a value goes in its function, None where no gradient is recorded.
 
     Names are followed through assignments in the order of execution, loops twice; attributes and containers are
     followed by their first name. `detach()` cuts the flow, and so does the assignment of something else to a name.
@@ -23,7 +39,7 @@ def backward_of(module: Module, value: cst.CSTNode) -> cst.Call | None:
         return None
     flow = _Flow(value)
     flow.suite(function.body)
-    return flow.backward
+    return flow
 
 
 def without_grad(module: Module, node: cst.CSTNode) -> bool:
@@ -52,6 +68,7 @@ class _Flow:
         self.value = value
         self.names: set[str] = set()
         self.backward: cst.Call | None = None
+        self.returned: cst.Return | None = None
 
     def suite(self, suite: cst.BaseSuite) -> None:
         for statement in suite.body:
@@ -67,7 +84,9 @@ class _Flow:
         if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
             return
         self._read(node)
-        if isinstance(node, cst.Assign):
+        if isinstance(node, cst.Return) and node.value is not None and self.returned is None:
+            self.returned = node if self.holds(node.value) else None
+        elif isinstance(node, cst.Assign):
             held = self.holds(node.value)
             for target in node.targets:
                 self._bind(target.target, held)

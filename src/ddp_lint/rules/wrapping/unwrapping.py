@@ -1,0 +1,106 @@
+"""What was taken out of its DDP or FSDP wrapper: `model.module`, `accelerator.unwrap_model(model)`, and their parts."""
+
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from ddp_lint.knowledge import table
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.scopes import Binding
+
+_DEPTH = 4
+_HELPER = 12  # lines
+_TESTS = frozenset({"isinstance", "type", "hasattr", "getattr", "len", "list", "tuple", "range", "zip"})
+
+_LEAVING = (cst.Return, cst.Raise, cst.Continue, cst.Break)
+
+Source = tuple[str, cst.CSTNode]  # the wrapper's name, and the expression that takes the module out of it
+
+
+class Unwrapping:
+    """Follows an expression of one file back to the wrapper that its module was taken out of."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._strips: dict[str, bool] = {}
+
+    def source(self, expression: cst.BaseExpression, depth: int = _DEPTH) -> Source | None:
+        """The wrapper that `expression` is the inside of, or a part of the inside; None when it is not."""
+        if not depth:
+            return None
+        if isinstance(expression, cst.IfExp):
+            return self.source(expression.body, depth - 1) or self.source(expression.orelse, depth - 1)
+        if isinstance(expression, cst.Call):
+            return self._of_call(expression, depth)
+        if isinstance(expression, cst.Name):
+            return self._of_name(expression, depth)
+        if isinstance(expression, cst.Attribute):
+            owner = dotted(expression.value)
+            if expression.attr.value == "module":
+                return (owner, expression) if owner not in ("self", "") else None
+            return self.source(expression.value, depth - 1)
+        if isinstance(expression, cst.Subscript):
+            return self.source(expression.value, depth - 1)
+        return None
+
+    def _of_call(self, call: cst.Call, depth: int) -> Source | None:
+        name = dotted(call.func).rpartition(".")[2]
+        if name in table("wrappers")["unwrapping"] or self._is_stripped_by(call):
+            given = call.args[0].value if call.args else None
+            while isinstance(given, (cst.List, cst.Tuple)) and given.elements:
+                given = given.elements[0].value
+            return (dotted(given), call) if dotted(given) else None
+        if name == "getattr" and call.args:
+            return self.source(call.args[0].value, depth - 1)
+        if isinstance(call.func, cst.Attribute) and name.startswith("get_"):  # a part: `net.get_decoder()`
+            return self.source(call.func.value, depth - 1)
+        return None
+
+    def _of_name(self, name: cst.Name, depth: int) -> Source | None:
+        last = self._last_binding(name)
+        return self.source(last.value, depth - 1) if last is not None and last.value is not None else None
+
+    def _last_binding(self, name: cst.Name) -> Binding | None:
+        """The last assignment before a use, those in arms that leave before it apart."""
+        before = [
+            b
+            for b in self._module.bindings(name)
+            if b.kind == "assign" and self._module.scopes.before(b, name) and not self._leaves(b.node, name)
+        ]
+        return before[-1] if before else None
+
+    def _leaves(self, statement: cst.CSTNode, use: cst.CSTNode) -> bool:
+        """Whether the block of a statement ends the function or the round before `use` is reached."""
+        around = set(self._module.ancestors(use))
+        for up in self._module.ancestors(statement):
+            if up in around:
+                return False
+            last = up.body[-1] if isinstance(up, cst.IndentedBlock) and up.body else None
+            if isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], _LEAVING):
+                return True
+        return False
+
+    def _is_stripped_by(self, call: cst.Call) -> bool:
+        """Whether a call hands its argument to a function of the project that takes the wrapper off."""
+        name = self._module.callee(call) if call.args else ""
+        if name and name not in self._strips:
+            project = self._module.project
+            found = project.split(project.canonical(name)) if project is not None else None
+            definition = found[0].definitions.get(found[1]) if found is not None else None
+            self._strips[name] = isinstance(definition, ast.FunctionDef) and _takes_wrapper_off(definition)
+        return bool(name) and self._strips[name]
+
+
+def _takes_wrapper_off(function: ast.FunctionDef) -> bool:
+    """A short function that does nothing but tests, and returns `.module` where there is one."""
+    if (function.end_lineno or 0) - function.lineno > _HELPER:
+        return False
+    nodes = [node for statement in function.body for node in ast.walk(statement)]
+    if not any(isinstance(node, ast.Attribute) and node.attr == "module" for node in nodes):
+        return False
+    calls = (node.func for node in nodes if isinstance(node, ast.Call))
+    return all(isinstance(func, ast.Name) and func.id in _TESTS for func in calls) and any(
+        isinstance(node, ast.Return) and node.value is not None for node in nodes
+    )
