@@ -19,7 +19,8 @@ class SwallowedFailure(Rule):
 
     Finds `except Exception:` (or bare, or `BaseException`, `RuntimeError`) around the call that trains or launches
     training, whose body only prints, logs or passes, and where nothing afterwards tells that it failed; also around
-    one training step in a loop of code that several ranks run; and `except BaseException` that only prints.
+    one training step in a loop of code that several ranks run; `except BaseException` that only prints; and such a
+    handler around the `yield` of a context manager, which drops the failure of every `with` block that uses it.
 
     ## Why it breaks
 
@@ -85,13 +86,16 @@ class SwallowedFailure(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("BaseException", *table("failures")["work"])
+    triggers = ("BaseException", "contextmanager", "asynccontextmanager", *table("failures")["work"])
     oracles = ("exit", "stall", "exception")
 
     def visit_Try(self, node: cst.Try) -> None:
         if is_test_file(self.module.file.path):
             return
         for handler in node.handlers:
+            if self._drops_failure_of_with(node, handler):
+                self._report_context_manager(node, handler)
+                continue
             if (
                 not only_tells(handler.body)
                 or not self._is_broad(handler)
@@ -105,6 +109,36 @@ class SwallowedFailure(Rule):
                 self._report(handler, work, "goes on with the next step")
             elif "BaseException" in caught(handler):
                 self._report_interrupts(handler)
+
+    def _drops_failure_of_with(self, node: cst.Try, handler: cst.ExceptHandler) -> bool:
+        """Whether the `try` holds the `yield` of a context manager and the handler drops the `with` block's failure."""
+        function = self.module.function_of(node)
+        if function is None or not any(_is_context_manager(d.decorator) for d in function.decorators):
+            return False
+        known = table("failures")
+        if set(caught(handler)).isdisjoint((*known["broad_exceptions"], *known["fatal_exceptions"])):
+            return False
+        inside = list(descendants(handler.body, into_definitions=False))
+        yields = [n for n in descendants(function.body, into_definitions=False) if isinstance(n, cst.Yield)]
+        here = [n for n in yields if any(n is below for below in descendants(node.body))]
+        after = yields[yields.index(here[-1]) + 1 :] if here else yields
+        return (
+            bool(here)
+            and not any(isinstance(n, (cst.Raise, cst.Assert)) for n in inside)
+            and not any(not self.module.wraps.exclusive(here[-1], later) for later in after)
+        )
+
+    def _report_context_manager(self, node: cst.Try, handler: cst.ExceptHandler) -> None:
+        place = next(n for n in descendants(node.body, into_definitions=False) if isinstance(n, cst.Yield))
+        kind = " or ".join(k or "any exception" for k in caught(handler))
+        self.report(
+            self._head(handler),
+            f"the failure ({kind}) of a `with` block that uses this context manager ends here: on rank 1 the program "
+            "goes on behind the block as if it had worked, rank 0 waits in a collective that rank 1 never enters",
+            labels=[(place, "the body of the `with` runs here")],
+            help="re-raise at the end of the handler",
+            fix=self._raise_again(handler),
+        )
 
     def _is_broad(self, handler: cst.ExceptHandler) -> bool:
         return any(kind in table("failures")["broad_exceptions"] for kind in caught(handler))
@@ -183,6 +217,10 @@ class SwallowedFailure(Rule):
             end = Span(span.path, span.end_line, span.end_column, span.end_line, span.end_column)
             edit = Edit(end, "\n" + " " * (span.column - 1) + "raise")
         return Fix("raise the exception again", Applicability.UNSAFE, (edit,))
+
+
+def _is_context_manager(decorator: cst.BaseExpression) -> bool:
+    return last_name(decorator) in ("contextmanager", "asynccontextmanager")
 
 
 _ENTRIES = ("main", "run", "train", "launch", "fit", "worker", "entry", "cli", "start", "execute")

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.knowledge import table
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.scopes import Binding
+from ddp_lint.source.tree import called, descendants
+
+_TABLE = table("wrappers")
+_ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
+_PREPARING = frozenset(entry["name"] for entry in _TABLE["method"])
+_MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
+# A test that holds one of these words asks whether the model is wrapped, or how many ranks there are.
+_ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp")
+_ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
+
+
+class AttributeBehindWrapper(Rule):
+    """An attribute of the model is asked of the DDP wrapper, which has none of them.
+
+    ## What it does
+
+    Finds `model.config`, `model.encode(x)` and the like where `model` is what `DistributedDataParallel(...)` or
+    `accelerator.prepare(...)` returned, or the model that transformers' `Trainer` hands to `compute_loss`, and the
+    name is none that DDP or `nn.Module` answers to.
+
+    ## Why it breaks
+
+    DDP forwards no attribute to the module inside it. On one process nothing is wrapped and the line works; as soon
+    as the job runs on two, rank 0 and rank 1 raise "AttributeError: 'DistributedDataParallel' object has no
+    attribute". FSDP1 and DeepSpeed forward attributes, `fully_shard` does not wrap.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.width = 4
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(x)
+
+
+    def train():
+        model = DDP(Net().to(device))
+        x = torch.randn(8, model.width, device=device)  # <- DDP620
+        model(x).square().mean().backward()
+
+
+    train()
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.width = 4
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(x)
+
+
+    def train():
+        model = DDP(Net().to(device))
+        x = torch.randn(8, model.module.width, device=device)
+        model(x).square().mean().backward()
+
+
+    train()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Attributes that the file sets on the wrapper itself; names that are bound anew after the wrap; code under a test of
+    the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the AttributeError, on every rank.
+
+    ## Fix safety
+
+    No automatic fix: `model.module.config` (or `accelerator.unwrap_model(model).config`) for data; a forward under
+    another name has to go through the wrapper's own forward, or its gradients are not averaged (DDP601).
+
+    ## References
+
+    - https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+    """
+
+    triggers = (
+        "DistributedDataParallel",
+        "prepare",
+        "prepare_model",
+        "compute_loss",
+        "training_step",
+        "prediction_step",
+    )
+    requires = ("DistributedDataParallel", "accelerate", "Accelerator", "Trainer")
+    whole_class = True
+    oracles = ("exception",)
+
+    def start(self) -> None:
+        self._set = {  # attributes that the file sets on something: `model.best = 0` works on the wrapper too
+            target.target.attr.value
+            for node in descendants(self.module.tree)
+            if isinstance(node, cst.Assign)
+            for target in node.targets
+            if isinstance(target.target, cst.Attribute) and dotted(target.target.value) != "self"
+        }
+        self._reported: set[tuple[cst.CSTNode | None, str]] = set()
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        name, attribute = dotted(node.value), node.attr.value
+        if not name or attribute in _ANSWERED or attribute.startswith("_") or attribute in self._set:
+            return
+        if name.count(".") > name.startswith("self."):
+            return
+        made = self._wrapped_by(node.value, name)
+        place = (self.module.function_of(node), f"{name}.{attribute}")
+        if made is None or place in self._reported or self._is_guarded(node, made):
+            return
+        self._reported.add(place)
+        how, confidence = made[1:]
+        self.report(
+            node,
+            f"`{name}` is the DDP wrapper, which does not have `{attribute}`: on several processes rank 0 and rank 1 "
+            "raise AttributeError here, on one it works",
+            labels=[(made[0], how)],
+            help=f"ask the module inside: `{name}.module.{attribute}`, or accelerate's unwrap_model({name})",
+            confidence=confidence,
+        )
+
+    def _wrapped_by(self, use: cst.BaseExpression, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
+        """What wrapped the object that a name stands for at `use`, how, and how sure that is."""
+        last = self._last_binding(use, name)
+        if last is None or last.value is None:
+            return self._given(last, name) if last is not None and last.kind == "parameter" else None
+        for wrap in self.module.wraps.all:
+            made = wrap.kind == "ddp" and wrap.outer == name and _holds(last.value, wrap.call)
+            if made and dotted(wrap.call.func) != "isinstance" and self.module.wraps.after(wrap, use):
+                return wrap.call, "wrapped here", Confidence.HIGH
+        value = last.value
+        if isinstance(value, cst.Call) and self._prepares(value) and self._is_module(use, name):
+            return value, "on several processes it comes back wrapped in DDP", Confidence.MEDIUM
+        return None
+
+    def _last_binding(self, use: cst.BaseExpression, name: str) -> Binding | None:
+        bindings = self.module.bindings(name, use)
+        if name.startswith("self."):
+            return bindings[-1] if bindings else None
+        earlier = [b for b in bindings if self.module.scopes.before(b, use)]
+        return earlier[-1] if earlier else None
+
+    def _given(self, binding: Binding, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
+        """The model that a trainer of transformers hands to a method that the class overrides."""
+        function, owner = self.module.function_of(binding.node), self.module.class_of(binding.node)
+        if function is None or owner is None:
+            return None
+        for entry in _TABLE["given_wrapped"]:
+            given = name == entry["parameter"] and function.name.value in entry["methods"]
+            if given and any(self.module.is_subclass(owner, base) for base in entry["class"]):
+                return binding.node, "the trainer passes the model as it wrapped it", Confidence.MEDIUM
+        return None
+
+    def _prepares(self, call: cst.Call) -> bool:
+        return self.module.callee(call) in _PREPARING or (
+            called(call) in ("prepare", "prepare_model") and dotted(call.func).split(".")[-2:-1] == ["accelerator"]
+        )
+
+    def _is_module(self, use: cst.CSTNode, name: str) -> bool:
+        """Whether the function asks of it what only a module has: `prepare` also returns optimizers and loaders."""
+        function = self.module.function_of(use) or self.module.tree
+        return any(
+            isinstance(node, cst.Attribute) and node.attr.value in _MODULE_ONLY and dotted(node.value) == name
+            for node in descendants(function)
+        )
+
+    def _is_guarded(self, use: cst.CSTNode, made: tuple[cst.CSTNode, str, Confidence]) -> bool:
+        """Whether a test around the use asks how the model is wrapped, or the error is caught."""
+        common = set(self.module.ancestors(made[0]))
+        for up in self.module.ancestors(use):
+            if isinstance(up, cst.Try) and up.handlers:
+                return True
+            if up in common:
+                continue
+            test = (
+                up.test if isinstance(up, (cst.If, cst.IfExp)) else up if isinstance(up, cst.BooleanOperation) else None
+            )
+            if test is not None and _asks(test):
+                return True
+        return False
+
+
+def _holds(value: cst.CSTNode, call: cst.CSTNode) -> bool:
+    return value is call or any(node is call for node in descendants(value))
+
+
+def _asks(test: cst.BaseExpression) -> bool:
+    names = (dotted(node).lower() for node in (test, *descendants(test)) if isinstance(node, (cst.Name, cst.Attribute)))
+    return any(name in _ASKING or any(word in name for word in _ASKS) for name in names)
