@@ -7,7 +7,8 @@ PATH are files or checkouts; a checkout is its own project. --list names a file 
 files out of many checkouts. A fix counts as good when the file still parses, the rule no longer finds what it had
 found, and a second run changes nothing. Fixes that are only displayed are counted apart. Nothing is written.
 
---pages fixes the examples of the rules' pages instead and runs what comes out: the rule's oracle has to refute it.
+--pages fixes the examples of the rules' pages instead and runs what comes out: the rule's oracle has to refute it. Of
+a rule that is about hidden failures the failure has to end the run instead: uncaught, and with a status that tells.
 Prints one line a rule, and with --misses each fix that is not good.
 """
 
@@ -32,11 +33,14 @@ from ddp_lint.findings import Applicability, Confidence, Finding, Span
 from ddp_lint.fixes import applicable, fixpoint
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import all_rules
-from ddp_lint.verify.options import Options
-from ddp_lint.verify.results import Judged
+from ddp_lint.verify.options import Options, RunResult
+from ddp_lint.verify.results import Verification
 from ddp_lint.verify.session import prove
 from ddp_lint.verify.situation import situation
 from ddp_lint.verify.target import resolve
+from ddp_lint.verify.trace import Raised
+
+_SURFACED = "surfaced"
 
 
 @dataclasses.dataclass
@@ -157,7 +161,7 @@ def run_pages(device: str) -> bool:
             path.write_text(text, encoding="utf-8")
             verdict = run(code, path, device)
         print(f"{code}: {verdict}", flush=True)
-        good &= verdict.startswith("refuted")
+        good &= verdict.startswith(("refuted", _SURFACED))
     return good
 
 
@@ -177,19 +181,28 @@ def run(code: str, path: pathlib.Path, device: str) -> str:
     home = pathlib.Path.cwd()
     os.chdir(path.parent)
     try:
-        judged = judge(code, path.name, device)
+        seen = verify(code, path.name, device)
     finally:
         os.chdir(home)
+    if all_rules()[code].hides_failure and all(surfaced(examined.run) for examined in seen.runs):
+        return f"{_SURFACED} (a rank raised, and the launcher ended with a status that tells)"
+    judged = seen.findings[0]
     return f"{judged.verdict.value} ({judged.reason})"
 
 
-def judge(code: str, name: str, device: str) -> Judged:
+def surfaced(launch: RunResult) -> bool:
+    """Whether a launch failed for all to see: an exception that nothing caught, and a status other than 0."""
+    raised = (event for rank in launch.ranks for event in rank.trace.of(Raised))
+    return launch.launcher_exit not in (0, None) and any(event.where == "main" for event in raised)
+
+
+def verify(code: str, name: str, device: str) -> Verification:
     lines = pathlib.Path(name).read_text(encoding="utf-8").splitlines()
     numbers = frozenset(range(1, len(lines) + 1))
     finding = Finding(code, "", "", Span(name, 1, 1, len(lines), len(lines[-1]) + 1), Confidence.HIGH)
     case = dataclasses.replace(situation(finding, lines), lines=numbers, ran=numbers, guards=(), tests=frozenset())
     options = Options(wraps=("ddp", "fsdp2"), device=device, timeout=15.0)
-    return prove(name, resolve(name, options), [case], options, lambda _: None).findings[0]
+    return prove(name, resolve(name, options), [case], options, lambda _: None)
 
 
 if __name__ == "__main__":

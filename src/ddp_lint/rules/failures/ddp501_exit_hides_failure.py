@@ -108,6 +108,7 @@ class ExitHidesFailure(Rule):
     confidence = Confidence.HIGH
     triggers = ("_exit", "exit", "quit", "SystemExit")
     oracles = ("exit",)
+    hides_failure = True
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(self.module.parent(node), cst.Raise):

@@ -88,6 +88,7 @@ class SwallowedFailure(Rule):
     confidence = Confidence.MEDIUM
     triggers = ("BaseException", "contextmanager", "asynccontextmanager", *table("failures")["work"])
     oracles = ("exit", "stall", "exception")
+    hides_failure = True
 
     def visit_Try(self, node: cst.Try) -> None:
         if is_test_file(self.module.file.path):

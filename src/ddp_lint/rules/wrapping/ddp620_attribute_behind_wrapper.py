@@ -7,7 +7,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, children, descendants
 
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
@@ -211,8 +211,10 @@ class AttributeBehindWrapper(Rule):
         )
 
     def _is_guarded(self, use: cst.CSTNode, made: tuple[cst.CSTNode, str, Confidence]) -> bool:
-        """Whether a test around the use asks how the model is wrapped, or the error is caught."""
+        """Whether a test around the use asks how the model is wrapped, or what the wrap is under; or the error is
+        caught."""
         common = set(self.module.ancestors(made[0]))
+        conditions = {name for up in common if isinstance(up, cst.If) for name in _names(up.test)}
         for up in self.module.ancestors(use):
             if isinstance(up, cst.Try) and up.handlers:
                 return True
@@ -221,7 +223,8 @@ class AttributeBehindWrapper(Rule):
             test = (
                 up.test if isinstance(up, (cst.If, cst.IfExp)) else up if isinstance(up, cst.BooleanOperation) else None
             )
-            if test is not None and _asks(test):
+            names = _names(test) if test is not None else set()
+            if names & conditions or any(n in _ASKING or any(word in n for word in _ASKS) for n in names):
                 return True
         return False
 
@@ -230,6 +233,7 @@ def _holds(value: cst.CSTNode, call: cst.CSTNode) -> bool:
     return value is call or any(node is call for node in descendants(value))
 
 
-def _asks(test: cst.BaseExpression) -> bool:
-    names = (dotted(node).lower() for node in (test, *descendants(test)) if isinstance(node, (cst.Name, cst.Attribute)))
-    return any(name in _ASKING or any(word in name for word in _ASKS) for name in names)
+def _names(test: cst.CSTNode) -> set[str]:
+    """What a test speaks of: whole dotted names, in lower case."""
+    name = dotted(test) if isinstance(test, (cst.Name, cst.Attribute)) else ""
+    return {name.lower()} if name else {found for child in children(test) for found in _names(child)}

@@ -3,7 +3,8 @@
 What each Call's arguments hold:
 torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices)
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
-set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy) · clip_grad_norm_: sharded
+set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy)
+clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Calls(Observer):
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
         self._tags: list[str] = []
+        self._scale = 1.0
 
     def install(self) -> None:
         patching.after(torch.serialization, "default_restore_location", self._restored)
@@ -44,6 +46,8 @@ class Calls(Observer):
         patching.before(DistributedSampler, "set_epoch", lambda _, epoch: self._call("set_epoch", epoch=int(epoch)))
         patching.after(torch.utils.data.DataLoader, "__init__", self._loader)
         patching.after(nn.utils.clip_grad, "clip_grad_norm_", self._clipped)
+        patching.after(torch.amp.GradScaler, "scale", lambda _, scaler, *args: self._multiplied(scaler))
+        patching.after(torch.amp.GradScaler, "unscale_", lambda *_: self._divided())
         patching.after(torch.amp.GradScaler, "update", lambda _, scaler, *args: self._scaled(scaler))
         nn.utils.clip_grad_norm_ = nn.utils.clip_grad.clip_grad_norm_
 
@@ -99,12 +103,21 @@ class Calls(Observer):
 
     def _clipped(self, total: Any, *_args: Any, **_kwargs: Any) -> None:
         if self.recorder.active and isinstance(total, torch.Tensor):
-            self._call("clip_grad_norm_", sharded=any(model.sharded for model in self.models))
+            self._call("clip_grad_norm_", sharded=any(model.sharded for model in self.models), scale=self._scale)
             value = total.full_tensor() if hasattr(total, "full_tensor") else total
             with self.recorder.quieted():
                 self.recorder.emit(trace.Value, what="clip_grad_norm_", local=float(value))
 
+    def _multiplied(self, scaler: Any) -> None:
+        if self.recorder.active:
+            with self.recorder.quieted():
+                self._scale = float(scaler.get_scale())
+
+    def _divided(self) -> None:
+        self._scale = 1.0
+
     def _scaled(self, scaler: Any) -> None:
+        self._divided()
         if self.recorder.active and scaler.is_enabled():
             with self.recorder.quieted():
                 self.recorder.emit(trace.Value, what="scale", local=float(scaler.get_scale()))
