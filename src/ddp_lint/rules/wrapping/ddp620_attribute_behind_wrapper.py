@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
+from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.scopes import Binding
@@ -13,6 +14,8 @@ _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
 _PREPARING = frozenset(entry["name"] for entry in _TABLE["method"])
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
+# Given one of these accelerate wraps the model in something that forwards attributes.
+_OTHER_ENGINES = ("DeepSpeedPlugin(", "FullyShardedDataParallelPlugin(", "ParallelismConfig(", "MegatronLMPlugin(")
 # A test that holds one of these words asks whether the model is wrapped, or how many ranks there are.
 _ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp")
 _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
@@ -106,7 +109,8 @@ class AttributeBehindWrapper(Rule):
     ## When it is silent
 
     Attributes that the file sets on the wrapper itself; names that are bound anew after the wrap; code under a test of
-    the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError.
+    the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError; with accelerate
+    also files that configure DeepSpeed or FSDP, which forward attributes, and tests, which one process runs.
 
     ## How to confirm
 
@@ -142,6 +146,8 @@ class AttributeBehindWrapper(Rule):
             for target in node.targets
             if isinstance(target.target, cst.Attribute) and dotted(target.target.value) != "self"
         }
+        text = self.module.file.text
+        self._plain_accelerate = not is_test_file(self.module.file.path) and not any(w in text for w in _OTHER_ENGINES)
         self._reported: set[tuple[cst.CSTNode | None, str]] = set()
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
@@ -175,7 +181,12 @@ class AttributeBehindWrapper(Rule):
             if made and dotted(wrap.call.func) != "isinstance" and self.module.wraps.after(wrap, use):
                 return wrap.call, "wrapped here", Confidence.HIGH
         value = last.value
-        if isinstance(value, cst.Call) and self._prepares(value) and self._is_module(use, name):
+        if (
+            self._plain_accelerate
+            and isinstance(value, cst.Call)
+            and self._prepares(value)
+            and self._is_module(use, name)
+        ):
             return value, "on several processes it comes back wrapped in DDP", Confidence.MEDIUM
         return None
 
@@ -204,11 +215,15 @@ class AttributeBehindWrapper(Rule):
 
     def _is_module(self, use: cst.CSTNode, name: str) -> bool:
         """Whether the function asks of it what only a module has: `prepare` also returns optimizers and loaders."""
+        if "optim" in name:  # schedule-free optimizers have train() and eval()
+            return False
         function = self.module.function_of(use) or self.module.tree
-        return any(
-            isinstance(node, cst.Attribute) and node.attr.value in _MODULE_ONLY and dotted(node.value) == name
-            for node in descendants(function)
-        )
+        for node in descendants(function):
+            if isinstance(node, cst.Call) and dotted(node.func) == name:
+                return True
+            if isinstance(node, cst.Attribute) and node.attr.value in _MODULE_ONLY and dotted(node.value) == name:
+                return True
+        return False
 
     def _is_guarded(self, use: cst.CSTNode, made: tuple[cst.CSTNode, str, Confidence]) -> bool:
         """Whether a test around the use asks how the model is wrapped, or what the wrap is under; or the error is
