@@ -228,12 +228,14 @@ class AttributeBehindWrapper(Rule):
     def _is_guarded(self, use: cst.CSTNode, made: tuple[cst.CSTNode, str, Confidence]) -> bool:
         """Whether a test around the use asks how the model is wrapped, or what the wrap is under; or the error is
         caught."""
-        common = set(self.module.ancestors(made[0]))
-        conditions = {name for up in common if isinstance(up, cst.If) for name in _names(up.test)}
+        there, here = set(self.module.ancestors(made[0])), set(self.module.ancestors(use))
+        wrapping = [up for up in there if isinstance(up, cst.If)]
+        arms = {(self.module.code(up.test), up.body in there) for up in wrapping}
+        conditions = {name for up in wrapping for name in _names(up.test)}
         for up in self.module.ancestors(use):
             if isinstance(up, cst.Try) and up.handlers:
                 return True
-            if up in common:
+            if up in there or (isinstance(up, cst.If) and (self.module.code(up.test), up.body in here) in arms):
                 continue
             test = (
                 up.test if isinstance(up, (cst.If, cst.IfExp)) else up if isinstance(up, cst.BooleanOperation) else None
