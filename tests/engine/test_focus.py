@@ -10,6 +10,8 @@ import libcst as cst
 import pytest
 
 from ddp_lint.engine.focus import Selection, words
+from ddp_lint.engine.visiting import visit
+from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import Declaration
@@ -70,6 +72,31 @@ class Everything(Sample):
 
     def visit_Call(self, node: cst.Call) -> None:
         """Only that it visits matters here."""
+
+
+class SeesLoads(Loads):
+    """Tells what it sees."""
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self.report(node, "seen")
+
+
+class SeesSaves(SeesLoads):
+    """The same for another word."""
+
+    code, triggers = "DDP998", ("save",)
+
+
+class SeesWholeClasses(SeesSaves):
+    """With all methods of the classes that hold the word."""
+
+    code, whole_class = "DDP997", True
+
+
+class SeesAll(SeesSaves):
+    """Whatever is kept."""
+
+    code, sees_all_kept = "DDP996", True
 
 
 class Asking(Sample):
@@ -179,6 +206,40 @@ def test_a_file_concerns_the_rules_whose_words_it_holds() -> None:
     assert selection.concerned("x = loads").rules == [Everything, Asking]
     assert selection.concerned("x.load()").rules == [Loads, Everything, Asking]
     assert selection.concerned("import torch").rules == [Writes, Everything, Asking]
+
+
+PARTS = """\
+load(0)
+def one(): return load(1)
+def other(): return save(2)
+class Net:
+    def __init__(self): self.a = made(5)
+    def one(self): return load(6)
+    def other(self): return save(7)
+    class Inner:
+        def one(self): return load(9)
+class Other:
+    def one(self): return load(11)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "lines"),
+    [
+        (SeesLoads, [1, 2, 5, 6, 9, 11]),
+        (SeesSaves, [1, 3, 5, 7]),
+        (SeesWholeClasses, [1, 3, 5, 6, 7, 9]),
+        (SeesAll, [1, 2, 3, 5, 6, 7, 9, 11]),
+    ],
+)
+def test_a_rule_sees_what_concerns_it_and_not_what_is_kept_for_others(
+    rule: type[Rule], lines: list[int], tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "m.py"
+    path.write_text(PARTS, encoding="utf-8")
+    focus = Selection(map(Declaration.of, {SeesLoads, rule})).concerned(PARTS)
+    findings, _ = visit(SourceFile.read(path, "m.py"), path, Project(tmp_path), focus, True)
+    assert sorted(finding.span.line for finding in findings if finding.code == rule.code) == lines
 
 
 def test_words() -> None:
