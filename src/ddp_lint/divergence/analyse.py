@@ -131,6 +131,8 @@ def _without_managers(reads: list[_Read]) -> list[_Read]:
 
 def _first_of_each(partings: list[Parting]) -> list[Parting]:
     """One branch, one parting of a kind: what comes after the first difference follows from it, and is told with it."""
+    told = {parting.span for parting in partings if parting.cause != "failure"}
+    partings = [parting for parting in partings if parting.cause != "failure" or parting.span not in told]
     by_branch: dict[object, list[Parting]] = {}
     for parting in sorted(partings, key=lambda p: (p.confidence is Confidence.LOW, not _is_under_branch(p), p.span)):
         by_branch.setdefault((parting.kind, parting.branch or parting.span), []).append(parting)

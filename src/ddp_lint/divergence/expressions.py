@@ -299,6 +299,8 @@ def _text_of_opposite(node: ast.Compare, opposite: type[ast.cmpop]) -> str:
 def _among(result: Value, values: list[Value]) -> Value:
     """``first <= rank < last``: ranks of one part of the job, which has groups of its own; ``rank < 1`` is one rank."""
     bounds = [value.constant for value in values if value.varies is None]
+    if any(len({type(component) for component in value.components}) > 1 for value in values):
+        return result  # no place among the ranks: a number that some of them have counted on
     if result.varies is None or result.varies.cause != "rank" or bounds == [Known(0)] or bounds == [Known(1)]:
         return result
     return dataclasses.replace(result, varies=dataclasses.replace(result.varies, cause="membership"))

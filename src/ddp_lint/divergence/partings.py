@@ -45,7 +45,8 @@ class Parting:
     `span` is the collective call, or the call in the checked file that reaches it; `branch` is where the ranks part
     (the test of an `if`, the loop, the `try`), None where an argument alone differs. `op` is the collective's name
     (``all_reduce``), `call` the call as written at `span` (``self.save``), `group` a readable group ('' is the
-    world), `cause` why the condition differs: 'rank', 'membership' or a cause of `knowledge.communication`; `says`
+    world), `cause` why the condition differs: 'rank', 'membership', 'failure' (of what only this rank does) or a cause
+    of `knowledge.communication`; `says`
     the divergent value in words, for use after "depends on". `ranks` names the two sides of the witness, the side
     that communicates first. `when` is the condition under which an implicit collective communicates, '' for always;
     `evident` tells whether the code shows that this condition holds. `reason` tells the kinds apart where one kind

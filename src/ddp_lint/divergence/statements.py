@@ -410,8 +410,10 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
         return Condition((key,) * 3, text, Variation("memory", says, origin=origin, confidence=Confidence.MEDIUM), True)
     if names & _LOCAL_ERRORS and any(_may_fail(frame, statement) for statement in node.body):
         origin = Label(frame.span(node.body[0]), "this may raise on one rank alone")
-        says = "an exception that only this rank may have raised"
-        varies = Variation("exception", says, origin=origin, confidence=Confidence.MEDIUM)
+        says, cause = "an exception that only this rank may have raised", "exception"
+        if any(test.varying() is not None for test in frame.path):
+            says, cause = "whether what only this rank does here has failed", "failure"
+        varies = Variation(cause, says, origin=origin, confidence=Confidence.MEDIUM)
         return Condition((key,) * 3, text, varies, open=True)
     return Condition((key,) * 3, text)
 

@@ -15,7 +15,7 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.calls import Arguments, communicate, invoke, is_agreement, turn
 from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, matters, size
-from ddp_lint.divergence.expressions import evaluate
+from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import Group, named, seen_through
 from ddp_lint.divergence.references import ClassRef, FunctionRef
@@ -153,6 +153,8 @@ class Summaries:
         if summary.effects:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)
+        if function.owner is not None and any(test.varying() is not None for test in frame.path):
+            self._set_flags(frame, function, node)
         returned = _in_group(leaving(summary.returned), frame, arguments)
         named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None
         if named_rank is not None and named_rank.varies is not None and _is_of_part(named_rank.varies):
@@ -170,6 +172,18 @@ class Summaries:
         if isinstance(returned.constant, Known) or returned.varies is not None or returned.reference is not None:
             return returned
         return dataclasses.replace(returned, components=unknown((frame.key(node), "returned")).components)
+
+    def _set_flags(self, frame: Frame, function: FunctionRef, node: ast.Call) -> None:
+        """Flags of its object that a method sets, called where only some ranks come: ``stopper(loss)`` on rank 0."""
+        of = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == function.name else node.func
+        path = dotted(of)
+        assert function.owner is not None
+        for name, stores in _stores(function.owner.node).items() if path else ():
+            sets = any(method is function.node for method, _ in stores)
+            flag = sets and any(isinstance(getattr(value, "value", None), bool) for _, value in stores)
+            now = frame.env.get(f"{path}.{name}") or self.attribute_of(function.owner, name) if flag else None
+            if flag and (now is None or now.same):
+                frame.env[f"{path}.{name}"] = unknown(("set by", frame.key(node), name))
 
     def _rank_by_name(self, frame: Frame, function: FunctionRef, node: ast.Call) -> Value | None:
         """A project's own `get_rank()` whose body tells nothing: what its name says.
@@ -300,10 +314,8 @@ class Summaries:
             if name not in documentation:
                 continue
             match = re.search(rf"^\s*{re.escape(name)}\s*(?::|\()\s*(.+)$", documentation, re.M)
-            for dotted in re.findall(r"[A-Za-z_][\w.]*\.[A-Z]\w*|\b[A-Z]\w+", match[1]) if match else ():
-                reference = (
-                    self.linker.dotted(dotted) if "." in dotted else self.linker.in_module(function.facts, dotted)
-                )
+            for path in re.findall(r"[A-Za-z_][\w.]*\.[A-Z]\w*|\b[A-Z]\w+", match[1]) if match else ():
+                reference = self.linker.dotted(path) if "." in path else self.linker.in_module(function.facts, path)
                 if isinstance(reference, ClassRef):
                     return ref.Instance(reference)
         return None
