@@ -127,6 +127,7 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         if value is not None:
             return value
     value = frame.named_rank("attribute", name, node) if not _OF_MATRIX.search(path.lower()) else None
+    value = value or frame.named_rank("attribute", ".".join(path.split(".")[-2:]), node)
     if value is not None:
         return value
     source = known().source("attribute", name)

@@ -61,7 +61,7 @@ _DEPTH = 14
 _SPLICED = 160
 _SHOWS = {
     "sharded": re.compile(
-        r"FullyShardedDataParallel|\bFSDP\b|fully_shard|zero_stage|ZeRO|stage3|zero3|deepspeed|DTensor|distribute_tensor"
+        r"FullyShardedDataParallel|\bFSDP\b|\bfsdp(_config|_plugin)?\b|fully_shard|zero_stage|ZeRO|stage3|zero3|deepspeed|DTensor|distribute_tensor"
     ),
     "buffers": re.compile(r"BatchNorm|register_buffer|broadcast_buffers=True"),
     "metric-sync": re.compile(r"torchmetrics|sync_dist"),
