@@ -411,7 +411,7 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     if names & _LOCAL_ERRORS and any(_may_fail(frame, statement) for statement in node.body):
         origin = Label(frame.span(node.body[0]), "this may raise on one rank alone")
         says, cause = "an exception that only this rank may have raised", "exception"
-        if any(test.varying() is not None for test in frame.path):
+        if any(v.cause != "exception" for test in frame.path if (v := test.varying()) is not None):
             says, cause = "whether what only this rank does here has failed", "failure"
         varies = Variation(cause, says, origin=origin, confidence=Confidence.MEDIUM)
         return Condition((key,) * 3, text, varies, open=True)
