@@ -98,6 +98,17 @@ class Wraps:
         common = next((a for a in self._module.ancestors(second) if a in arms), None)
         return isinstance(common, cst.If) and arms[common] != self._arm(common, second)
 
+    def tests(self, node: cst.CSTNode) -> dict[str, str]:
+        """The tests of the `if`s around a node, as code, and the arm of each that the node stands in."""
+        around = (up for up in self._module.ancestors(node) if isinstance(up, cst.If))
+        return {self._module.code(up.test): self._arm(up, node) for up in around}
+
+    def opposed(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+        """Whether the same test sends a run to the one or to the other, in one `if` or in two."""
+        there = self.tests(second)
+        same = any(there.get(test, arm) != arm for test, arm in self.tests(first).items())
+        return same or self.exclusive(first, second)
+
     def _arm(self, branch: cst.If, node: cst.CSTNode) -> str:
         """Which arm of `branch` the node stands in; its test belongs to the arm that runs when it holds."""
         return "else" if any(a is branch.orelse for a in self._module.ancestors(node)) else "then"

@@ -121,7 +121,7 @@ class ClipBeforeUnscale(Rule):
         function = self.module.function_of(node) or self.module.tree
         calls = [n for n in descendants(function, into_definitions=False) if isinstance(n, cst.Call)]
         earlier = (
-            [c for c in calls[: calls.index(node)] if not self.module.wraps.exclusive(c, node)] if node in calls else []
+            [c for c in calls[: calls.index(node)] if not self.module.wraps.opposed(c, node)] if node in calls else []
         )
         scaled = next((c for c in reversed(earlier) if self._scales(c)), None)
         if scaled is None or not isinstance(scaled.func, cst.Attribute):

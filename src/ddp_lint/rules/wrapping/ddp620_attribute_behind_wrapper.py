@@ -14,8 +14,11 @@ _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
 _PREPARING = frozenset(entry["name"] for entry in _TABLE["method"])
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
-# Given one of these accelerate wraps the model in something that forwards attributes.
-_OTHER_ENGINES = ("DeepSpeedPlugin(", "FullyShardedDataParallelPlugin(", "ParallelismConfig(", "MegatronLMPlugin(")
+# A file that says one of these has accelerate wrap the model in something that forwards attributes.
+_OTHER_ENGINES = (
+    "DeepSpeedPlugin(", "FullyShardedDataParallelPlugin(", "ParallelismConfig(", "MegatronLMPlugin(",
+    ".deepspeed_plugin", "fsdp_plugin",
+)  # fmt: skip
 # A test that holds one of these words asks whether the model is wrapped, or how many ranks there are.
 _ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp")
 _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
@@ -228,14 +231,16 @@ class AttributeBehindWrapper(Rule):
     def _is_guarded(self, use: cst.CSTNode, made: tuple[cst.CSTNode, str, Confidence]) -> bool:
         """Whether a test around the use asks how the model is wrapped, or what the wrap is under; or the error is
         caught."""
-        there, here = set(self.module.ancestors(made[0])), set(self.module.ancestors(use))
-        wrapping = [up for up in there if isinstance(up, cst.If)]
-        arms = {(self.module.code(up.test), up.body in there) for up in wrapping}
-        conditions = {name for up in wrapping for name in _names(up.test)}
+        there, arms = set(self.module.ancestors(made[0])), self.module.wraps.tests(made[0])
+        here = self.module.wraps.tests(use)
+        conditions = {name for up in there if isinstance(up, cst.If) for name in _names(up.test)}
         for up in self.module.ancestors(use):
             if isinstance(up, cst.Try) and up.handlers:
                 return True
-            if up in there or (isinstance(up, cst.If) and (self.module.code(up.test), up.body in here) in arms):
+            if up in there:
+                continue
+            code = self.module.code(up.test) if isinstance(up, cst.If) else ""
+            if code in arms and arms[code] == here[code]:  # the test that the wrap is under holds here too
                 continue
             test = (
                 up.test if isinstance(up, (cst.If, cst.IfExp)) else up if isinstance(up, cst.BooleanOperation) else None
