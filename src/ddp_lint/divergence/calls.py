@@ -616,7 +616,8 @@ def _kept(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         value = arguments.positional[0]
         if value.test is not None and node.func.id in ("bool", "int"):
             return value
-        return combine(function, (value,), (node.func.id, value.key))
+        result = combine(function, (value,), (node.func.id, value.key))
+        return dataclasses.replace(result, agreed=True) if value.agreed else result
     if not arguments.values:
         return unknown(frame.key(node))
     return combine(function, tuple(arguments.values), (node.func.id, tuple(v.key for v in arguments.values)))

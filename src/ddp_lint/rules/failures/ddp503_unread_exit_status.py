@@ -22,6 +22,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.edits import add_argument
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.tensors.contexts import conditions
 
 _PROCESSES = ("multiprocessing.Process", "torch.multiprocessing.Process", "multiprocessing.context.Process")
 _CONTEXTS = ("multiprocessing.get_context", "torch.multiprocessing.get_context")
@@ -162,10 +163,8 @@ class UnreadExitStatus(Rule):
         """Whether what the worker has done is looked at after the join: ``if not results``, in a test an assertion."""
         line = self.module.span(joined).line
         scope = self.module.function_of(joined) or self.module.tree
-        if any(
-            dotted(receiver(c)) == dotted(receiver(joined)) for m in ("kill", "terminate") for c in methods(scope, m)
-        ):
-            return True  # it was ended on purpose
+        if any(self._is_ended(call, joined) for name in ("kill", "terminate") for call in methods(scope, name)):
+            return True
         later = [n for n in descendants(scope) if isinstance(n, (cst.Name, cst.Assert)) and self._is_below(n, line)]
         handed = argument(node, 3, "args")
         shared = {dotted(n) for n in descendants(handed) if self._is_shared(n)} if handed is not None else set()
@@ -173,6 +172,11 @@ class UnreadExitStatus(Rule):
         if is_test_file(self.module.file.path):
             return bool(reads) or any(isinstance(n, cst.Assert) or n.value.startswith("assert") for n in later)
         return any(self._is_emptiness_test(n) for n in reads)
+
+    def _is_ended(self, call: cst.Call, joined: cst.Call) -> bool:
+        """Whether the joined worker is ended on purpose, and not only where ``is_alive()`` shows that it hangs."""
+        asked = any("is_alive" in self.module.code(test) for test, _ in conditions(self.module, call))
+        return dotted(receiver(call)) == dotted(receiver(joined)) and not asked
 
     def _is_emptiness_test(self, name: cst.Name) -> bool:
         up = next((a for a in self.module.ancestors(name) if isinstance(a, (cst.BaseSmallStatement, cst.If))), None)
