@@ -30,6 +30,8 @@ _GUESSING = tuple(
 _OWN_GPU = re.compile(
     r"set_device|CUDA_VISIBLE_DEVICES|LOCAL_RANK|local_rank|cuda:\{|\"cuda:\"|'cuda:'|device_ids|Accelerator\(|torch\.cuda\.device\("
 )
+#: A framework that chooses the rank's GPU before the file's code runs.
+_FRAMEWORK = re.compile(r"^(from|import) (pytorch_)?lightning\b", re.MULTILINE)
 _TENSOR_METHODS = ("cuda", "to")
 
 
@@ -191,7 +193,7 @@ class CudaBeforeSetDevice(Rule):
         text = self.module.file.text
         if _OWN_GPU.search(text) or not re.search(r"""["'](cuda:)?nccl""", text) or "init_process_group" not in text:
             return
-        if self._imports_setter():
+        if self._imports_setter() or _FRAMEWORK.search(text):
             return
         for scope in scopes:
             body = scope.body if isinstance(scope, cst.FunctionDef) else scope
