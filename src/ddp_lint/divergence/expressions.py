@@ -500,8 +500,14 @@ _LOADER = re.compile(r"(?<!down)loader(?!s)")
 _NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|key|split|set)s?$")
 
 
+#: Progress bars, which hand on what they are given.
+_PROGRESS = frozenset({"tqdm", "track", "progress_bar", "ProgressBar"})
+
+
 def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
     """What a loop variable is: an element of the iterable."""
+    while isinstance(node, ast.Call) and node.args and dotted(node.func).rpartition(".")[2] in _PROGRESS:
+        node = node.args[0]
     path = frame.text(node)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
         parts = target.elts if isinstance(target, ast.Tuple) else [None] * (len(node.args) + 1)
