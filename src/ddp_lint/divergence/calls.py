@@ -290,6 +290,10 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         if method.name == "__init__" and method.of in knows.collectives:
             return communicate(frame, knows.collectives[method.of], arguments, node)
         entry = knows.method(method.of, method.name)
+        if method.guessed and method.name == "step" and len(arguments.positional) > 1:
+            entry = (
+                None  # no optimizer and no learning rate, whatever it is called: a diffusion's ``scheduler.step(x, t)``
+            )
         if entry is not None and not (method.guessed and _is_project_method(frame, method)):
             return communicate(frame, entry, arguments, node, guessed=method.guessed)
         rank = knows.rank("method", method.name, method.of)
