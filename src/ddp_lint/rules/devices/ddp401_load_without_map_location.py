@@ -88,7 +88,7 @@ class LoadWithoutMapLocation(Rule):
 
     ## When it is silent
 
-    Tests, which one process runs; a `map_location` that comes from a parameter, a variable or `**kwargs`; loads on
+    Tests and packages that export models, which one process runs; a `map_location` that comes from a parameter, a variable or `**kwargs`; loads on
     one rank alone, or in a function that only one rank calls; files that no evidence ties to several ranks;
     schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer load decides;
     checkpoints that FSDP wrote with `offload_to_cpu`, and files that only save what `.cpu()` returned.
@@ -117,7 +117,7 @@ class LoadWithoutMapLocation(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != "torch.load" or any(arg.star for arg in node.args):
             return
-        if is_test_file(self.module.file.path):
+        if is_test_file(self.module.file.path) or self._is_export():
             return
         where = self._destination(node)
         if where is None or not (self._may_hold_states(node) or self._drops_location(node)):
@@ -127,6 +127,10 @@ class LoadWithoutMapLocation(Rule):
         evidence = several_ranks(self.module)
         if evidence is not None and not self._saved_from_cpu():
             self._report(node, where, evidence)
+
+    def _is_export(self) -> bool:
+        """Whether the file belongs to a package that converts models, which one process does."""
+        return any(words_of(package) & {"export", "onnx"} for package in self.module.name.split(".")[:-1])
 
     # ---- where the load puts its tensors
 
