@@ -272,9 +272,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     key = ("compare", opposite.__name__, _keys(values))
     result = combine(COMPARE[opposite], (left, right), key)
     formal = right.constant == Known(None) or operation in (ast.In, ast.NotIn) or _is_text(right) or _is_text(left)
-    told = result.varies.cause if result.open and result.varies is not None else ""
-    if (formal and told == "data") or (with_none and told == "clock"):
-        return unknown(key)  # what a batch has, and of which kind it is, is the same for all; so is whether a clock ran
+    if formal and result.open and result.varies is not None and result.varies.cause == "data":
+        return unknown(key)  # what a batch has, and of which kind it is, is the same for all
     if with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components):
         return unknown(key)  # another object on each rank, none of which is known to be missing
     if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
