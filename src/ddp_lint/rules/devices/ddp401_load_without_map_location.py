@@ -147,17 +147,19 @@ class LoadWithoutMapLocation(Rule):
             return "cuda"
         return None
 
-    def _literal(self, node: cst.BaseExpression) -> str:
+    def _literal(self, node: cst.BaseExpression, followed: frozenset[str] = frozenset()) -> str:
         """`cuda:0` for "cuda:0", 0, torch.device("cuda:0"), torch.device("cuda", 0); '' for what is not constant."""
         if isinstance(node, cst.Call) and self.module.qualified(node.func) == "torch.device" and node.args:
-            parts = [self._literal(arg.value) for arg in node.args]
+            parts = [self._literal(arg.value, followed) for arg in node.args]
             return ":".join(parts) if all(parts) else ""
         if isinstance(node, cst.SimpleString):
             return str(node.evaluated_value)
         if isinstance(node, cst.Integer):
             return node.value
-        assigned = self.module.assignments(node) if isinstance(node, cst.Name) else []
-        return self._literal(assigned[0]) if len(assigned) == 1 and assigned[0] is not node else ""
+        if not isinstance(node, cst.Name) or node.value in followed:  # ``device = torch.device(device)``
+            return ""
+        assigned = self.module.assignments(node)
+        return self._literal(assigned[0], followed | {node.value}) if len(assigned) == 1 else ""
 
     def _in_cpu_arm(self, call: cst.Call) -> bool:
         """Whether the line runs on CPU-only machines alone: ``if not torch.cuda.is_available(): torch.load(path)``."""
