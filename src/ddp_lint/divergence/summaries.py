@@ -597,6 +597,10 @@ class Summaries:
         """At a `yield`: what is set now holds for the body of the `with`."""
         frame.switched = dict(self._overlay)
 
+    def begin(self) -> None:
+        """Before a new file: how exactly its calls are followed must not depend on the files that were read before."""
+        self._contexts.clear()
+
     def forget(self) -> None:
         """Before a new root: no function is running."""
         self._overlay.clear()
