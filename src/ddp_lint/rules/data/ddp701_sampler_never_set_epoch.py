@@ -88,6 +88,8 @@ class SamplerNeverSetEpoch(Rule):
     """
 
     triggers = ("DistributedSampler", "epoch", "epochs")
+    #: The passes over a loader are told where they are seen.
+    sees_all_kept = True
     requires = ("DistributedSampler",)
     oracles = ("epochs",)
 
