@@ -81,6 +81,7 @@ def summaries_of(project: Project) -> Summaries:
 
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
+    summaries.begin()
     own = _without_managers([_read(root, facts, summaries) for root in roots(facts, summaries)])
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
     communicating = {read.root.owner for read in own if read.communicates}
