@@ -56,12 +56,12 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def _told(report: Report) -> int:
     """Print what went wrong; how often it was our fault."""
-    ours = [(path, reason) for path, reason in report.errors if "report" in reason]
-    ours += [(f.span.path, f.message) for f in report.findings if f.code == "DDP001"]
+    broken = [(path, reason) for path, reason in report.errors if "report" in reason]
+    ours = broken + [(f.span.path, f.message) for f in report.findings if f.code == "DDP001"]
     for path, reason in ours:
         print(f"  {path}: {reason}")
     unparsed = sum(f.code == "DDP000" for f in report.findings)
-    print(f"  crashes: {len(ours)}; no Python: {unparsed}; not readable: {len(report.errors) - len(ours)}")
+    print(f"  crashes: {len(ours)}; no Python: {unparsed}; not readable: {len(report.errors) - len(broken)}")
     for path, seconds in report.statistics.slowest[:5]:
         print(f"  {seconds:6.2f} s  {path}")
     return len(ours)
