@@ -39,6 +39,18 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a launcher's variable as a number": """
+        def f(x):
+            rank = int(os.environ.get("RANK") or 0)
+            if not rank:
+                dist.barrier()  # !rank-branch
+    """,
+    "a dictionary's clock, beside its loss": """
+        def f(loss, best):
+            stats = {"loss": loss, "now": time.time()}
+            if stats["now"] > best:
+                dist.barrier()  # !data-condition
+    """,
     "one arm asks, the other does not": """
         def f(batch, args, x):
             if dist.get_rank() == 0:
@@ -410,6 +422,29 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "a launcher's variable is set on all ranks, also as text 0": """
+        def f(x):
+            if not os.environ.get("RANK"):
+                return
+            dist.barrier()
+
+        def g(x):
+            distributed = bool(os.getenv("LOCAL_RANK"))
+            if distributed:
+                dist.barrier()
+    """,
+    "a dictionary's loss, beside its clock": """
+        def step(model, batch):
+            began = time.time()
+            loss = model(batch)
+            dist.all_reduce(loss)
+            return {"loss": loss.item(), "took": time.time() - began}
+
+        def f(model, batch, best):
+            stats = step(model, batch)
+            if stats["loss"] < best:
+                dist.barrier()
+    """,
     "each arm asks in its own way for the same": """
         def f(batch, args, x):
             if dist.get_rank() == 0:

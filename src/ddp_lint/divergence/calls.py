@@ -36,7 +36,7 @@ from ddp_lint.divergence.selections import (
     own_size,
     selection,
 )
-from ddp_lint.divergence.values import Symbol, Value, Variation, combine, constant, divergent, unknown
+from ddp_lint.divergence.values import SET, Symbol, Value, Variation, combine, constant, divergent, unknown
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Collective, Gate, Source
@@ -618,6 +618,8 @@ def _kept(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     function = kept.get(node.func.id, _nothing)
     if len(arguments.positional) == 1 and not arguments.keywords:
         value = arguments.positional[0]
+        if value.test is SET and node.func.id in ("int", "float"):
+            return dataclasses.replace(value, test=None)
         if value.test is not None and node.func.id in ("bool", "int"):
             return value
         result = combine(function, (value,), (node.func.id, value.key))

@@ -28,6 +28,7 @@ from ddp_lint.divergence.selections import (
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     COMPARE,
+    SET,
     Condition,
     Known,
     Symbol,
@@ -217,6 +218,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     place = key.value if key is not None and isinstance(key.value, int) else None
     if base.items is not None and place is not None and -len(base.items) <= place < len(base.items):
         return base.items[place]
+    if base.entries is not None and key is not None and key.value in base.entries:
+        return base.entries[key.value]
     if base.varies is not None and base.open:
         value = divergent(("item", base.key, index.key), base.varies)
         selected = is_mask(node.slice) and not index.agreed
@@ -250,10 +253,10 @@ def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) ->
     return divergent(key, own_share(frame, node))
 
 
-def environment(frame: Frame, name: object, node: ast.AST, default: Value | None = None) -> Value:
+def environment(frame: Frame, name: object, node: ast.AST) -> Value:
     """`os.environ[name]`."""
     value = frame.named_rank("environment", str(name), node)
-    return value if value is not None else unknown(("environment", name))
+    return dataclasses.replace(value, test=SET) if value is not None else unknown(("environment", name))
 
 
 def _compare(frame: Frame, node: ast.Compare) -> Value:
@@ -430,6 +433,17 @@ def _sequence(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
     if isinstance(node, ast.List) and len(items) > 1:
         value = _of_ranks(value, items)
     return dataclasses.replace(value, items=tuple(items))
+
+
+def _dictionary(frame: Frame, node: ast.Dict) -> Value:
+    """Each value by its key: what depends on this rank's clock says nothing of the loss beside it."""
+    keys = [evaluate(frame, key) for key in node.keys if key is not None]
+    values = [evaluate(frame, value) for value in node.values]
+    value = passed_on(frame, node, [*keys, *values])
+    names = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+    if len(names) < len(values):
+        return value
+    return dataclasses.replace(value, entries=dict(zip(names, values, strict=True)))
 
 
 def _of_ranks(value: Value, elements: list[Value]) -> Value:
@@ -694,7 +708,7 @@ def dotted(node: ast.AST) -> str:
 _HANDLERS: dict[type[ast.expr], Callable[[Frame, Any], Value]] = {
     ast.Constant: _constant, ast.Name: _name, ast.Attribute: _attribute, ast.Subscript: _subscript,
     ast.Compare: _compare, ast.BoolOp: _boolean, ast.UnaryOp: _not, ast.BinOp: _binary, ast.IfExp: _conditional,
-    ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence, ast.ListComp: _comprehension,
+    ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence, ast.Dict: _dictionary, ast.ListComp: _comprehension,
     ast.SetComp: _comprehension, ast.GeneratorExp: _comprehension, ast.DictComp: _comprehension, ast.Lambda: _lambda,
     ast.Await: _await, ast.Yield: _yield, ast.YieldFrom: _yield_from, ast.NamedExpr: _walrus, ast.Starred: _starred,
     ast.Call: _call,

@@ -11,8 +11,8 @@ import dataclasses
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Hashable
-from typing import Any, ClassVar
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, ClassVar, Final
 
 from ddp_lint.divergence import worlds
 from ddp_lint.findings import Confidence, Label
@@ -145,19 +145,25 @@ def equality(choice: Hashable) -> tuple[Hashable, Hashable] | None:
     return (left, other) if name[:1] == ("class",) and str(name[-1]).isupper() else None
 
 
+#: A variable of the environment holds text, and "0" is as true as "1"; only as a number do ranks differ in it.
+SET: Final = Test("atom", atom=Condition((True,) * worlds.COUNT, "is set"))
+
+
 def negated(test: Test) -> Test:
     return test.parts[0] if test.op == "not" else Test("not", (test,))
 
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Value:
-    """`reference` says what kind of object it is (see `references`), `items` the elements of a tuple or list."""
+    """`reference` says what kind of object it is (see `references`), `items` the elements of a tuple or list, `entries`
+    the values of a dictionary whose keys are all known."""
 
     components: tuple[Component, ...]
     varies: Variation | None = None
     open: bool = False
     reference: Any = None
     items: tuple[Value, ...] | None = None
+    entries: Mapping[Hashable, Value] | None = None
     test: Test | None = None
     #: A collective has made it the same on all ranks.
     agreed: bool = False
