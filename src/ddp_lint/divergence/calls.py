@@ -25,13 +25,17 @@ from ddp_lint.divergence.groups import Group, named
 from ddp_lint.divergence.lengths import streams
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import (
+    MAKING,
     PADDED,
     SELECTING,
     SELECTION,
+    SIZED,
     is_generated,
     is_padded,
     is_selection,
+    is_sized,
     keeps,
+    needs_one_shape,
     own_longest,
     own_size,
     selection,
@@ -522,6 +526,8 @@ def _uneven_payload(
     for value, at in pairs:
         if is_selection(value):
             return own_size(frame, at or node)
+        if is_sized(value) and needs_one_shape(entry.op):
+            return value.varies
         if is_padded(value) and group.is_world and "gather" in entry.op:
             return own_longest(frame, at or node)
     return None
@@ -650,6 +656,18 @@ def _selected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return selection(frame, node, arguments.values)
 
 
+def _made(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``torch.zeros(rank + 1)``: a tensor of another shape on each rank."""
+    name = frame.text(node.func).rpartition(".")[2]
+    given = arguments.positional[: MAKING.get(name, 0) or None]
+    sizes = [*given, *(value for key, value in arguments.keywords.items() if key == "size")]
+    parts = [part for size in sizes for part in (size.items or (size,))]
+    varies = next((p.varies for p in parts if p.varies is not None and p.varies.cause == "rank"), None)
+    if varies is None:
+        return passed_on(frame, node, arguments.values)
+    return dataclasses.replace(unknown(frame.key(node), ref.Instance(SIZED)), varies=varies)
+
+
 def _range(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return combine(_nothing, tuple(arguments.values), ("range", tuple(v.key for v in arguments.values)))
 
@@ -766,7 +784,7 @@ _BUILTINS: dict[str, _Handler] = {
 _SPECIAL: dict[str, _Handler] = {
     "threading.Thread": _thread,
     "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
-    **{f"torch.{name}": _selected for name in SELECTING},
+    **{f"torch.{name}": _selected for name in SELECTING}, **{f"torch.{name}": _made for name in MAKING},
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     # The worlds are those of a distributed job.

@@ -14,9 +14,13 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 
 SELECTION = "builtins.selection"
+#: Made of a size that follows from the rank.
+SIZED = "builtins.sized"
 #: Sequences as long as the longest of the rank's own.
 PADDED = "builtins.padded"
 _KNOWN = table("tensors")["selection"]
+#: Functions that make a tensor of a size, with the number of leading arguments that are sizes (0: all are).
+MAKING: Final[dict[str, int]] = _KNOWN["making"]
 SELECTING: Final[tuple[str, ...]] = tuple(_KNOWN["selecting"])
 SIZES: Final[frozenset[str]] = frozenset(_KNOWN["sizes"])
 _MASK = re.compile(r"(^|_)masks?$")
@@ -50,6 +54,10 @@ def is_padded(value: Value) -> bool:
     return _is(value, PADDED)
 
 
+def is_sized(value: Value) -> bool:
+    return _is(value, SIZED)
+
+
 def _is(value: Value, kind: str) -> bool:
     return isinstance(value.reference, ref.Instance) and value.reference.of == kind
 
@@ -71,6 +79,10 @@ def runs_to_end(index: ast.expr) -> bool:
     """``[:, start:]``: what is left of the longest is the longest of the rest."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     return all(isinstance(part, ast.Slice) and part.upper is None and part.step is None for part in parts)
+
+
+def needs_one_shape(op: str) -> bool:
+    return op in _KNOWN["one_shape"]
 
 
 def keeps(method: str) -> bool:

@@ -185,7 +185,7 @@ def wrong_arguments(words: Words) -> Iterator[Parting]:
 
 
 def _uneven_payload(letter: Letter, varies: Variation) -> Parting:
-    return _unlike_arguments(Kind.ARGUMENT, letter, varies, "payload", "as many elements as its own data give")
+    return _unlike_arguments(Kind.ARGUMENT, letter, varies, "payload", "a tensor of its own shape")
 
 
 def _own_members(letter: Letter, varies: Variation) -> Parting:

@@ -13,8 +13,8 @@ _DIFFERENCES = {
         "pass the same reduce operation on all ranks",
     ),
     "payload": (
-        "gets as many elements as each rank's own data give: ranks of different shapes wait for each other, or read "
-        "past the end",
+        "gets a tensor of another shape on each rank: ranks wait for each other or receive wrong numbers (NCCL), or "
+        "abort (gloo)",
         "exchange the sizes first and pad to the largest, or gather objects",
     ),
 }
@@ -27,15 +27,17 @@ class CollectiveArgumentsDiffer(PartingRule):
 
     Finds collectives whose root (`src`, `dst`) or reduce operation is computed from the rank, as in
     `broadcast(t, src=dist.get_rank())` or `op = SUM if rank == 0 else MAX`, and the two arms of a rank test that make
-    the same call with another root or reduce operation. Also finds tensors of which each rank has as many elements
-    as its own data give, where all ranks must send the same shape: `x[mask]`, `torch.nonzero(x)`, and gathered from
-    all ranks what `model.generate(...)` returns or `batch["input_ids"]`, as long as the longest of each rank's own.
+    the same call with another root or reduce operation. Also finds tensors that have another shape on each rank where
+    all ranks must send the same: made of a size that follows from the rank (`torch.zeros(rank + 1)`), selected from
+    its own data (`x[mask]`, `torch.nonzero(x)`), and, gathered from all ranks, what `model.generate(...)` returns or
+    `batch["input_ids"]`, as long as the longest of each rank's own.
 
     ## Why it breaks
 
     The ranks meet in the call, but each has something else in mind. Measured on two ranks: `broadcast(src=rank)`
     leaves every rank with its own data on NCCL, silently, and hangs on gloo; SUM against MAX returns a number without
-    an error on both, and `TORCH_DISTRIBUTED_DEBUG=DETAIL` does not notice.
+    an error on both, and `TORCH_DISTRIBUTED_DEBUG=DETAIL` does not notice. With another shape on each rank gloo
+    aborts; on NCCL `all_reduce` hangs until the watchdog ends it, and `all_gather` returns wrong numbers silently.
 
     ## Example
 
