@@ -159,6 +159,19 @@ def test_a_write_confirms_by_what_became_of_it(path: str) -> None:
     assert verdict(at(code, HEAD), run([write, count, far], [write, count, far])).verdict is Verdict.CONFIRMED
 
 
+def test_unequal_updates_confirm_but_not_a_model_that_only_one_rank_still_holds_at_the_end(path: str) -> None:
+    code = rule_with("parameter")
+    count = lines(path, {HEAD: 2})
+    step = Hashes(what="parameters", when="after_step", wrap="ddp", digests={"head.weight": "0"})
+    end = dataclasses.replace(step, when="at_end")
+    assert verdict(at(code, HEAD), run([count, step, end], [count, step])).verdict is Verdict.REFUTED
+    unequal = verdict(at(code, HEAD), run([count, step, step], [count, step]))
+    assert unequal.verdict is Verdict.CONFIRMED and "2 optimizer steps on rank 0, 1 optimizer steps" in unequal.reason
+    other = dataclasses.replace(end, digests={"head.weight": "1"})
+    drifted = verdict(at(code, HEAD), run([count, step, end], [count, step, other]))
+    assert drifted.verdict is Verdict.CONFIRMED and "at the end" in drifted.reason
+
+
 def test_confirmed_in_one_wrap_is_confirmed_and_the_evidence_says_which(path: str) -> None:
     code = rule_with("write")
     write = Write(op="aten.mul_", name="head.weight", phase="forward", through_data=True, frames=frames(path, HEAD))

@@ -15,6 +15,10 @@ ROUNDING = 1e-5
 ROUNDING_SHARE = 1e-4
 
 
+#: When DDP's replicas have to be equal.
+REPLICAS_EQUAL = ("after_wrap", "after_step", "at_end")
+
+
 @dataclasses.dataclass(frozen=True)
 class Desync:
     """Tensors that should be equal on all ranks and are not, at one moment. `names` in the module's order."""

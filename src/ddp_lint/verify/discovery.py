@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.verify.compare import desyncs, deviation, spoken
+from ddp_lint.verify.compare import REPLICAS_EQUAL, desyncs, deviation, spoken
 from ddp_lint.verify.explain import Signature, cpu_limit, explain, secondary
 from ddp_lint.verify.match import Mismatch, place
 from ddp_lint.verify.options import RankOutcome
@@ -170,7 +170,7 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
     if not examined.completed:
         return
     traces = [outcome.trace for outcome in examined.run.ranks]
-    for what, when in (("gradients", ("before_step",)), ("parameters", ("after_wrap", "after_step"))):
+    for what, when in (("gradients", ("before_step",)), ("parameters", REPLICAS_EQUAL)):
         for desync in desyncs(traces, what, when, ("ddp",)):
             message = f"{what} differ between the ranks {moment(desync)}: {spoken(desync.names)}"
             kind = what.removesuffix("s")

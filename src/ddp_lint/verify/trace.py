@@ -230,7 +230,8 @@ class Storage(Event):
 class Hashes(Event):
     """Digests of tensors, by qualified name, to compare across ranks.
 
-    `what`: parameters, gradients or buffers; `when`: before_wrap, after_wrap, before_step, after_step. `digests` maps
+    `what`: parameters, gradients or buffers; `when`: before_wrap, after_wrap, before_step, after_step, or at_end (of
+    a run whose steps were not all looked at; of models that are still there then). `digests` maps
     a name to 16 hex digits of the values; `norms` to the 2-norm. `sharded` names hold a shard (or are gathered by the
     wrapper), for which equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2 or none:
     what this very model is wrapped in (a script may hold several models; `model` is its number in order of wrapping).

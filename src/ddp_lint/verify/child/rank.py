@@ -26,7 +26,7 @@ def main(spec_path: str) -> int:
     session.start()
     try:
         if spec.kind == "script":
-            _run_script(spec, session)
+            _kept = _run_script(spec, session)
         else:
             from ddp_lint.verify.child.loop import train
 
@@ -44,11 +44,12 @@ def main(spec_path: str) -> int:
     return 0
 
 
-def _run_script(spec: Spec, session: Session) -> None:
-    """The user's script as `python SCRIPT ARGUMENTS` would run it."""
+def _run_script(spec: Spec, session: Session) -> dict[str, object]:
+    """The user's script as `python SCRIPT ARGUMENTS` would run it; its globals, to be kept while observers look once
+    more: else the models there would live on some ranks and not on others, as the garbage collector has it."""
     sys.argv = [spec.path, *spec.arguments]
     session.watch_lines()
-    runpy.run_path(spec.path, run_name="__main__")
+    return runpy.run_path(spec.path, run_name="__main__")
 
 
 def _left(error: SystemExit, session: Session) -> int:

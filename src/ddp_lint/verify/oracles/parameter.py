@@ -6,6 +6,7 @@ different parameters train a model made of pieces of both. Parameters compared a
 
 from __future__ import annotations
 
+from ddp_lint.verify.compare import REPLICAS_EQUAL
 from ddp_lint.verify.oracles import Case, Opinion, _across
 from ddp_lint.verify.trace import Call, Hashes
 
@@ -24,7 +25,7 @@ def testify(case: Case) -> Opinion:
                 ),
             )
         )
-    after = _across.compare(case, "parameters", ("after_wrap", "after_step"))
+    after = _across.compare(case, "parameters", REPLICAS_EQUAL)
     if after.fired or not case.sharded or _synchronised(case):
         return after
     before = _across.compare(case, "parameters", ("before_wrap",), ("none",))

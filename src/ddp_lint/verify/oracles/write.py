@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddp_lint.verify.compare import desyncs, deviation, spoken
+from ddp_lint.verify.compare import REPLICAS_EQUAL, desyncs, deviation, spoken
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.results import Evidence
 from ddp_lint.verify.trace import Assign, Frame, Reference, Write
@@ -61,7 +61,7 @@ def _damage(case: Case, rank: int, event: Write | Assign, frame: Frame | None) -
 
 def _desynchronised(case: Case, names: set[str]) -> Iterator[Evidence]:
     for what in ("parameters", "buffers"):
-        for desync in desyncs(case.traces, what, ("after_wrap", "after_step"), ("ddp",)):
+        for desync in desyncs(case.traces, what, REPLICAS_EQUAL, ("ddp",)):
             if names & set(desync.names):
                 text = f"written here, {spoken(desync.names)} differ between the ranks after step {desync.step}"
                 yield case.evidence("write", text)

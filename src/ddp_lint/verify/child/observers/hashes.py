@@ -43,7 +43,7 @@ class Hashes(Observer):
         """The user's code has updated parameters by hand."""
         if self.recorder.parameters_written and self._by_hand < _STEPS:
             self._by_hand += 1
-            self._after(list(self.models))
+            self._after(list(self.models), "after_step")
 
     def before_step(self, optimizer: Any) -> None:
         if self.recorder.step >= _STEPS:
@@ -59,17 +59,17 @@ class Hashes(Observer):
 
     def after_step(self, optimizer: Any) -> None:
         if self.recorder.step <= _STEPS:
-            self._after(self._stepped(optimizer))
+            self._after(self._stepped(optimizer), "after_step")
 
     def finish(self) -> None:
         if self.recorder.step > _STEPS or not self.recorder.step or self.recorder.parameters_written:
-            self._after(list(self.models))
+            self._after(list(self.models), "at_end")
 
-    def _after(self, models: list[Model]) -> None:
+    def _after(self, models: list[Model], when: str) -> None:
         self.recorder.parameters_written = False
         for model in models:
-            self._emit("parameters", "after_step", model.wrap, model.number, model.parameters())
-            self._emit("buffers", "after_step", model.wrap, model.number, model.buffers())
+            self._emit("parameters", when, model.wrap, model.number, model.parameters())
+            self._emit("buffers", when, model.wrap, model.number, model.buffers())
 
     def _stepped(self, optimizer: Any) -> list[Model]:
         """The models of which the optimizer holds a parameter; all when it holds none (it may hold stale ones)."""
