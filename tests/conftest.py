@@ -8,7 +8,9 @@ import hypothesis
 import pytest
 
 #: How long an example takes is no property of the program: machines that test are shared.
-hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.register_profile(
+    "no deadline", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("no deadline")
 
 
