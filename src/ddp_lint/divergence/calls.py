@@ -656,11 +656,13 @@ def _selected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return selection(frame, node, arguments.values)
 
 
-def _made(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
-    """``torch.zeros(rank + 1)``: a tensor of another shape on each rank."""
-    name = frame.text(node.func).rpartition(".")[2]
-    given = arguments.positional[: MAKING.get(name, 0) or None]
-    sizes = [*given, *(value for key, value in arguments.keywords.items() if key == "size")]
+def _made(count: int, frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``torch.zeros(rank + 1)``: a tensor of another shape on each rank. The first `count` arguments tell the size (0:
+    all)."""
+    sizes = [
+        *arguments.positional[: count or None],
+        *(value for key, value in arguments.keywords.items() if key == "size"),
+    ]
     parts = [part for size in sizes for part in (size.items or (size,))]
     varies = next((p.varies for p in parts if p.varies is not None and p.varies.cause == "rank"), None)
     if varies is None:
@@ -784,7 +786,8 @@ _BUILTINS: dict[str, _Handler] = {
 _SPECIAL: dict[str, _Handler] = {
     "threading.Thread": _thread,
     "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
-    **{f"torch.{name}": _selected for name in SELECTING}, **{f"torch.{name}": _made for name in MAKING},
+    **{f"torch.{name}": _selected for name in SELECTING},
+    **{f"torch.{name}": functools.partial(_made, count) for name, count in MAKING.items()},
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     # The worlds are those of a distributed job.

@@ -64,8 +64,8 @@ def _is(value: Value, kind: str) -> bool:
 
 def is_generated(node: ast.Call, method: str) -> bool:
     """Does the call return sequences that end where the model ends them: ``generate`` without a fixed length?"""
-    fixed = {"return_dict_in_generate", "min_length", "min_new_tokens"}
-    return method in _KNOWN["generating"] and not any(keyword.arg in fixed for keyword in node.keywords)
+    fixed = any(keyword.arg in _KNOWN["generating_other"] for keyword in node.keywords)
+    return method in _KNOWN["generating"] and not fixed
 
 
 def is_padded_field(frame: Frame, node: ast.Subscript) -> bool:

@@ -18,13 +18,15 @@ class Wrap:
     """One wrap: `call` turns the module named `inner` into the wrapped one named `outer` (dotted, '' if unnamed).
 
     `outer == inner` when the name is rebound or the wrap is in place; otherwise `inner` is the unwrapped twin.
-    A test ``isinstance(model, DDP)`` counts as a wrap of that name: where it holds, the name is wrapped.
+    A test ``isinstance(model, DDP)`` counts as a wrap of that name, which is `tested`: where it holds, the name is
+    wrapped, though not here.
     """
 
     kind: str
     call: cst.Call
     inner: str
     outer: str
+    tested: bool = False
 
 
 class Wraps:
@@ -44,7 +46,7 @@ class Wraps:
             tested = _wrappers().get(self._module.qualified(call.args[1].value))
             name = dotted(call.args[0].value)
             if tested is not None and name:
-                yield Wrap(tested["kind"], call, name, name)
+                yield Wrap(tested["kind"], call, name, name, tested=True)
             return
         entry = _wrappers().get(self._module.qualified(call.func))
         if entry is None:

@@ -7,7 +7,6 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER, framework_loads, is_evaluation
-from ddp_lint.source import dotted
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 
 
@@ -126,7 +125,7 @@ class LoaderNotDivided(Rule):
                 w
                 for w in self.module.wraps.all
                 if self.module.function_of(w.call) is here
-                and dotted(w.call.func) != "isinstance"
+                and not w.tested
                 and not self.module.wraps.exclusive(w.call, node)
             ),
             None,

@@ -184,7 +184,7 @@ class RequiresGradAfterWrap(Rule):
         """Whether the same model goes into a new wrapper after `node`: that one places its hooks anew."""
         names = (wrap.inner, wrap.outer)
         return any(
-            _model_and_part(later.inner)[0] in names and dotted(later.call.func) != "isinstance"
+            _model_and_part(later.inner)[0] in names and not later.tested
             for later in self._wraps.all
             if later.kind == "ddp" and self._wraps.before(node, later)
         )

@@ -3,7 +3,6 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.source import dotted
 from ddp_lint.source.wraps import argument
 
 
@@ -99,8 +98,8 @@ class ContainerWrapped(Rule):
     oracles = ("gradient", "parameter")
 
     def visit_Call(self, node: cst.Call) -> None:
-        asks = dotted(node.func) == "isinstance"
-        if asks or not any(wrap.call is node and wrap.kind == "ddp" for wrap in self.module.wraps.all):
+        wraps = self.module.wraps.all
+        if not any(wrap.call is node and wrap.kind == "ddp" and not wrap.tested for wrap in wraps):
             return
         wrapped = argument(node, 0, "module")
         container = self.module.constructed_by(wrapped) if wrapped is not None else ""

@@ -181,7 +181,7 @@ class AttributeBehindWrapper(Rule):
             return self._given(last, name) if last is not None and last.kind == "parameter" else None
         for wrap in self.module.wraps.all:
             made = wrap.kind == "ddp" and wrap.outer == name and _holds(last.value, wrap.call)
-            if made and dotted(wrap.call.func) != "isinstance" and self.module.wraps.after(wrap, use):
+            if made and not wrap.tested and self.module.wraps.after(wrap, use):
                 return wrap.call, "wrapped here", Confidence.HIGH
         value = last.value
         if (
