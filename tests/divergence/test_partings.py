@@ -39,6 +39,14 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a get_dist_info of another project that returns rank and world size": """
+        from elsewhere import get_dist_info
+
+        def main():
+            rank, world_size = get_dist_info()
+            if rank == 0:
+                dist.barrier()  # !rank-branch
+    """,
     "a launcher's variable as a number": """
         def f(x):
             rank = int(os.environ.get("RANK") or 0)
@@ -467,6 +475,14 @@ EQUAL = {
             if distributed:
                 dist.barrier()
     """,
+    "a get_dist_info of another project that returns more than rank and world size": """
+        from elsewhere import get_dist_info
+
+        def main():
+            distributed, rank, local_rank, world_size = get_dist_info()
+            if distributed:
+                dist.barrier()
+    """,
     "an iterator of batches whose end the ranks agree on": """
         def train(loss, batch_iterator):
             for batch in batch_iterator:
@@ -860,6 +876,24 @@ def test_calls_of_one_kind_under_one_branch_are_one_parting_that_shows_them(tmp_
     shown = [label.span.line for label in parting.labels if "too" in label.message]
     assert shown == [parting.span.line + n for n in (1, 2, 3)]
     assert parting.notes == ("2 more calls are missed in the same way",)
+
+
+def test_a_caller_of_the_function_with_the_branch_is_no_further_call(tmp_path: pathlib.Path) -> None:
+    (parting,) = partings(
+        tmp_path,
+        """
+        def evaluate(x):
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)
+                dist.barrier()
+
+        if __name__ == "__main__":
+            evaluate(torch.ones(1))
+        """,
+    )
+    assert [label.message for label in parting.labels if "too" in label.message] == [
+        "rank 0 comes to dist.barrier() without rank 1, too"
+    ]
 
 
 def test_two_calls_under_one_branch_are_two_partings(tmp_path: pathlib.Path) -> None:

@@ -594,9 +594,11 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
     if isinstance(target, ast.Starred):
         target = target.value
     if isinstance(target, (ast.Tuple, ast.List)):
+        starred = any(isinstance(part, ast.Starred) for part in target.elts)
+        items = value.items if value.items is not None and (starred or len(value.items) == len(target.elts)) else ()
         for index, part in enumerate(target.elts):
-            if value.items is not None and index < len(value.items):
-                item = value.items[index]
+            if index < len(items):
+                item = items[index]
             elif value.varies is not None and value.open:
                 item = divergent(("part", frame.key(source), index), value.varies)
             else:

@@ -81,8 +81,9 @@ class Frame:
             numbers = tuple(not number for number in numbers)
         value = per_rank(numbers, varies)
         if entry.item >= 0:
-            rest = unknown(("item", self.text(node)))
-            return dataclasses.replace(unknown(self.key(node)), items=(*(rest,) * entry.item, value, *(rest,) * 3))
+            pair = [unknown(("item", self.text(node)))] * 2
+            pair[entry.item] = value
+            return dataclasses.replace(unknown(self.key(node)), items=tuple(pair))
         return value
 
     def named_rank(self, what: str, name: str, node: ast.AST, on: str = "") -> Value | None:

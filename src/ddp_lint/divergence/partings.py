@@ -77,12 +77,19 @@ class Parting:
     notes: tuple[str, ...] = ()
 
     def told_with(self, others: Iterable[Parting]) -> Parting:
-        """This parting with labels at calls that one side misses for the same reason; a note counts those left out."""
+        """This parting with labels at calls that one side misses for the same reason; a note counts those left out.
+
+        A call that only leads to one of the others is that one again, seen by the caller.
+        """
+        others = [other for other in others if other.confidence is not Confidence.LOW]
         told = {label.span for label in self.labels} | {self.span}
+        missed = {self.span, *(other.span for other in others)}
         alike = {
             other.span: other
             for other in others
-            if other.confidence is not Confidence.LOW and other.span.path == self.span.path and other.span not in told
+            if other.span.path == self.span.path
+            and other.span not in told
+            and not any(label.span in missed for label in other.way)
         }
         labels = [
             Label(span, f"{other.ranks[0]} comes to {other.call}() without {other.ranks[1]}, too")

@@ -126,7 +126,7 @@ class Rank:
 
     `on` is the class that an attribute or method belongs to, '' for any receiver that nothing resolves. `scope` is
     what a group rank counts in when no `group` argument says so; `absent` is what stands for "no launcher" (comparing
-    with it is the same on all ranks); `item` is the index of the rank in a returned tuple, -1 for the whole value.
+    with it is the same on all ranks); `item` is the index of the rank in a returned pair, -1 for the whole value.
     """
 
     name: str
