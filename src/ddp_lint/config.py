@@ -321,17 +321,22 @@ def codes_of(selector: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def enabled_codes(select: Iterable[str] | None, ignore: Iterable[str], preview: bool) -> frozenset[str]:
+def enabled_codes(
+    select: Iterable[str] | None, ignore: Iterable[str], preview: bool, *, proving: bool = False
+) -> frozenset[str]:
     """The codes to look for.
 
     None selects what is on by default. A full code or a slug selects its rule in any case; a prefix those of its rules
-    that are on by default, all of them with `preview`. Where select and ignore name the same rule the longer name
-    wins, and ignore between equals. Raises ConfigError.
+    that are on by default, all of them with `preview`; what a run decides counts as on where findings are proved by
+    running. Where select and ignore name the same rule the longer name wins, and ignore between equals. Raises
+    ConfigError.
     """
     from ddp_lint.rules.registry import declared
 
     known = declared()
-    default = frozenset(code for code, rule in known.items() if rule.default or preview)
+    default = frozenset(code for code, said in known.items() if said.default or preview)
+    if proving:
+        default |= {code for code, said in known.items() if said.run_decides}
     steps = [(_specificity(s), False, _selected(s, default)) for s in select or ()]
     steps += [(_specificity(s), True, codes_of(s)) for s in ignore]
     chosen = _ALWAYS | (default if select is None else frozenset())
@@ -385,6 +390,8 @@ class Overrides:
     force_exclude: bool | None = None
     output_format: str | None = None
     noqa: bool = True
+    #: The findings will be proved by running (`verify`).
+    proving: bool = False
     #: Read this file, whatever is near the files that are checked.
     config: pathlib.Path | None = None
     #: Read no file.
@@ -447,9 +454,9 @@ def _settings(table: Table, root: pathlib.Path, over: Overrides) -> Settings:
         _known(table, "select")
     else:
         select, extend, ignore = [*over.select], [*over.extend_select], [*over.ignore]
-    enabled = enabled_codes(select, ignore, preview)
+    enabled = enabled_codes(select, ignore, preview, proving=over.proving)
     if extend:
-        enabled |= enabled_codes(extend, ignore, preview)
+        enabled |= enabled_codes(extend, ignore, preview, proving=over.proving)
     torch = values.get("target-torch")
     target = (int(torch.split(".")[0]), int(torch.split(".")[1])) if torch else None
     return Settings(

@@ -58,22 +58,41 @@ if dist.get_rank() == 0:
     dist.all_reduce(x)
 dist.destroy_process_group()
 """
+#: Rank 0 leaves the second branch out, and so does every rank without averaging; `.grad` is there on both all the same.
+BRANCHES = """\
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x, both):
+        return self.second(self.first(x)) if both else self.first(x)
+
+
+dist.init_process_group("gloo")
+model = DDP(Net(), find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    with model.no_sync():
+        model(torch.randn(2, 4), False).sum().backward()
+    model(torch.randn(2, 4), "everywhere" in sys.argv or dist.get_rank() == 1).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
 def verify(folder: pathlib.Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    command = [
-        sys.executable,
-        "-m",
-        "ddp_lint",
-        "verify",
-        *arguments,
-        "--device",
-        "cpu",
-        "--output-format",
-        "json",
-        "-q",
-    ]
+    options = ("--device", "cpu", "--output-format", "json", "-q")
+    command = [sys.executable, "-m", "ddp_lint", "verify", *options, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
@@ -104,6 +123,15 @@ def test_a_clean_model_exits_with_0(tmp_path: pathlib.Path) -> None:
     status, report = verify(tmp_path, "model.py", "--wrap", "ddp")
     assert (status, report["findings"], report["discovered"]) == (0, [], [])
     assert [run["outcome"] for run in report["runs"]] == ["completed"]
+
+
+def test_what_only_a_run_decides_is_asked_without_being_selected(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(BRANCHES)
+    for arguments, expected in (((), "refuted"), (("--", "everywhere"), "confirmed")):
+        _, report = verify(tmp_path, "train.py", *arguments)
+        verdicts = {finding["code"]: finding["verdict"] for finding in report["findings"]}
+        assert verdicts["DDP621"] == expected, report
+        assert not report["discovered"]
 
 
 def test_two_nodes_each_tell_of_their_own_ranks(tmp_path: pathlib.Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from ddp_lint.verify.trace import (
     Race,
     Raised,
     Reference,
+    Searched,
     Start,
     Storage,
     Sync,
@@ -134,6 +136,21 @@ def test_an_event_at_the_findings_line_confirms(path: str, oracle: str, event: E
     assert verdict(at(code, HEAD), run([count, here], [count])).verdict is Verdict.CONFIRMED
     other = verdict(at(code, HEAD), run([count, elsewhere], [count]))
     assert other.verdict is not Verdict.CONFIRMED
+
+
+def test_a_search_for_unused_parameters_is_needed_where_one_rank_leaves_one_out_once(path: str) -> None:
+    def of_run(*unused: str, backwards: int = 3, line: int = HEAD, **how: Any) -> Judged:
+        here = Searched(backwards=3, frames=frames(path, HEAD))
+        there = Searched(backwards=backwards, unused=unused, frames=frames(path, line))
+        count = lines(path, {HEAD: 1, BARRIER: 1})
+        return verdict(at(rule_with("unused"), HEAD), run([count, here], [count, there], **how))
+
+    nothing, some = of_run(), of_run("head.weight")
+    assert nothing.verdict is Verdict.CONFIRMED and "in each of 3 backwards on every rank" in nothing.reason
+    assert some.verdict is Verdict.REFUTED and "on rank 1 a backward left out head.weight" in some.reason
+    assert of_run("head.weight", line=BARRIER).verdict is Verdict.CONFIRMED, "another wrapper's search"
+    assert of_run(backwards=0).verdict is Verdict.INCONCLUSIVE, "nothing was trained"
+    assert of_run(outcome="failed", how=["completed", "raised"]).verdict is Verdict.INCONCLUSIVE, "steps are missing"
 
 
 def test_leaving_a_branch_with_success_confirms_what_the_branch_tells_of(path: str) -> None:

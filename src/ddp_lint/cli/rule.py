@@ -43,7 +43,7 @@ def rule(name: str | None, every: bool, listing: bool, output_format: str, color
 
 
 def _line(entry: Any, style: Style) -> str:
-    off = "" if entry.default else style.dim(" (off by default)")
+    off = "" if entry.default else style.dim(f" ({entry.state()})")
     return f"{style.red(entry.code)} {entry.slug}{off}: {entry.summary}"
 
 

@@ -121,7 +121,7 @@ def _run(target: str, script_args: tuple[str, ...], given: dict[str, Any]) -> in
         traces=given["keep_traces"],
     )
     select = tuple(part.strip() for value in given["select"] for part in value.split(",") if part.strip())
-    configuration = Configuration(Overrides(select=select or None, preview=given["preview"]))
+    configuration = Configuration(Overrides(select=select or None, preview=given["preview"], proving=True))
     place = pathlib.Path(target)
     settings = configuration.of((place.parent if place.suffix else pathlib.Path()).resolve())
     sources = Sources()

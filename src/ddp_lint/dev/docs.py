@@ -56,7 +56,10 @@ def generated(root: pathlib.Path) -> dict[pathlib.Path, str]:
 def _index() -> str:
     """All rules, family by family."""
     rules = documented().values()
-    parts = ["# Rules\n\nRules marked with ○ are off by default: select them by name, or use `--preview`.\n"]
+    parts = [
+        "# Rules\n\nRules marked with ○ are off by default: select them by name, or use `--preview`. Of those marked\n"
+        "with ◐ the source does not tell and a run does: `verify` looks for them without being asked.\n"
+    ]
     for package, family in itertools.groupby(rules, key=lambda rule: rule.__module__.rpartition(".")[0]):
         title = (importlib.import_module(package).__doc__ or package).strip().partition("\n")[0]
         parts.append(
@@ -66,7 +69,7 @@ def _index() -> str:
 
 
 def _row(rule: type[Documented]) -> str:
-    mark = "" if rule.default else " ○"
+    mark = "" if rule.default else " ◐" if rule.run_decides else " ○"
     return f"| [{rule.code}]({rule.code}.md) | {rule.slug}{mark} | {rule.summary.replace('|', chr(92) + '|')} |\n"
 
 

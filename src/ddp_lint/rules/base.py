@@ -32,8 +32,17 @@ class Documented:
     confidence: ClassVar[Confidence] = Confidence.HIGH
     #: False: found only when selected by name or with --preview, because its measured precision does not carry it.
     default: ClassVar[bool] = True
+    #: True, of a rule that is off by default: source alone cannot tell and a run can, so `verify` looks for it unasked.
+    run_decides: ClassVar[bool] = False
     #: The PyTorch release from which on the hazard is gone: with `target-torch` at it or above, the rule is off.
     gone_in: ClassVar[tuple[int, int] | None] = None
+
+    @classmethod
+    def state(cls) -> str:
+        """Whether it is looked for without being asked."""
+        if cls.default:
+            return "on by default"
+        return "off by default, except in `verify`" if cls.run_decides else "off by default"
 
     def __init_subclass__(cls) -> None:
         match = RULE_FILE.search(cls.__module__)

@@ -52,6 +52,6 @@ class Page:
     def markdown(self) -> str:
         """The page as docs/rules/DDPNNN.md shows it."""
         rule = self.rule
-        state = "on by default" if rule.default else "off by default: select it, or use --preview"
+        state = rule.state() if rule.default else f"{rule.state()}: select it, or use --preview"
         head = f"# {rule.code}: {rule.slug}\n\n{rule.summary}\n\nConfidence {rule.confidence.value}, {state}.\n"
         return head + "".join(f"\n## {title}\n\n{body}\n" for title, body in self.sections.items())

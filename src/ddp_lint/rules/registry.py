@@ -39,6 +39,7 @@ class Declaration:
     wants: bool = False
     sees_all_kept: bool = False
     gone_in: tuple[int, int] | None = None
+    run_decides: bool = False
 
     @classmethod
     def of(cls, entry: type[Documented]) -> Declaration:
@@ -46,11 +47,11 @@ class Declaration:
 
         who = (entry.__module__, entry.__qualname__, entry.code, entry.slug, entry.default)
         if not issubclass(entry, Rule):
-            return cls(*who, looks=False, gone_in=entry.gone_in)
+            return cls(*who, looks=False, gone_in=entry.gone_in, run_decides=entry.run_decides)
         visits = any(name.startswith(("visit_", "leave_")) for name in dir(entry))
         words = (entry.files, entry.triggers, entry.requires)
         sees = (entry.whole_class, visits, entry.wants is not None, entry.sees_all_kept)
-        return cls(*who, True, *words, *sees, entry.gone_in)
+        return cls(*who, True, *words, *sees, entry.gone_in, entry.run_decides)
 
     @classmethod
     def from_json(cls, row: list[object]) -> Declaration:

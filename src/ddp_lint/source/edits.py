@@ -59,3 +59,12 @@ def move_below(module: Module, node: cst.CSTNode, other: cst.CSTNode, names: tup
 def _statement_in(module: Module, node: cst.CSTNode, block: cst.CSTNode | None) -> cst.CSTNode | None:
     """The statement of the block that holds the node."""
     return next((up for up in (node, *module.ancestors(node)) if module.parent(up) is block), None)
+
+
+def remove_argument(module: Module, call: cst.Call, arg: cst.Arg) -> Edit:
+    """Take an argument out of a call, in the call's own layout."""
+    args = [other for other in call.args if other is not arg]
+    if args and arg is call.args[-1]:
+        args[-1] = args[-1].with_changes(comma=arg.comma, whitespace_after_arg=arg.whitespace_after_arg)
+    inside = call.whitespace_before_args if args else cst.SimpleWhitespace("")
+    return replace(module, call, module.tree.code_for_node(call.with_changes(args=args, whitespace_before_args=inside)))

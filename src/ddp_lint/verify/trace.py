@@ -282,6 +282,19 @@ class NoGrad(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Searched(Event):
+    """The end of a run of a DDP model that was built with `find_unused_parameters`, where it was built (`frames`).
+
+    `backwards` counts the backwards whose gradients were averaged; `unused` are the parameters that got no gradient of
+    this rank's own in one of them."""
+
+    kind: ClassVar[str] = "searched"
+    model: int = 0
+    backwards: int = 0
+    unused: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GraphBreak(Event):
     """TorchDynamo broke the graph; `explained`: by our own `torch._dynamo.explain` of the model, not by user code."""
 

@@ -73,6 +73,7 @@ class Session:
         from ddp_lint.verify.child.observers.storage import Storages
         from ddp_lint.verify.child.observers.streams import Streams
         from ddp_lint.verify.child.observers.syncs import Syncs
+        from ddp_lint.verify.child.observers.unused import Unused
         from ddp_lint.verify.child.observers.writes import Writes
 
         recorder = self.recorder
@@ -81,7 +82,7 @@ class Session:
         self.collectives = Collectives(recorder, models)
         self.breaks = Breaks(recorder, models)
         skew = Skew(recorder, models)
-        kinds = (Writes, Storages, Hashes, Streams, Syncs, Calls, Samples)
+        kinds = (Writes, Storages, Hashes, Unused, Streams, Syncs, Calls, Samples)
         self.observers = [
             self.collectives,
             Races(recorder, models, self.collectives),

@@ -1,0 +1,26 @@
+"""Whether DDP's search for unused parameters found any: what every rank reached in every backward that was averaged."""
+
+from __future__ import annotations
+
+from ddp_lint.verify.compare import spoken
+from ddp_lint.verify.oracles import Case, Opinion
+from ddp_lint.verify.trace import Call, Searched
+
+
+def testify(case: Case) -> Opinion:
+    if case.run.stimuli or not case.examined.completed:
+        return Opinion(blind="only a plain run that came to its end shows what every step uses")
+    searches = [(trace.rank, event) for trace in case.traces for event in trace.of(Searched)]
+    searches = [(rank, event) for rank, event in searches if case.hit(event)] or searches
+    if not searches:
+        if any(call.name == "DistributedDataParallel" for trace in case.traces for call in trace.of(Call)):
+            return Opinion(silent="no DDP wrapper of this run searches for unused parameters")
+        return Opinion(blind="nothing was wrapped with DDP")
+    for rank, event in searches:
+        if event.unused:
+            return Opinion(silent=f"the search finds some: on rank {rank} a backward left out {spoken(event.unused)}")
+    fewest = min(event.backwards for _, event in searches)
+    if not fewest:
+        return Opinion(blind="no backward was seen whose gradients DDP averages")
+    text = f"every parameter got a gradient in each of {fewest} backwards on every rank: there is nothing to find"
+    return Opinion((case.evidence("unused", text, frame=case.hit(searches[0][1])),))
