@@ -39,6 +39,50 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a reason that the clock gives, on some ranks": """
+        def f(x, deadline):
+            reason = None
+            if time.time() > deadline:
+                reason = "out of time"
+            if reason is not None:
+                dist.all_reduce(x)  # !data-condition
+    """,
+    "as many rounds as the batch is long": """
+        def f(batch, x):
+            for number in range(batch["input"].shape[1]):
+                dist.all_reduce(x)  # !loop-count
+
+        def g(batch, x):
+            rows, length = batch["input"].shape
+            for number in range(length):
+                dist.all_reduce(x)  # !loop-count
+    """,
+    "an empty batch, and what is left of one": """
+        def f(loader, x):
+            for batch in loader:
+                if len(batch) == 0:
+                    continue
+                dist.barrier()  # !data-condition
+
+        def g(loader, x):
+            for batch in loader:
+                kept = [item for item in batch if item.usable]
+                for number in range(len(kept)):
+                    dist.all_reduce(x)  # !loop-count
+    """,
+    "a share of files, as many as there happen to be": """
+        def f(files, x):
+            count = dist.get_world_size() * 2
+            mine = sorted(files)[dist.get_rank() :: dist.get_world_size()]
+            for number in range(len(mine)):
+                dist.all_reduce(x)  # !loop-count
+    """,
+    "the main rank of a group": """
+        class Engine:
+            def save(self, source_rank):
+                if dist.get_rank(group=self.zp_group) == source_rank:
+                    dist.barrier(group=self.zp_group)  # !rank-branch
+    """,
     "a get_dist_info of another project that returns rank and world size": """
         from elsewhere import get_dist_info
 
@@ -430,6 +474,86 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "a loop over a list that is written out": """
+        def reduce_all(tensors):
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+            return tensors
+
+        def train(model, loader):
+            for batch in loader:
+                loss, accuracy = reduce_all([model(batch), batch["label"]])
+    """,
+    "a share of what was cut into a multiple of the ranks": """
+        def f(seeds, size):
+            count = ((len(seeds) - 1) // (size * dist.get_world_size()) + 1) * dist.get_world_size()
+            for piece in torch.as_tensor(seeds).tensor_split(count)[dist.get_rank() :: dist.get_world_size()]:
+                dist.barrier()
+
+        def g(features, rank, world, size):
+            count = ((len(features) - 1) // size // world + 1) * world
+            pieces = torch.nn.functional.pad(features, [0, -len(features) % count]).chunk(count)
+            for piece in pieces[rank::world]:
+                dist.broadcast(piece, src=0)
+    """,
+    "micro-batches of a batch, as many as it holds": """
+        import math
+
+        def steps(batch, args):
+            return max(math.ceil(len(batch) / args.pieces - 0.5), 1)
+
+        def f(loader, args, x):
+            for batch in loader:
+                every = steps(batch, args)
+                for number in range(batch["input"].shape[0] // 4):
+                    dist.all_reduce(x)
+                    if (number + 1) % every == 0:
+                        dist.barrier()
+                rows, length = batch["input"].shape
+                for number in range(batch["input"].size(0) + rows):
+                    dist.all_reduce(x)
+    """,
+    "a rank within a group that is its rank along the axis, or is not for the whole group": """
+        class Engine:
+            def configure(self, groups):
+                place = dist.get_rank(group=self.zp_group)
+                dp_rank = groups.data_parallel_rank()
+                self.saves = place == dp_rank
+
+            def save(self):
+                if self.saves:
+                    dist.barrier(group=self.zp_group)
+    """,
+    "the group along an axis of a mesh, whose ranks share their batch": """
+        def f(loader, tp_mesh, mode, x):
+            for batch in loader:
+                for item in batch["items"]:
+                    dist.all_reduce(x, group=tp_mesh.get_group())
+                    dist.all_reduce(x, group=mode.get_group(mode.TENSOR))
+    """,
+    "what a batch holds, one after the other": """
+        def gather(tensors):
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+        def f(loader):
+            for views, labels in loader:
+                gather(views)
+    """,
+    "a root that is named by a parameter, which is a rank's by its name alone": """
+        def share(value, rank: int = 0):
+            values = [value]
+            dist.broadcast_object_list(values, src=rank)
+            return values[0]
+    """,
+    "a host's name is never missing": """
+        import socket
+
+        def connect(x):
+            address = socket.gethostname()
+            if address is not None:
+                dist.all_reduce(x)
+    """,
     "a launcher's variable is set on all ranks, also as text 0": """
         def f(x):
             if not os.environ.get("RANK"):

@@ -22,7 +22,7 @@ from ddp_lint.divergence.expressions import (
 )
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, named
-from ddp_lint.divergence.lengths import streams
+from ddp_lint.divergence.lengths import of_batches, size_of, streams
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import (
     MAKING,
@@ -40,7 +40,7 @@ from ddp_lint.divergence.selections import (
     own_size,
     selection,
 )
-from ddp_lint.divergence.values import SET, Symbol, Value, Variation, combine, constant, divergent, unknown
+from ddp_lint.divergence.values import SET, Known, Symbol, Value, Variation, combine, constant, divergent, unknown
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Collective, Gate, Source
@@ -419,6 +419,8 @@ def _by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: H
     if is_method and is_generated(node, name):
         return unknown(frame.key(node), ref.Instance(PADDED))
     value = passed_on(frame, node, parts, key)
+    if is_method and name == "size" and (not node.args or parts[-1].constant == Known(0)) and of_batches(value.varies):
+        return size_of(key, value.varies)
     return dataclasses.replace(value, even=True) if is_method and name in _PIECES else value
 
 
@@ -647,7 +649,8 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     match arguments.positional[0]:
         case Value(components=(Symbol(key=("grown", _)), *_), varies=Variation() as varies):
             return divergent(("len", arguments.positional[0].key), varies)
-    return passed_on(frame, node, arguments.values, ("len", arguments.positional[0].key))
+    value = passed_on(frame, node, arguments.values, ("len", arguments.positional[0].key))
+    return size_of(value.key, value.varies) if of_batches(value.varies) else value
 
 
 def _selected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

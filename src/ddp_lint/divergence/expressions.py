@@ -12,7 +12,8 @@ from typing import Any
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Effect, Inline, Rounds, Yielded, matters
 from ddp_lint.divergence.frame import Frame, reference_of, text_of
-from ddp_lint.divergence.lengths import own_length
+from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
+from ddp_lint.divergence.lengths import dealt_evenly, is_size, of_batches, own_length, size_of
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     PADDED,
@@ -38,6 +39,7 @@ from ddp_lint.divergence.values import (
     combine,
     constant,
     divergent,
+    follow_from_sizes,
     merge,
     negated,
     unknown,
@@ -81,7 +83,7 @@ def passed_on(frame: Frame, node: ast.AST, parts: list[Value], key: Hashable = N
     varying = [part.varies for part in parts if part.varies is not None and part.open]
     lasting = next((v for v in varying if v.cause not in ("rank", "membership")), None)
     if lasting is not None:
-        return divergent(key, lasting)
+        return dataclasses.replace(divergent(key, lasting), even=follow_from_sizes(parts))
     return unknown(key, agreed=any(part.agreed for part in parts))
 
 
@@ -136,7 +138,8 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         return divergent(("attribute", path), base.varies)
     method = ref.Method(guess, name, path.rpartition(".")[0], guessed=bool(guess))
     if base.varies is not None and base.open and base.varies.cause == "data" and name not in _STATIC:
-        return divergent(("attribute", path), base.varies).with_reference(method)
+        size = name == "shape" and of_batches(base.varies)
+        return (size_of if size else divergent)(("attribute", path), base.varies).with_reference(method)
     if base.varies is None and (settings := _SETTINGS.search(path.rpartition(".")[0])):
         return unknown(("setting", settings[0], name), method, agreed=base.agreed)
     return unknown(("attribute", base.key if base.reference is None else path, name), method, agreed=base.agreed)
@@ -220,6 +223,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
         return base.items[place]
     if base.entries is not None and key is not None and key.value in base.entries:
         return base.entries[key.value]
+    if base.varies is not None and is_size(base) and index.constant == Known(0):
+        return size_of((base.key, index.key), base.varies)
     if base.varies is not None and base.open:
         value = divergent(("item", base.key, index.key), base.varies)
         selected = is_mask(node.slice) and not index.agreed
@@ -250,7 +255,8 @@ def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) ->
         return unknown(key, agreed=base.agreed)
     if bounds.step is None or bounds.upper is not None:
         return dataclasses.replace(unknown(key), varies=varies)  # a block for each rank, which may well be as long
-    return divergent(key, own_share(frame, node))
+    share = divergent(key, own_share(frame, node))
+    return dataclasses.replace(share, even=True) if dealt_evenly(frame, node.value, bounds.step) else share
 
 
 def environment(frame: Frame, name: object, node: ast.AST) -> Value:
@@ -275,8 +281,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     key = ("compare", opposite.__name__, _keys(values))
     result = combine(COMPARE[opposite], (left, right), key)
     formal = right.constant == Known(None) or operation in (ast.In, ast.NotIn) or _is_text(right) or _is_text(left)
-    if formal and result.open and result.varies is not None and result.varies.cause == "data":
-        return unknown(key)  # what a batch has, and of which kind it is, is the same for all
+    if result.varies is not None and (result.even or formal) and _is_alike(left, right, result, with_none):
+        return unknown(key)
     if with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components):
         return unknown(key)  # another object on each rank, none of which is known to be missing
     if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
@@ -284,6 +290,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         if grouped and not left.open and not right.open:
             doubtful = dataclasses.replace(left.varies, cause="membership", confidence=Confidence.LOW)
             result = divergent(key, doubtful)  # mostly two names of one group
+    elif result.varies is not None and result.varies.cause == "rank" and _is_place(node, left, right):
+        result = divergent(key, dataclasses.replace(result.varies, cause="membership", confidence=Confidence.LOW))
     if operation in (ast.Lt, ast.LtE, ast.Gt, ast.GtE):
         result = _among(result, values)
     if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
@@ -298,6 +306,29 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
 @functools.lru_cache(maxsize=8192)
 def _text_of_opposite(node: ast.Compare, opposite: type[ast.cmpop]) -> str:
     return text_of(ast.Compare(node.left, [opposite()], node.comparators))
+
+
+def _is_alike(left: Value, right: Value, result: Value, with_none: bool) -> bool:
+    """Does the comparison come out the same on all ranks, though what is compared differs?"""
+    if result.even:  # how much the batches hold, unlike the question whether one is empty
+        return not (is_size(left) and right.constant in (Known(0), Known(1)))
+    assert result.varies is not None
+    if with_none and result.varies.cause == "host":
+        return True  # each process has a name and a number of its own, none has none
+    return result.open and result.varies.cause == "data"  # what a batch has, and of which kind it is
+
+
+def _is_place(node: ast.Compare, left: Value, right: Value) -> bool:
+    """Is this rank within a group compared with a place along a parallel axis (``dist.get_rank(group) == dp_rank``)?
+
+    The whole group may have one answer to that, as the groups lie along the axis one after the other.
+    """
+    for one, other, at in ((left, right, node.comparators[0]), (right, left, node.left)):
+        if one.varies is not None and one.varies.scope.startswith("group:") and other.varies is None:
+            name = dotted(at)
+            if name.endswith("rank") and axis_in(name) not in ("", WORLD_AXIS):
+                return True
+    return False
 
 
 def _among(result: Value, values: list[Value]) -> Value:
@@ -486,6 +517,8 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
         return unordered(frame, node)
     even = rounds is None and len(node.generators) == 1 and not node.generators[0].ifs
     value = passed_on(frame, node, [*iterables, *values])
+    if of_batches(value.varies) and any(generator.ifs for generator in node.generators):
+        return divergent(frame.key(node, "kept"), own_size(frame, node))
     share = _share(frame, node) if value.varies is None else None
     if share is not None:
         return divergent(frame.key(node, "share"), share)
@@ -534,6 +567,8 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr |
             return _zipped(frame, node, parts)
     if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
         return unknown(("element", frame.key(node)))
+    if isinstance(node, ast.Call) and dotted(node.func) == "range" and len(node.args) == 1:
+        return unknown(("element", frame.key(node)))  # ranks that go round together count alike
     if iterable.varies is not None and iterable.open:
         return divergent(("element", frame.key(node)), iterable.varies)
     if is_loader(iterable, path):
@@ -579,8 +614,11 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     own = own_length(frame, iterable, node, target)
     if own is not None:
         return Condition((("rounds", frame.key(node)),) * 3, text, own, open=True)
-    if iterable.varies is None or iterable.even:
+    if iterable.varies is None or iterable.even or iterable.items is not None:
         return None
+    counted = isinstance(node, ast.Call) and dotted(node.func) == "range"
+    if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
+        return None  # as many as the batch holds
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_DICTIONARY:
         return None  # values differ between ranks, the keys hardly ever
     if not iterable.open and all(isinstance(component, Symbol) for component in iterable.components):
@@ -599,6 +637,8 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
         for index, part in enumerate(target.elts):
             if index < len(items):
                 item = items[index]
+            elif value.varies is not None and is_size(value) and index == 0:
+                item = size_of((value.key, index), value.varies)
             elif value.varies is not None and value.open:
                 item = divergent(("part", frame.key(source), index), value.varies)
             else:

@@ -25,6 +25,10 @@ WORLD_AXIS = "world"
 _SHARING = frozenset({"tensor", "pipeline", "context", "model"})
 
 
+#: The group along one axis of a mesh: ``mesh["tp"].get_group()``, ``mesh.get_group("tp")``.
+_OF_AXIS = re.compile(r"(?P<of>.+)\.get_group\((?P<along>[^()]*)\)")
+
+
 @functools.lru_cache(maxsize=8192)
 def axis_in(name: str) -> str:
     """The parallel axis that a name speaks of (``self.dp_group``: data); '' when it does not."""
@@ -51,9 +55,17 @@ WORLD = Group()
 
 def named(text: str) -> Group:
     """The group that an expression names: ``self.dp_group`` and ``mpu.get_dp_group()`` by what they have in common."""
+    asked = _OF_AXIS.fullmatch(text)
+    if asked is not None and (axis := axis_in(_name_in(asked["along"])) or axis_in(_name_in(asked["of"]))):
+        return Group(text, axis)
     key = re.sub(r"\(.*\)$", "", text).rpartition(".")[2].lstrip("_").removeprefix("get_").lower()
     axis = axis_in(key)
     return Group(key or text, axis, own=not axis and text.startswith("self."))
+
+
+def _name_in(text: str) -> str:
+    """The last name in ``ParallelMode.TENSOR``, ``mesh["tp"]`` or ``mesh_dim="dp"``."""
+    return next(iter(re.findall(r"\w+", text)[::-1]), "")
 
 
 def shown(group: Group) -> str:

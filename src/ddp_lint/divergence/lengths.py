@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from typing import TypeGuard
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import children, known
-from ddp_lint.divergence.values import Value, Variation
+from ddp_lint.divergence.values import Symbol, Value, Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.syntax import walk
@@ -74,6 +76,57 @@ def _endless(node: ast.AST) -> bool:
     )
 
 
+def of_batches(varies: Variation | None) -> TypeGuard[Variation]:
+    """Does it vary with the batches of the rank, and not with the share of a collection that falls to it?"""
+    source = known().source("call", "next")
+    return varies is not None and source is not None and varies.says == source.says
+
+
+def size_of(of: Hashable, varies: Variation) -> Value:
+    """How many samples a batch holds, or its shape, of which that is the first number.
+
+    A loader gives all ranks as many, but one may have filtered all of its own away.
+    """
+    return dataclasses.replace(divergent(("size", of), varies), even=True)
+
+
+def is_size(value: Value) -> bool:
+    component = value.components[0]
+    return isinstance(component, Symbol) and isinstance(component.key, tuple) and component.key[:1] == ("size",)
+
+
+#: What cuts a tensor or an array into pieces, as many as an argument says.
+_CUTTING = frozenset({"chunk", "tensor_split", "array_split", "split"})
+
+
+def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
+    """Was the collection cut into a multiple of the number that it is dealt out to: ``x.chunk(n * world)``?"""
+    pieces = _assigned_once(frame, dealt)
+    if not isinstance(pieces, ast.Call) or not isinstance(pieces.func, ast.Attribute):
+        return False
+    if pieces.func.attr not in _CUTTING:
+        return False
+    counts = [_assigned_once(frame, argument) for argument in pieces.args[:2]]
+    return any(
+        isinstance(count, ast.BinOp)
+        and isinstance(count.op, ast.Mult)
+        and frame.text(step) in (frame.text(count.left), frame.text(count.right))
+        for count in counts
+    )
+
+
+def _assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
+    """What a name of the function stands for, where one assignment says so; else the expression itself."""
+    if not isinstance(node, ast.Name) or frame.function is None:
+        return node
+    values = [
+        child.value
+        for child in children(frame.function)
+        if isinstance(child, ast.Assign) and any(getattr(target, "id", "") == node.id for target in child.targets)
+    ]
+    return values[0] if len(values) == 1 else node
+
+
 def agrees_to_stop(body: list[Effect]) -> bool:
     """Does a round leave the loop after a collective: what the ranks have agreed on ends it for all of them?"""
     communicated = False
@@ -99,4 +152,4 @@ def _flat(effects: list[Effect]) -> Iterator[Effect]:
             yield from (inner for inner in _flat(effect.effects) if isinstance(inner, Emitted))
 
 
-__all__ = ["agrees_to_stop", "own_length", "streams"]
+__all__ = ["agrees_to_stop", "dealt_evenly", "is_size", "of_batches", "own_length", "size_of", "streams"]

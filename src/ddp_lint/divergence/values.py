@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from ddp_lint.divergence import worlds
@@ -167,7 +167,7 @@ class Value:
     test: Test | None = None
     #: A collective has made it the same on all ranks.
     agreed: bool = False
-    #: As long on all ranks, whatever it holds.
+    #: As long on all ranks, whatever it holds; of a number: how much a batch holds, or what follows from that.
     even: bool = False
 
     @property
@@ -279,10 +279,15 @@ def combine(function: Callable[..., Any], arguments: tuple[Value, ...], key: Has
     if varies is None or (len(set(components)) == 1 and isinstance(components[0], Known)):
         return Value(tuple(components)) if varies is None else constant(components[0].value)  # type: ignore[union-attr]
     if any(argument.open for argument in arguments):
-        return divergent(key, varies)
+        return dataclasses.replace(divergent(key, varies), even=follow_from_sizes(arguments))
     if all(isinstance(component, Symbol) for component in components):
         return divergent(key, varies)
     return Value(tuple(components), varies)
+
+
+def follow_from_sizes(values: Sequence[Value]) -> bool:
+    """Is all that differs between these how much each rank's batch holds, in which a loader makes ranks alike?"""
+    return all(value.even for value in values if value.varies is not None)
 
 
 def _combined(function: Callable[..., Any], parts: tuple[Component, ...], key: Hashable) -> Component:

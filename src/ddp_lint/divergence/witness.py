@@ -217,6 +217,8 @@ def _wrong_argument(letter: Letter, value: Value, reason: str) -> Iterator[Parti
         return
     if reason == "reduce op" and ("unknown" in said or said[0] == said[1]):
         return
+    if reason == "root" and varies.confidence is not Confidence.HIGH:
+        return  # only its name says that it is this process's rank, where a root was to be named
     labels = (varies.origin,) if varies.origin is not None else ()
     steps = [
         RankTrace(world.name, (Label(letter.span, f"calls {letter.call}() with {reason} {text}"),))
