@@ -21,6 +21,8 @@ class Exits:
     raises: Node
     breaks: Node
     continues: Node
+    #: Of the process, without an error: the others go on.
+    ends: Node
     #: What a `yield` runs: effects and the exits of the block that they belong to.
     yields: tuple[list[Effect], Exits, Site | None] | None = None
     manager: bool = False
@@ -56,7 +58,7 @@ class Site:
 
 def build(effects: list[Effect], words: Words) -> Node:
     """The word of a function. Raises TooLarge."""
-    exits = Exits(words.end, words.error, words.end, words.end)
+    exits = Exits(words.end, words.error, words.end, words.end, words.end)
     return _Builder(words).sequence(effects, words.end, exits, None)
 
 
@@ -126,7 +128,7 @@ class _Builder:
             after = finally_then(after)
             exits = dataclasses.replace(
                 exits, returns=finally_then(exits.returns), breaks=finally_then(exits.breaks),
-                continues=finally_then(exits.continues),
+                continues=finally_then(exits.continues), ends=finally_then(exits.ends),
             )  # fmt: skip
         handlers = [(raised, self.sequence(body, after, exits, site)) for raised, body in effect.handlers]
         inner = exits
@@ -212,7 +214,8 @@ def _settled(condition: Condition, depth: int) -> Condition:
 def _way_out(effect: Leave, exits: Exits) -> Node:
     if effect.what == "raise":
         return _handler(exits, effect.raised)
-    return {"return": exits.returns, "break": exits.breaks, "continue": exits.continues}[effect.what]
+    ways = {"return": exits.returns, "break": exits.breaks, "continue": exits.continues, "exit": exits.ends}
+    return ways[effect.what]
 
 
 def _handler(exits: Exits, raised: str) -> Node:

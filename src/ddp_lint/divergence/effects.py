@@ -35,7 +35,7 @@ class Rounds:
 
 @dataclasses.dataclass(eq=False)
 class Leave:
-    """'return', 'raise', 'break' or 'continue'; `raised` is the class of the exception where it is written."""
+    """'return', 'raise', 'break', 'continue' or 'exit' (the process); `raised` is the exception's class, if written."""
 
     what: str
     raised: str = ""

@@ -549,7 +549,7 @@ def _raise(frame: Frame, node: ast.Raise) -> None:
 def _expression(frame: Frame, node: ast.Expr) -> None:
     value = evaluate(frame, node.value)
     if isinstance(node.value, ast.Call) and _ends_process(frame, node.value):
-        _leave(frame, "raise")
+        _leave(frame, "exit" if _succeeds(node.value) else "raise")
     if isinstance(reference_of(value), ref.Generator) and isinstance(node.value, ast.Await):
         frame.effects.append(reference_of(value).call)  # type: ignore[union-attr]
 
@@ -558,6 +558,13 @@ def _ends_process(frame: Frame, node: ast.Call) -> bool:
     name = dotted(node.func)
     resolved = (frame.facts.imports.resolve(name) if name else None) or name
     return resolved in ("sys.exit", "exit", "quit", "os._exit", "os.abort")
+
+
+def _succeeds(node: ast.Call) -> bool:
+    """``sys.exit()`` or ``exit(0)``: a launcher ends the other ranks only when one fails."""
+    if not node.args:
+        return not dotted(node.func).endswith("abort")
+    return isinstance(node.args[0], ast.Constant) and node.args[0].value in (0, None)
 
 
 def _assign(frame: Frame, node: ast.Assign) -> None:

@@ -460,10 +460,10 @@ class Summaries:
         effects = frame.effects
         if not matters(effects):
             last = effects[-1] if effects else None
-            if not isinstance(last, Leave) or last.what != "raise" or frame.returned:
+            if not isinstance(last, Leave) or last.what not in ("raise", "exit") or frame.returned:
                 return []
             # an abstract method is another one at run time, which goes on
-            return [Leave("raise")] if last.raised != "NotImplementedError" else []
+            return [Leave(last.what)] if last.raised != "NotImplementedError" else []
         if is_generator(function.node):
             return effects
         if size(effects) > _SPLICED:

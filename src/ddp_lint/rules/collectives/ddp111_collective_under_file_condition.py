@@ -74,8 +74,9 @@ class CollectiveUnderFileCondition(PartingRule):
 
     ## When it is silent
 
-    Where rank 0 looks and broadcasts what it found, and where both outcomes run the same collectives. The rule is off
-    by default: on a disk that all ranks share, and that nobody changes at this moment, all find the same.
+    Where rank 0 looks and broadcasts what it found, and where both outcomes run the same collectives. A barrier for
+    the ranks that found the file missing is DDP103: there the code itself changes the answer. The rule is off by
+    default: on a disk that all ranks share, and that nobody changes at this moment, all find the same.
 
     ## How to confirm
 
