@@ -39,6 +39,42 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a process that ends without an error: no launcher ends the others": """
+        import sys
+
+        def f(x):
+            if dist.get_rank() != 0:
+                sys.exit(0)
+            dist.all_reduce(x)  # !rank-branch
+    """,
+    "a helper that ends the process": """
+        def finish():
+            print("nothing to do")
+            exit()
+
+        def f(x, done):
+            if dist.get_rank() == 0 and done:
+                finish()
+            dist.all_reduce(x)  # !rank-branch
+    """,
+    "a barrier for those that found the file missing": """
+        def f(path, make):
+            if not os.path.exists(path):
+                if dist.get_rank() == 0:
+                    make(path)
+                dist.barrier()  # !data-condition
+            return open(path)
+    """,
+    "a barrier for those that could not open the file": """
+        def f(path, make):
+            try:
+                return open(path)
+            except FileNotFoundError:
+                if dist.get_rank() == 0:
+                    make(path)
+                dist.barrier()  # !data-condition
+            return open(path)
+    """,
     "a reason that the clock gives, on some ranks": """
         def f(x, deadline):
             reason = None
@@ -82,41 +118,6 @@ PARTING = {
             def save(self, source_rank):
                 if dist.get_rank(group=self.zp_group) == source_rank:
                     dist.barrier(group=self.zp_group)  # !rank-branch
-    "a process that ends without an error: no launcher ends the others": """
-        import sys
-
-        def f(x):
-            if dist.get_rank() != 0:
-                sys.exit(0)
-            dist.all_reduce(x)  # !rank-branch
-    """,
-    "a helper that ends the process": """
-        def finish():
-            print("nothing to do")
-            exit()
-
-        def f(x, done):
-            if dist.get_rank() == 0 and done:
-                finish()
-            dist.all_reduce(x)  # !rank-branch
-    """,
-    "a barrier for those that found the file missing": """
-        def f(path, make):
-            if not os.path.exists(path):
-                if dist.get_rank() == 0:
-                    make(path)
-                dist.barrier()  # !data-condition
-            return open(path)
-    """,
-    "a barrier for those that could not open the file": """
-        def f(path, make):
-            try:
-                return open(path)
-            except FileNotFoundError:
-                if dist.get_rank() == 0:
-                    make(path)
-                dist.barrier()  # !data-condition
-            return open(path)
     """,
     "a get_dist_info of another project that returns rank and world size": """
         from elsewhere import get_dist_info
@@ -509,6 +510,44 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "a process that ends with an error": """
+        import sys
+
+        def f(x, ok):
+            if dist.get_rank() == 0 and not ok:
+                sys.exit("not ok")
+            dist.all_reduce(x)
+    """,
+    "all processes end here, or the others have nothing left to wait for": """
+        import sys
+
+        def f(x, done):
+            if done:
+                sys.exit()
+            dist.all_reduce(x)
+            if dist.get_rank() != 0:
+                sys.exit()
+            print(x)
+    """,
+    "a process that leaves the group on its way out": """
+        import sys
+
+        def f(x):
+            try:
+                if dist.get_rank() != 0:
+                    sys.exit(0)
+                print(x)
+            finally:
+                dist.barrier()
+    """,
+    "a barrier for all after the look for the file": """
+        def f(path, make):
+            if not os.path.exists(path):
+                if dist.get_rank() == 0:
+                    make(path)
+            dist.barrier()
+            return open(path)
+    """,
     "a loop over a list that is written out": """
         def reduce_all(tensors):
             for tensor in tensors:
@@ -588,43 +627,6 @@ EQUAL = {
             address = socket.gethostname()
             if address is not None:
                 dist.all_reduce(x)
-    "a process that ends with an error": """
-        import sys
-
-        def f(x, ok):
-            if dist.get_rank() == 0 and not ok:
-                sys.exit("not ok")
-            dist.all_reduce(x)
-    """,
-    "all processes end here, or the others have nothing left to wait for": """
-        import sys
-
-        def f(x, done):
-            if done:
-                sys.exit()
-            dist.all_reduce(x)
-            if dist.get_rank() != 0:
-                sys.exit()
-            print(x)
-    """,
-    "a process that leaves the group on its way out": """
-        import sys
-
-        def f(x):
-            try:
-                if dist.get_rank() != 0:
-                    sys.exit(0)
-                print(x)
-            finally:
-                dist.barrier()
-    """,
-    "a barrier for all after the look for the file": """
-        def f(path, make):
-            if not os.path.exists(path):
-                if dist.get_rank() == 0:
-                    make(path)
-            dist.barrier()
-            return open(path)
     """,
     "a launcher's variable is set on all ranks, also as text 0": """
         def f(x):
