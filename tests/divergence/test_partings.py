@@ -75,6 +75,17 @@ PARTING = {
                 dist.barrier()  # !data-condition
             return open(path)
     """,
+    "a batch beside its number": """
+        def f(train_loader):
+            numbered = enumerate(train_loader)
+            for step, batch in numbered:
+                if batch["loss"] > 3:
+                    dist.barrier()  # !data-condition
+            steps = iter(enumerate(iter(train_loader)))
+            step, batch = next(steps)
+            if batch["loss"] > 3:
+                dist.barrier()  # !data-condition
+    """,
     "a reason that the clock gives, on some ranks": """
         def f(x, deadline):
             reason = None
@@ -613,6 +624,26 @@ EQUAL = {
         def f(loader):
             for views, labels in loader:
                 gather(views)
+    """,
+    "a number from an enumerate() of another name": """
+        from tqdm import tqdm
+
+        def f(train_loader, every):
+            with tqdm(enumerate(iter(train_loader), start=3), disable=True) as bar:
+                steps = iter(bar)
+
+                def fetch():
+                    step, batch = next(steps)
+                    return batch.to("cuda"), step
+
+                for _ in range(10):
+                    batch, step = fetch()
+                    if step % every == 0:
+                        dist.barrier()
+            numbered = enumerate(train_loader)
+            for step, batch in numbered:
+                if step % every == 0:
+                    dist.barrier()
     """,
     "a root that is named by a parameter, which is a rank's by its name alone": """
         def share(value, rank: int = 0):

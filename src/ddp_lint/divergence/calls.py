@@ -14,9 +14,11 @@ from ddp_lint.divergence.expressions import (
     bind,
     consume,
     dotted,
+    element_of,
     environment,
     evaluate,
     forget_parts,
+    pair,
     passed_on,
     unordered,
 )
@@ -698,6 +700,9 @@ def _next(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     source = known().source("call", "next")
     if source is None or len(node.args) > 1:
         return passed_on(frame, node, arguments.values)
+    reference = arguments.positional[0].reference if arguments.positional else None
+    if isinstance(reference, ref.Enumerated):
+        return pair(frame, node, reference.element)
     return _from_source(frame, source, arguments.values, node)
 
 
@@ -709,6 +714,9 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     first = arguments.positional[0]
     assert isinstance(node.func, ast.Name)
     if node.func.id in ("list", "tuple", "iter", "enumerate", "reversed") and len(arguments.positional) == 1:
+        if node.func.id == "enumerate" and not isinstance(first.reference, ref.Generator):
+            numbered = ref.Enumerated(first.reference, element_of(frame, first, node.args[0]))
+            return dataclasses.replace(first, items=None, reference=numbered)
         if node.func.id in ("enumerate", "reversed"):
             return dataclasses.replace(first, items=None)
         return first
@@ -754,7 +762,7 @@ def _same(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """`map(f, xs)`: f is called for each, as if in a loop."""
     from ddp_lint.divergence.effects import Rounds
-    from ddp_lint.divergence.expressions import element_of, rounds_of
+    from ddp_lint.divergence.expressions import rounds_of
 
     if len(node.args) < 2:
         return unknown(frame.key(node))

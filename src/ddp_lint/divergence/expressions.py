@@ -559,12 +559,11 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr |
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
         parts = target.elts if isinstance(target, ast.Tuple) else [None] * (len(node.args) + 1)
         if node.func.id == "enumerate":
-            inner = element_of(frame, iterable, node.args[0], parts[-1])
-            return dataclasses.replace(
-                unknown(("element", frame.key(node))), items=(unknown(("index", frame.key(node))), inner)
-            )
+            return pair(frame, node, element_of(frame, _numbered(iterable), node.args[0], parts[-1]))
         if node.func.id == "zip" and len(parts) >= len(node.args):
             return _zipped(frame, node, parts)
+    if isinstance(iterable.reference, ref.Enumerated):
+        return pair(frame, node, iterable.reference.element)
     if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
         return unknown(("element", frame.key(node)))
     if isinstance(node, ast.Call) and dotted(node.func) == "range" and len(node.args) == 1:
@@ -576,6 +575,17 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr |
         varies = Variation("data", "the batches of this rank", origin=origin, confidence=Confidence.MEDIUM)
         return divergent(("element", frame.key(node)), varies)
     return unknown(("element", frame.key(node)), _parameter_group(frame, node))
+
+
+def pair(frame: Frame, node: ast.AST, element: Value) -> Value:
+    """What ``enumerate()`` hands out: a number, the same on all ranks in one round, and an element."""
+    items = (unknown(("index", frame.key(node))), element)
+    return dataclasses.replace(unknown(("element", frame.key(node))), items=items)
+
+
+def _numbered(value: Value) -> Value:
+    """What is numbered by an ``enumerate()``; anything else as it is."""
+    return value.with_reference(value.reference.of) if isinstance(value.reference, ref.Enumerated) else value
 
 
 def _zipped(frame: Frame, node: ast.Call, targets: Sequence[ast.expr | None]) -> Value:
@@ -606,7 +616,7 @@ _OF_DICTIONARY = frozenset({"values", "items", "keys"})
 
 def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None) -> Condition | None:
     """How often a loop over the iterable goes round, where ranks may differ in it."""
-    text = frame.text(node)
+    text, iterable = frame.text(node), _numbered(iterable)
     if is_set(iterable):
         origin = Label(frame.span(node), "a set: each process iterates over it in an order of its own")
         varies = Variation("order", "the order of a set, which differs between processes", origin=origin)

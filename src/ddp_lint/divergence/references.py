@@ -115,6 +115,15 @@ class Dynamic:
     receiver: Any = dataclasses.field(default=None, compare=False)
 
 
+@dataclasses.dataclass(frozen=True)
+class Enumerated:
+    """``enumerate(x)``, under whatever name: pairs of a number and an `element` of what `of` refers to."""
+
+    of: Any
+    element: Any = dataclasses.field(default=None, compare=False)
+
+
 Reference = (
     External | ModuleRef | ClassRef | Instance | FunctionRef | Method | Partial | GroupRef | Generator | Super | Dynamic
-)
+    | Enumerated
+)  # fmt: skip
