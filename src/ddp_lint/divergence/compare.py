@@ -333,9 +333,9 @@ class Comparison:
     def _past(difference: Difference) -> Iterator[tuple[Side, Side]]:
         """Where both go on once the call that only one of them makes in its branch is set aside."""
         letter, node = difference.letter, difference.first.node
-        if difference.how == "missing" and _under(letter, difference.parted.span):
+        if difference.how == "missing" and under(letter, difference.parted.span):
             assert isinstance(node, (Emit, Loop))
-            if difference.other is None or not _under(difference.other, difference.parted.span):
+            if difference.other is None or not under(difference.other, difference.parted.span):
                 yield difference.first.at(node.after), difference.second
 
     def _at_drift(self, difference: Difference, drift: Drift) -> Difference:
@@ -350,7 +350,7 @@ class Comparison:
         region = difference.parted.span
         for one, two in (drift, drift[::-1]):
             letter = self._letter_at(one)
-            if letter is not None and _under(letter, region) and not _under(difference.letter, region):
+            if letter is not None and under(letter, region) and not under(difference.letter, region):
                 return dataclasses.replace(
                     difference, letter=letter, other=self._letter_at(two), first=one, second=two, how="missing"
                 )
@@ -605,7 +605,7 @@ def _own_question(side: Side, other: Side, parted: Step) -> bool:
     return False
 
 
-def _under(letter: Letter, region: Span) -> bool:
+def under(letter: Letter, region: Span) -> bool:
     """Is the call, or one on the way from it to the collective, in the region?"""
     return any(_inside(span, region) for span in (letter.span, *(label.span for label in letter.chain)))
 
