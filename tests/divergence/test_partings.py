@@ -1085,7 +1085,7 @@ def test_one_exit_is_one_parting(tmp_path: pathlib.Path) -> None:
     assert parting.exit is not None
     assert parting.exit.line == parting.span.line - 1
     assert [label.message for label in parting.labels if "too" in label.message] == [
-        "rank 1 comes to model(x).sum().backward() without rank 0, too"
+        "rank 0 misses model(x).sum().backward(), too"
     ]
 
 
@@ -1121,7 +1121,7 @@ def test_a_caller_of_the_function_with_the_branch_is_no_further_call(tmp_path: p
         """,
     )
     assert [label.message for label in parting.labels if "too" in label.message] == [
-        "rank 0 comes to dist.barrier() without rank 1, too"
+        "rank 1 misses dist.barrier(), too"
     ]
 
 
@@ -1169,6 +1169,32 @@ def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
     assert any("waits in dist.barrier()" in step.message for step in first.steps)
     assert any("without it" in step.message for step in second.steps)
     assert parting.branch is not None and parting.branch.line < parting.span.line
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            "def f(files, x):\n    for file in files[dist.get_rank() :: 8]:\n        dist.all_reduce(x)\n",
+            [
+                ["goes round once more", "waits in dist.all_reduce()"],
+                ["has left the loop", "reaches the end without it"],
+            ],
+        ),
+        (
+            "def f(loader, x):\n    for batch in loader:\n        if len(batch) == 0:\n            continue\n"
+            "        dist.all_reduce(x)\n",
+            [
+                ["`len(batch) == 0` is False", "waits in dist.all_reduce()"],
+                ["`len(batch) == 0` is True", "goes on to the next round without it"],
+            ],
+        ),
+    ],
+    ids=["rounds", "continue"],
+)
+def test_witness_of_a_loop(source: str, told: list[list[str]], tmp_path: pathlib.Path) -> None:
+    (parting,) = partings(tmp_path, source)
+    assert [[step.message for step in trace.steps[:2]] for trace in parting.witness] == told
 
 
 @pytest.mark.parametrize(

@@ -514,6 +514,12 @@ class Comparison:
     def _letters_after(self, side: Side) -> list[Hashable]:
         return [letter.symbol for letter in self.upcoming(side, 2)]
 
+    def next_round(self, side: Side) -> Loop | None:
+        """The loop whose next round the side comes to before any letter."""
+        node = self._advance(side, 0).node
+        loop = self._projection.loop_of(node) if isinstance(node, End) else None
+        return loop if loop is not None and node is loop.again else None
+
     def upcoming(self, side: Side, count: int) -> list[Letter]:
         """The next letters of a side; unknown choices are taken as if true."""
         found: list[Letter] = []

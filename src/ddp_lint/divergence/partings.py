@@ -92,8 +92,7 @@ class Parting:
             and not any(label.span in missed for label in other.way)
         }
         labels = [
-            Label(span, f"{other.ranks[0]} comes to {other.call}() without {other.ranks[1]}, too")
-            for span, other in sorted(alike.items())[:_TOLD]
+            Label(span, f"{other.ranks[1]} misses {other.call}(), too") for span, other in sorted(alike.items())[:_TOLD]
         ]
         left_out = len(alike) - len(labels)
         note = (f"{left_out} more calls are missed in the same way",) if left_out else ()

@@ -10,7 +10,7 @@ from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Si
 from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.partings import Kind, Parting
 from ddp_lint.divergence.values import Component, Known, Value, Variation
-from ddp_lint.divergence.words import CONFIDENCES, Choice, Emit, Letter, Words
+from ddp_lint.divergence.words import CONFIDENCES, Choice, Emit, Letter, Loop, Words
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 
@@ -43,8 +43,10 @@ def parting_of(difference: Difference, comparison: Comparison, region: Span) -> 
         labels=tuple(labels),
         way=letter.chain,
         witness=(
-            _trace(ranks[0], difference.first, difference.parted, comparison, letter, region),
-            _trace(ranks[1], difference.second, difference.parted, comparison, difference.other, region),
+            _trace(ranks[0], difference.first, difference.parted, comparison, letter, region, difference.loop),
+            _trace(
+                ranks[1], difference.second, difference.parted, comparison, difference.other, region, difference.loop
+            ),
         ),
     )
 
@@ -138,13 +140,23 @@ def _branch_text(difference: Difference, varies: Variation, ranks: tuple[str, st
 
 
 def _trace(
-    rank: str, side: Side, parted: Step, comparison: Comparison, letter: Letter | None, region: Span
+    rank: str,
+    side: Side,
+    parted: Step,
+    comparison: Comparison,
+    letter: Letter | None,
+    region: Span,
+    in_loop: Loop | None = None,
 ) -> RankTrace:
     """The choice at the branch, then the next letters."""
     steps: list[Label] = []
     chosen = _chosen(side, parted)
-    if chosen is not None:
+    if in_loop is not None:
+        steps.append(Label(parted.span, "goes round once more" if side.node is in_loop.body else "has left the loop"))
+    elif chosen is not None:
         steps.append(Label(parted.span, f"`{parted.condition.text}` is {chosen}"))
+    if letter is None and (loop := comparison.next_round(side)) is not None:
+        return RankTrace(rank, (*steps, Label(loop.span, "goes on to the next round without it")))
     upcoming = comparison.upcoming(side, 2)
     if letter is not None and (not upcoming or upcoming[0].span != letter.span):
         upcoming = [letter, *upcoming[:1]]
