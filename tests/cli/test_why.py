@@ -33,7 +33,7 @@ REASONS = {
     7: "`dist.barrier` is not reported: every rank comes here",
     9: "`dist.barrier` is not reported: equal words: ",
     11: "`time.sleep` is not reported: not known to communicate",
-    14: "`dist.all_reduce` is not reported: the guard is uniform: `flag`",
+    14: "`dist.all_reduce` is not reported: the guard is uniform: nothing here makes `flag` differ",
     15: "`model.sync` is not reported: not known to communicate: the callee is not resolved",
     17: "`dist.all_reduce` is not reported: every rank comes here",
     19: "`dist.broadcast` is reported: DDP101 ",

@@ -129,6 +129,58 @@ PARTING = {
             def save(self, source_rank):
                 if dist.get_rank(group=self.zp_group) == source_rank:
                     dist.barrier(group=self.zp_group)  # !rank-branch
+    "an early stop by the rank's own validation loss": """
+        def fit(model, loader, val_loader):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            best, bad = 1e9, 0
+            while True:
+                for x in loader:
+                    model(x).mean().backward()  # !optimizer-step
+                losses = []
+                for x in val_loader:
+                    losses.append(model(x).mean().item())
+                if sum(losses) / len(losses) < best:
+                    best, bad = sum(losses) / len(losses), 0
+                else:
+                    bad += 1
+                if bad > 3:
+                    break
+    """,
+    "an early stop by an object that counts": """
+        class Stopper:
+            def __init__(self):
+                self.counter = 0
+
+            def enough(self, loss):
+                if loss > 3:
+                    self.counter += 1
+                return self.counter > 3
+
+        def fit(model, loader, stopper: Stopper):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            for x in loader:
+                loss = model(x).mean()
+                loss.backward()  # !optimizer-step
+                if stopper.enough(loss.item()):
+                    break
+    """,
+    "an early stop by a flag of an object": """
+        class Stopper:
+            def __init__(self):
+                self.stop = False
+
+            def __call__(self, loss):
+                if loss > 3:
+                    self.stop = True
+
+        def fit(model, loader):
+            model, stopper = torch.nn.parallel.DistributedDataParallel(model), Stopper()
+            for x in loader:
+                loss = model(x).mean()
+                loss.backward()  # !optimizer-step
+                stopper(loss.item())
+                if stopper.stop:
+                    break
     """,
     "a get_dist_info of another project that returns rank and world size": """
         from elsewhere import get_dist_info
@@ -658,6 +710,59 @@ EQUAL = {
             address = socket.gethostname()
             if address is not None:
                 dist.all_reduce(x)
+    """,
+    "an early stop by a loss that the ranks have averaged, by an object and by itself": """
+        class Stopper:
+            def __init__(self):
+                self.stop = False
+
+            def __call__(self, loss):
+                if loss > 3:
+                    self.stop = True
+
+        def fit(model, loader):
+            model, stopper = torch.nn.parallel.DistributedDataParallel(model), Stopper()
+            for x in loader:
+                losses = []
+                loss = model(x).mean()
+                loss.backward()
+                losses.append(loss.item())
+                mean = torch.tensor(losses).mean()
+                dist.all_reduce(mean)
+                stopper(mean.item())
+                if stopper.stop or mean.item() > 5:
+                    break
+    """,
+    "a stopper that averages the loss itself": """
+        class Stopper:
+            def __init__(self):
+                self.stop = False
+
+            def __call__(self, loss):
+                loss = torch.tensor(loss)
+                dist.all_reduce(loss)
+                if loss > 3:
+                    self.stop = True
+
+        def fit(model, loader):
+            model, stopper = torch.nn.parallel.DistributedDataParallel(model), Stopper()
+            for x in loader:
+                loss = model(x).mean()
+                loss.backward()
+                stopper(loss.item())
+                if stopper.stop:
+                    break
+    """,
+    "losses in a list, as many on all ranks": """
+        def fit(model, loader):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            losses = []
+            for x in loader:
+                losses.append(model(x).mean().item())
+            if losses and len(losses) > 3:
+                dist.barrier()
+            for _ in losses:
+                dist.barrier()
     """,
     "a launcher's variable is set on all ranks, also as text 0": """
         def f(x):

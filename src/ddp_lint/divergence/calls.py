@@ -398,17 +398,24 @@ def _unresolved(
     for argument in arguments.values:
         consume(frame, argument)
     if name in _GROWING:
-        _grow(frame, node)
+        _grow(frame, node, arguments.values)
     return _by_name(frame, name, parts, node, key)
 
 
-def _grow(frame: Frame, node: ast.Call) -> None:
-    """``losses.append(x)`` on some ranks only: from here on the list is longer on them."""
+def _grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
+    """``losses.append(x)`` on some ranks only: from here on the list is longer on them. On all ranks, of a value that
+    is each rank's own: it is as long on all, and holds something else."""
     path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-    varies = next((v for test in frame.path if (v := test.varying()) is not None), None)
     before = frame.env.get(path)
-    if varies is not None and before is not None and before.items == ():
+    if before is None or before.items != ():
+        return
+    varies = next((v for test in frame.path if (v := test.varying()) is not None), None)
+    if varies is not None:
         frame.env[path] = divergent(("grown", frame.key(node)), varies)
+        return
+    filled = passed_on(frame, node, given)
+    if filled.varies is not None:
+        frame.env[path] = dataclasses.replace(filled, even=True)
 
 
 def _by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Hashable) -> Value:
@@ -592,6 +599,8 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
     made = known().type_of(entry.name)
     if made:
         return unknown(frame.key(node), ref.Instance(made))
+    if entry.kind == "forward":  # each rank's output follows from its own batch; it has the same parts
+        return dataclasses.replace(passed_on(frame, node, arguments.values, key), even=True)
     return unknown(key, agreed=entry.returns == "uniform")
 
 
@@ -649,6 +658,8 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if is_selection(arguments.positional[0]):
         return divergent(("len", arguments.positional[0].key), own_size(frame, node))
     match arguments.positional[0]:
+        case Value(even=True):
+            return unknown(("len", arguments.positional[0].key))
         case Value(components=(Symbol(key=("grown", _)), *_), varies=Variation() as varies):
             return divergent(("len", arguments.positional[0].key), varies)
     value = passed_on(frame, node, arguments.values, ("len", arguments.positional[0].key))

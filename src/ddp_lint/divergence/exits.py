@@ -19,7 +19,7 @@ def one_for_each_exit(partings: Iterable[Parting], facts: ModuleFacts) -> Iterat
     """Partings, the sure ones first; those that follow from the same early exit are folded into the first by line."""
     by_exit: dict[Span, list[Parting]] = {}
     for parting in partings:
-        if parting.branch is not None and parting.confidence is not Confidence.LOW and _is_passed(parting):
+        if parting.branch is not None and parting.confidence is not Confidence.LOW and _is_passed(parting, facts):
             by_exit.setdefault(parting.branch, []).append(parting)
         else:
             yield parting
@@ -28,10 +28,12 @@ def one_for_each_exit(partings: Iterable[Parting], facts: ModuleFacts) -> Iterat
         yield _told(first, others, _exit_in(facts, branch))
 
 
-def _is_passed(parting: Parting) -> bool:
-    """Does the call come after the branch, so that some rank has left in between?"""
+def _is_passed(parting: Parting, facts: ModuleFacts) -> bool:
+    """Does the call come after the branch, maybe in the next round, so that some rank has left in between?"""
     branch, span = parting.branch, parting.span
-    return branch is not None and branch.path == span.path and span.line > branch.end_line
+    if branch is None or branch.path != span.path or branch.line <= span.line <= branch.end_line:
+        return False
+    return span.line > branch.end_line or isinstance(_exit_in(facts, branch), (ast.Return, ast.Break))
 
 
 def _exit_in(facts: ModuleFacts, branch: Span) -> ast.stmt | None:

@@ -650,7 +650,8 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
             elif value.varies is not None and is_size(value) and index == 0:
                 item = size_of((value.key, index), value.varies)
             elif value.varies is not None and value.open:
-                item = divergent(("part", frame.key(source), index), value.varies)
+                part_of = ("part", frame.key(source), index)
+                item = dataclasses.replace(divergent(part_of, value.varies), even=value.even)
             else:
                 item = unknown(("part", frame.key(source), frame.key(target), index))
             bind(frame, part, item, source)

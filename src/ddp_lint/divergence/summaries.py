@@ -89,6 +89,8 @@ class Summary:
     agreed: frozenset[str] = frozenset()
     #: Parameters that it makes objects of another class.
     turned: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: Attributes of its object that a method leaves with a value of each rank's own.
+    left: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     #: Variables of modules as they are where a generator hands over.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
 
@@ -153,8 +155,8 @@ class Summaries:
         if summary.effects:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)
-        if function.owner is not None and any(test.varying() is not None for test in frame.path):
-            self._set_flags(frame, function, node)
+        if function.owner is not None:
+            self._set_attributes(frame, function, summary, node)
         returned = _in_group(leaving(summary.returned), frame, arguments)
         named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None
         if named_rank is not None and named_rank.varies is not None and _is_of_part(named_rank.varies):
@@ -173,12 +175,20 @@ class Summaries:
             return returned
         return dataclasses.replace(returned, components=unknown((frame.key(node), "returned")).components)
 
-    def _set_flags(self, frame: Frame, function: FunctionRef, node: ast.Call) -> None:
-        """Flags of its object that a method sets, called where only some ranks come: ``stopper(loss)`` on rank 0."""
+    def _set_attributes(self, frame: Frame, function: FunctionRef, summary: Summary, node: ast.Call) -> None:
+        """What a method does to its object: ``stopper(loss)`` with each rank's own loss, or on rank 0 alone."""
         of = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == function.name else node.func
         path = dotted(of)
+        if not path:
+            return
+        frame.env.update({f"{path}.{name}": leaving(value) for name, value in summary.left.items()})
+        if any(test.varying() is not None for test in frame.path):
+            self._set_flags(frame, function, path, node)
+
+    def _set_flags(self, frame: Frame, function: FunctionRef, path: str, node: ast.Call) -> None:
+        """Flags that the method sets, called where only some ranks come."""
         assert function.owner is not None
-        for name, stores in _stores(function.owner.node).items() if path else ():
+        for name, stores in _stores(function.owner.node).items():
             sets = any(method is function.node for method, _ in stores)
             flag = sets and any(isinstance(getattr(value, "value", None), bool) for _, value in stores)
             now = frame.env.get(f"{path}.{name}") or self.attribute_of(function.owner, name) if flag else None
@@ -399,7 +409,8 @@ class Summaries:
     def _summarised(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Summary:
         frame = self._run_once(key, function, env)
         effects, returned = self._compact(frame, function), _folded(frame)
-        return Summary(effects, returned, {}, frozenset(frame.agreed), frame.turned, frame.switched)
+        left = _own_attributes(frame, function) if function.receiver is not None and not effects else {}
+        return Summary(effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched)
 
     def _run_once(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Frame:
         """`evaluate`, with `key` marked as running meanwhile."""
@@ -806,6 +817,16 @@ def is_generator(node: ast.AST) -> bool:
     return not isinstance(node, ast.Lambda) and any(
         isinstance(child, (ast.Yield, ast.YieldFrom)) for child in children(node)
     )
+
+
+def _own_attributes(frame: Frame, method: FunctionRef) -> dict[str, Value]:
+    """Attributes of `self` whose values are each rank's own where the method ends."""
+    parameters = method.node.args.args
+    if not parameters:
+        return {}
+    receiver = parameters[0].arg + "."
+    own = {path.removeprefix(receiver): value for path, value in frame.env.items() if path.startswith(receiver)}
+    return {name: value for name, value in own.items() if value.varies is not None and value.open}
 
 
 def _is_within(frame: Frame, function: FunctionRef) -> bool:

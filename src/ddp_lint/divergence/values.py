@@ -193,7 +193,8 @@ class Value:
     def truth(self, text: str) -> Test:
         if self.test is not None:
             return self.test
-        if self.reference is not None and self.varies is None and not isinstance(self.components[0], Known):
+        plain = self.reference is not None and self.varies is None and not isinstance(self.components[0], Known)
+        if plain or self.even:  # a sequence is true for its length
             return Test("atom", atom=Condition((("truth", self.components[0]),) * worlds.COUNT, text))
         truths: tuple[bool | Hashable, ...] = tuple(_truth(component) for component in self.components)
         if self.varies is not None and not self.open:

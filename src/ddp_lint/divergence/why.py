@@ -83,8 +83,8 @@ def _explained(node: Emit, words: Words, parting: Parting | None) -> Explanation
     if not guards:
         return Explanation(letter.span, what, False, "every rank comes here: no condition leads to it")
     if not varying:
-        texts = ", ".join(f"`{guard.condition.text}`" for guard in guards[-2:])
-        reason = f"the guard is uniform: {texts} is the same on all ranks"
+        texts = " and ".join(f"`{guard.condition.text}`" for guard in guards[-2:])
+        reason = f"the guard is uniform: nothing here makes {texts} differ between ranks"
         return Explanation(letter.span, what, False, reason, _labels(guards[-2:]))
     projection = Projection(words, letter.stream)
     guard = varying[-1]

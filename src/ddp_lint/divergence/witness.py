@@ -94,7 +94,8 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.LOW)  # the same call whatever the element
     if (
         letter.kind in ("step", "backward")
-        and difference.how == "rounds"
+        and difference.loop is not None
+        and difference.parted.condition is difference.loop.rounds
         and varies.cause not in ("length", "rank", "clock")
     ):
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation, whenever
+from ddp_lint.rules.collectives.parting import PartingRule, operation, reached_by, whenever
 
 
 class CollectiveUnderLocalCondition(PartingRule):
@@ -98,9 +98,8 @@ class CollectiveUnderLocalCondition(PartingRule):
     kind = Kind.CONDITION
 
     def message(self, parting: Parting) -> str:
-        under = f"under `{parting.condition}`, which depends" if parting.condition else "on some ranks, depending"
         return (
-            f"{operation(parting)} runs {under} on {parting.says}{whenever(parting)}: "
+            f"{operation(parting)} runs {reached_by(parting)}{whenever(parting)}: "
             "a rank that enters waits for those that do not"
         )
 

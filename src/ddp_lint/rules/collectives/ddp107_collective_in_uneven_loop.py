@@ -87,7 +87,10 @@ class CollectiveInUnevenLoop(PartingRule):
     kind = Kind.LOOP
 
     def message(self, parting: Parting) -> str:
-        loop = f"the loop over `{parting.condition}`" if parting.condition else "the loop"
+        if parting.exit is not None:
+            loop = f"a loop that each rank leaves under `{parting.condition}`"
+        else:
+            loop = f"the loop over `{parting.condition}`" if parting.condition else "the loop"
         return (
             f"{operation(parting)} is in {loop}, whose number of rounds depends on {parting.says}{whenever(parting)}: "
             "the rank with more rounds waits for one that has left the loop"

@@ -51,11 +51,13 @@ class PartingRule(Rule):
 
 
 def reached_by(parting: Parting) -> str:
-    """Who gets to the call, for use after its name: "on rank 0 only", "under ..., which depends on ..."."""
+    """Who gets to the call, for use after "runs": "on rank 0 only", "under ..., which depends on ..."."""
     if parting.cause in ("rank", "membership"):
         return "on rank 0 only" if parting.ranks[0] == "rank 0" else f"on some ranks only, {without(parting)}"
     if not parting.condition:
         return f"only on some ranks, depending on {parting.says}"
+    if parting.exit is not None:
+        return f"unless the rank has left before, under `{parting.condition}`, which depends on {parting.says}"
     return f"under `{parting.condition}`, which depends on {parting.says}"
 
 
