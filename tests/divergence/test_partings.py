@@ -129,6 +129,7 @@ PARTING = {
             def save(self, source_rank):
                 if dist.get_rank(group=self.zp_group) == source_rank:
                     dist.barrier(group=self.zp_group)  # !rank-branch
+    """,
     "an early stop by the rank's own validation loss": """
         def fit(model, loader, val_loader):
             model = torch.nn.parallel.DistributedDataParallel(model)
