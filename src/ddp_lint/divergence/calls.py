@@ -42,7 +42,19 @@ from ddp_lint.divergence.selections import (
     own_size,
     selection,
 )
-from ddp_lint.divergence.values import SET, Known, Symbol, Value, Variation, combine, constant, divergent, unknown
+from ddp_lint.divergence.values import (
+    SET,
+    Known,
+    Symbol,
+    Value,
+    Variation,
+    combine,
+    constant,
+    divergent,
+    filled,
+    is_filled,
+    unknown,
+)
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Collective, Gate, Source
@@ -413,9 +425,8 @@ def _grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
     if varies is not None:
         frame.env[path] = divergent(("grown", frame.key(node)), varies)
         return
-    filled = passed_on(frame, node, given)
-    if filled.varies is not None:
-        frame.env[path] = dataclasses.replace(filled, even=True)
+    if (own := passed_on(frame, node, given).varies) is not None:
+        frame.env[path] = filled(frame.key(node), own)
 
 
 def _by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Hashable) -> Value:
@@ -599,8 +610,8 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
     made = known().type_of(entry.name)
     if made:
         return unknown(frame.key(node), ref.Instance(made))
-    if entry.kind == "forward":  # each rank's output follows from its own batch; it has the same parts
-        return dataclasses.replace(passed_on(frame, node, arguments.values, key), even=True)
+    if entry.kind == "forward":  # replicas: each rank's output follows from its own batch
+        return passed_on(frame, node, arguments.values, key)
     return unknown(key, agreed=entry.returns == "uniform")
 
 
@@ -657,9 +668,9 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         return unknown(frame.key(node))
     if is_selection(arguments.positional[0]):
         return divergent(("len", arguments.positional[0].key), own_size(frame, node))
+    if is_filled(arguments.positional[0]):
+        return unknown(("len", arguments.positional[0].key))
     match arguments.positional[0]:
-        case Value(even=True):
-            return unknown(("len", arguments.positional[0].key))
         case Value(components=(Symbol(key=("grown", _)), *_), varies=Variation() as varies):
             return divergent(("len", arguments.positional[0].key), varies)
     value = passed_on(frame, node, arguments.values, ("len", arguments.positional[0].key))

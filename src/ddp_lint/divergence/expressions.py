@@ -40,6 +40,7 @@ from ddp_lint.divergence.values import (
     constant,
     divergent,
     follow_from_sizes,
+    is_filled,
     merge,
     negated,
     unknown,
@@ -624,7 +625,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     own = own_length(frame, iterable, node, target)
     if own is not None:
         return Condition((("rounds", frame.key(node)),) * 3, text, own, open=True)
-    if iterable.varies is None or iterable.even or iterable.items is not None:
+    if iterable.varies is None or iterable.even or iterable.items is not None or is_filled(iterable):
         return None
     counted = isinstance(node, ast.Call) and dotted(node.func) == "range"
     if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
@@ -650,8 +651,7 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
             elif value.varies is not None and is_size(value) and index == 0:
                 item = size_of((value.key, index), value.varies)
             elif value.varies is not None and value.open:
-                part_of = ("part", frame.key(source), index)
-                item = dataclasses.replace(divergent(part_of, value.varies), even=value.even)
+                item = divergent(("part", frame.key(source), index), value.varies)
             else:
                 item = unknown(("part", frame.key(source), frame.key(target), index))
             bind(frame, part, item, source)

@@ -194,7 +194,7 @@ class Value:
         if self.test is not None:
             return self.test
         plain = self.reference is not None and self.varies is None and not isinstance(self.components[0], Known)
-        if plain or self.even:  # a sequence is true for its length
+        if plain or is_filled(self):  # a list is true for its length
             return Test("atom", atom=Condition((("truth", self.components[0]),) * worlds.COUNT, text))
         truths: tuple[bool | Hashable, ...] = tuple(_truth(component) for component in self.components)
         if self.varies is not None and not self.open:
@@ -206,6 +206,16 @@ class Value:
 
     def with_reference(self, reference: Any) -> Value:
         return dataclasses.replace(self, reference=reference)
+
+
+def filled(of: Hashable, varies: Variation) -> Value:
+    """A list of values that are each rank's own, as many on all ranks."""
+    return divergent(("filled", of), varies)
+
+
+def is_filled(value: Value) -> bool:
+    component = value.components[0]
+    return isinstance(component, Symbol) and isinstance(component.key, tuple) and component.key[:1] == ("filled",)
 
 
 def _truth(component: Component) -> bool | Hashable:
