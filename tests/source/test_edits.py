@@ -6,10 +6,34 @@ import libcst as cst
 import pytest
 
 from ddp_lint.fixes import apply_edits
-from ddp_lint.source.edits import remove_argument
+from ddp_lint.source.edits import add_argument, remove_argument
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.module import Module
+
+
+def parsed(text: str) -> tuple[Module, cst.Call]:
+    """A module of one call."""
+    module = Module(SourceFile("m.py", text), cst.parse_module(text), ImportTable({}))
+    statement = cst.ensure_type(module.tree.body[0], cst.SimpleStatementLine)
+    return module, cst.ensure_type(cst.ensure_type(statement.body[0], cst.Expr).value, cst.Call)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("f(a)\n", "f(a, new=1)\n"),
+        ("f((a), b=2)\n", "f((a), new=1, b=2)\n"),
+        ("f()\n", "f(new=1)\n"),
+        ("f(b=2)\n", "f(new=1, b=2)\n"),
+        ("f(*rest)\n", "f(new=1, *rest)\n"),
+        ("f(\n    [a]\n    + b\n)\n", "f(\n    [a]\n    + b, new=1\n)\n"),
+        ("f(\n    a,\n    b=2,\n)\n", "f(\n    a, new=1,\n    b=2,\n)\n"),
+    ],
+)
+def test_an_argument_is_added(before: str, after: str) -> None:
+    module, call = parsed(before)
+    assert apply_edits(before, [add_argument(module, call, "new", "1")]) == after
 
 
 @pytest.mark.parametrize(
@@ -25,8 +49,6 @@ from ddp_lint.source.module import Module
     ],
 )
 def test_an_argument_is_taken_out(before: str, after: str) -> None:
-    module = Module(SourceFile("m.py", before), cst.parse_module(before), ImportTable({}))
-    statement = cst.ensure_type(module.tree.body[0], cst.SimpleStatementLine)
-    call = cst.ensure_type(cst.ensure_type(statement.body[0], cst.Expr).value, cst.Call)
+    module, call = parsed(before)
     (gone,) = (arg for arg in call.args if arg.keyword is not None and arg.keyword.value == "gone")
     assert apply_edits(before, [remove_argument(module, call, gone)]) == after

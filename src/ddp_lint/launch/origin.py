@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.scopes import Binding
 
 _DEPTH = 4
 _CASTS = ("int", "str")
@@ -48,7 +49,7 @@ def _either(module: Module, node: cst.IfExp, section: str, depth: int) -> cst.CS
 
 
 def _bound_to(module: Module, node: cst.BaseExpression, section: str, depth: int) -> cst.CSTNode | None:
-    bindings = module.bindings(node)
+    bindings = _before(module, node)
     values = [b.value for b in bindings if b.kind == "assign" and not b.index]
     if not bindings or len(values) != len(bindings):
         return None
@@ -61,6 +62,16 @@ def _bound_to(module: Module, node: cst.BaseExpression, section: str, depth: int
         elif value is None or not (is_constant(value) or rank_source(module, value, other, depth - 1)):
             return None
     return found[0] if found else None
+
+
+def _before(module: Module, node: cst.BaseExpression) -> list[Binding]:
+    """The bindings of a name that its use can see: not those further down in the same function, unless in a loop."""
+    bindings, function = module.bindings(node), module.function_of(node)
+    if any(isinstance(up, (cst.For, cst.While)) for up in module.ancestors(node)):
+        return bindings
+    line = module.span(node).line
+    seen = [b for b in bindings if module.function_of(b.node) is not function or module.span(b.node).line <= line]
+    return seen or bindings
 
 
 def is_constant(node: cst.BaseExpression) -> bool:

@@ -103,8 +103,10 @@ def _known() -> dict[str, frozenset[str]]:
 
 
 def _evidence(tree: ast.AST, is_own: Callable[[str], bool]) -> Iterator[tuple[str, ast.AST]]:
-    known = _known()
+    known, counted = _known(), _counted(tree)
     for node in walk(tree):
+        if isinstance(node, ast.Name) and node.id in counted:
+            continue
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
                 foreign = _is_below(name, known["modules"]) and not is_own(name)
@@ -117,6 +119,16 @@ def _evidence(tree: ast.AST, is_own: Callable[[str], bool]) -> Iterator[tuple[st
                 yield node.value, node
         elif (name := _identifier(node)) in known["identifiers"]:
             yield name, node
+
+
+def _counted(tree: ast.AST) -> frozenset[str]:
+    """Names that one process gives to each rank's part in turn: ``for local_rank in range(shards):``."""
+    loops = (node for node in walk(tree) if isinstance(node, (ast.For, ast.comprehension)))
+    return frozenset(
+        loop.target.id
+        for loop in loops
+        if isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Call) and _last(loop.iter.func) == "range"
+    )
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import libcst as cst
@@ -18,22 +19,15 @@ def replace(module: Module, node: cst.CSTNode, text: str) -> Edit:
 
 
 def add_argument(module: Module, call: cst.Call, name: str, value: str) -> Edit:
-    """Add ``name=value`` behind the positional arguments of a call, in the call's own layout."""
-    added = cst.Arg(
-        keyword=cst.Name(name),
-        value=cst.parse_expression(value),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )
-    args = list(call.args)
-    place = next((i for i, arg in enumerate(args) if arg.keyword is not None or arg.star), len(args))
+    """Add ``name=value`` behind the positional arguments of a call."""
+    place = next((i for i, arg in enumerate(call.args) if arg.keyword is not None or arg.star), len(call.args))
     if place:
-        before = args[place - 1]
-        added = added.with_changes(comma=before.comma)
-        args[place - 1] = before.with_changes(comma=_COMMA)
-    elif args:
-        added = added.with_changes(comma=_COMMA)
-    args.insert(place, added)
-    return replace(module, call, module.tree.code_for_node(call.with_changes(args=args)))
+        end = module.span(call.args[place - 1])
+        return Edit(dataclasses.replace(end, line=end.end_line, column=end.end_column), f", {name}={value}")
+    if call.args:
+        start = module.span(call.args[0])
+        return Edit(dataclasses.replace(start, end_line=start.line, end_column=start.column), f"{name}={value}, ")
+    return replace(module, call, f"{module.code(call.func)}({name}={value})")
 
 
 def set_argument(module: Module, arg: cst.Arg, value: str) -> Edit:

@@ -275,6 +275,9 @@ def uses_of_self(function: ast.FunctionDef, facts: ModuleFacts) -> list[tuple[st
         if isinstance(node, ast.If) and (trained := in_training(node)) is not None:
             stack.extend((n, gradient) for n in reversed(trained))
             continue
+        if isinstance(node, ast.If) and _happens_once(node):
+            stack.extend((n, gradient) for n in reversed(node.orelse))
+            continue
         if isinstance(node, ast.Attribute):  # also `checkpoint(self.block, x)`: a reference is as good as a call
             name = dotted_ast(node)
             if name.startswith("self.") and name.count(".") == 1:
@@ -288,6 +291,21 @@ def in_training(branch: ast.If) -> list[ast.stmt] | None:
     if _is_training(branch.test):
         return branch.body
     return branch.orelse if _needs_evaluation(branch.test) else None
+
+
+def _happens_once(branch: ast.If) -> bool:
+    """``if self._unset: self._set_up(x); self._unset = False``: the first forward alone, which sees to it that no other
+    does."""
+    test = branch.test.operand if isinstance(branch.test, ast.UnaryOp) else branch.test
+    if isinstance(test, ast.Compare):
+        test = test.left
+    switch = dotted_ast(test)
+    return switch.startswith("self.") and any(
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.value, ast.Constant)
+        and any(dotted_ast(target) == switch for target in statement.targets)
+        for statement in branch.body
+    )
 
 
 def _is_training(test: ast.expr) -> bool:

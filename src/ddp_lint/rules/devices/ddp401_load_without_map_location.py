@@ -88,11 +88,11 @@ class LoadWithoutMapLocation(Rule):
 
     ## When it is silent
 
-    Tests and packages that export models, which one process runs; a `map_location` that comes from a parameter, a
-    variable or `**kwargs`; loads on one rank alone, or in a function that only one rank calls; files that no evidence
-    ties to several ranks; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the
-    outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`, and files that only save what `.cpu()`
-    returned.
+    Tests, packages that export models, and files that give each rank's part to one process in a loop; a
+    `map_location` that comes from a parameter, a variable or `**kwargs`; loads on one rank alone, or in a function
+    that only one rank calls; files that no evidence ties to several ranks; schedulers, vocabularies, statistics and
+    other CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with
+    `offload_to_cpu`, and files that only save what `.cpu()` returned.
 
     ## How to confirm
 

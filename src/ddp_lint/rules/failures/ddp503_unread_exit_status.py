@@ -29,6 +29,7 @@ _CONTEXTS = ("multiprocessing.get_context", "torch.multiprocessing.get_context")
 _COMMANDS = ("subprocess.run", "subprocess.call", "os.system", "subprocess.Popen")
 _STATUS = re.compile(r"\b(returncode|exitcode|exit_code|sentinel|check_returncode)\b")
 _SHARED = ("list", "dict", "Queue", "SimpleQueue", "Array", "Value", "Namespace")
+_BY_PLACE = ("dict", "Array")
 _TOLD = re.compile(
     r"\bput(_nowait)?\([^\n]*(exc|err|traceback|fail)|\bset_exception\b|\.send\([^\n]*(exc|err)", re.IGNORECASE
 )
@@ -92,7 +93,8 @@ class UnreadExitStatus(Rule):
 
     Files that read `exitcode`, `returncode` or `sentinel` anywhere, or whose workers hand their exceptions over a
     queue; daemon processes; commands other than launchers, those in a shell's background, and `check=False`; statuses
-    that are returned, raised or exited with; a parent that asks after the join whether the worker's results have come.
+    that are returned, raised or exited with; a parent that asks after the join whether the worker's results have come,
+    or takes them by their place from a shared dictionary or array.
 
     ## How to confirm
 
@@ -171,7 +173,7 @@ class UnreadExitStatus(Rule):
         reads = [n for n in later if isinstance(n, cst.Name) and n.value in shared]
         if is_test_file(self.module.file.path):
             return bool(reads) or any(isinstance(n, cst.Assert) or n.value.startswith("assert") for n in later)
-        return any(self._is_emptiness_test(n) for n in reads)
+        return any(self._is_emptiness_test(n) or self._is_missed(n) for n in reads)
 
     def _is_ended(self, call: cst.Call, joined: cst.Call) -> bool:
         """Whether the joined worker is ended on purpose, and not only where ``is_alive()`` shows that it hangs."""
@@ -181,6 +183,15 @@ class UnreadExitStatus(Rule):
     def _is_emptiness_test(self, name: cst.Name) -> bool:
         up = next((a for a in self.module.ancestors(name) if isinstance(a, (cst.BaseSmallStatement, cst.If))), None)
         return isinstance(up, cst.If) and any(n is name for n in (up.test, *descendants(up.test)))
+
+    def _is_missed(self, name: cst.Name) -> bool:
+        """Whether it is one result of each worker by its place, which a dead worker leaves missing or as it was."""
+        up = self.module.parent(name)
+        by_place = any(
+            isinstance(maker, cst.Call) and last_name(maker.func) in _BY_PLACE
+            for maker in self.module.assignments(name)
+        )
+        return by_place and isinstance(up, cst.Subscript) and up.value is name
 
     def _is_below(self, node: cst.CSTNode, line: int) -> bool:
         return self.module.span(node).line > line
