@@ -39,6 +39,138 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a flag of the object itself that this rank's own loss sets": """
+        from torch.utils.data import DataLoader
+
+        class Trainer:
+            def __init__(self):
+                self.diverged = False
+
+            def look(self, loss):
+                if loss > 100:
+                    self.diverged = True
+
+            def fit(self, model, loader: DataLoader, x):
+                for batch in loader:
+                    self.look(model(batch).item())
+                    if self.diverged:
+                        dist.all_reduce(x)  # !data-condition
+    """,
+    "an object that this rank's own loss tells to stop": """
+        from torch.utils.data import DataLoader
+
+        class Stopper:
+            def __init__(self, patience):
+                self.patience, self.best, self.count, self.stop = patience, 1e9, 0, False
+
+            def __call__(self, loss):
+                if loss < self.best:
+                    self.best, self.count = loss, 0
+                else:
+                    self.count += 1
+                    if self.count > self.patience:
+                        self.stop = True
+
+        def train(model, loader: DataLoader, x):
+            stopper = Stopper(3)
+            for batch in loader:
+                stopper(model(batch).item())
+                if stopper.stop:
+                    break
+                dist.all_reduce(x)  # !loop-count
+    """,
+    "a loop that this rank's own validation loss ends": """
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader
+
+        def validate(model, loader):
+            total = 0.0
+            for batch in loader:
+                total += model(batch).mean().item()
+            return total / len(loader)
+
+        def train(net, loader: DataLoader, held: DataLoader, optimizer):
+            model = DistributedDataParallel(net)
+            best, bad = 1e9, 0
+            for epoch in range(100):
+                for batch in loader:
+                    model(batch).sum().backward()  # !optimizer-step
+                    optimizer.step()
+                loss = validate(model, held)
+                if loss < best:
+                    best, bad = loss, 0
+                else:
+                    bad += 1
+                if bad > 3:
+                    break
+    """,
+    "what a wrapped model makes of this rank's batch": """
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader
+
+        def f(net, loader: DataLoader, x):
+            model = DistributedDataParallel(net)
+            for batch in loader:
+                if model(batch).mean().item() > 1:
+                    dist.all_reduce(x)  # !data-condition
+    """,
+    "training on this rank's share of a list": """
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(net, data, optimizer):
+            model = DistributedDataParallel(net)
+            mine = data[dist.get_rank() :: dist.get_world_size()]
+            for start in range(0, len(mine), 8):
+                model(mine[start : start + 8]).sum().backward()  # !optimizer-step
+                optimizer.step()
+    """,
+    "this rank's share of the files that all find": """
+        class Converter:
+            def files(self):
+                return sorted(os.listdir(self.folder))[dist.get_rank() :: dist.get_world_size()]
+
+            def run(self, x):
+                for name in self.files():
+                    dist.all_reduce(x)  # !loop-count
+    """,
+    "a flag that a signal handler of the module sets": """
+        import signal
+
+        STOP = False
+
+        def stop(number, frame):
+            global STOP
+            STOP = True
+
+        signal.signal(signal.SIGUSR1, stop)
+
+        def fit(loader, x):
+            for batch in loader:
+                if STOP:
+                    break
+                dist.all_reduce(x)  # !loop-count
+    """,
+    "a flag that a signal handler of the object sets": """
+        import signal
+
+        class Trainer:
+            def __init__(self):
+                self._caught = False
+                signal.signal(signal.SIGTERM, self._catch)
+
+            def _catch(self, number, frame):
+                self._caught = True
+
+            @property
+            def caught(self):
+                return self._caught
+
+            def fit(self, loader, x):
+                for batch in loader:
+                    if self.caught:
+                        break
+                    dist.all_reduce(x)  # !loop-count
+    """,
     "a process that ends without an error: no launcher ends the others": """
         import sys
 
@@ -574,6 +706,92 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "training ends with its batches": """
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(net, train_loader, optimizer):
+            model = DistributedDataParallel(net)
+            batches = iter(train_loader)
+            while True:
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                model(batch).sum().backward()
+                optimizer.step()
+    """,
+    "a flag that any loss sets": """
+        from torch.utils.data import DataLoader
+
+        class Meter:
+            def __init__(self):
+                self.sum, self.ready = 0.0, False
+
+            def update(self, loss):
+                self.sum += loss
+                self.ready = True
+
+        def train(model, loader: DataLoader, x):
+            meter = Meter()
+            for batch in loader:
+                meter.update(model(batch).item())
+                if meter.ready:
+                    dist.all_reduce(x)
+    """,
+    "an object that the loss of all ranks tells to stop": """
+        from torch.utils.data import DataLoader
+
+        class Stopper:
+            def __init__(self):
+                self.best, self.stop = 1e9, False
+
+            def update(self, loss):
+                if loss > self.best:
+                    self.stop = True
+
+        def train(model, loader: DataLoader, x):
+            stopper = Stopper()
+            for batch in loader:
+                loss = model(batch)
+                dist.all_reduce(loss)
+                stopper.update(loss.item())
+                if stopper.stop:
+                    break
+                dist.all_reduce(x)
+    """,
+    "a flag that a handler sets which no signal calls": """
+        class Trainer:
+            def __init__(self, button):
+                self._pressed = False
+                button.connect(self._press)
+
+            def _press(self, number, frame):
+                self._pressed = True
+
+            def fit(self, loader, x):
+                for batch in loader:
+                    if self._pressed:
+                        break
+                    dist.all_reduce(x)
+    """,
+    "a signal that the ranks tell each other of": """
+        import signal
+
+        class Trainer:
+            def __init__(self):
+                self._caught = False
+                signal.signal(signal.SIGTERM, self._catch)
+
+            def _catch(self, number, frame):
+                self._caught = True
+
+            def fit(self, loader, x):
+                for batch in loader:
+                    caught = torch.tensor(int(self._caught))
+                    dist.all_reduce(caught)
+                    if caught.item():
+                        break
+                    dist.all_reduce(x)
+    """,
     "a process that ends with an error": """
         import sys
 

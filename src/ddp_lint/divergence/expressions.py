@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Effect, Inline, Rounds, Yielded, matters
@@ -249,9 +249,9 @@ def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) ->
     """``files[rank::world]``: every rank has elements of its own, and shards of different length."""
     parts = [evaluate(frame, bound) for bound in (bounds.lower, bounds.upper, bounds.step) if bound is not None]
     key = ("slice", frame.key(node), base.key, tuple(part.key for part in parts))
-    if base.varies is not None and base.open:
-        return divergent(key, base.varies)
     varies = next((part.varies for part in parts if part.varies is not None), None)
+    if base.varies is not None and base.open and (base.varies.cause != "file" or varies is None):
+        return divergent(key, base.varies)  # all find the same files, mostly: what parts them is how they are dealt
     if varies is None:
         return unknown(key, agreed=base.agreed)
     if bounds.step is None or bounds.upper is not None:
@@ -539,7 +539,11 @@ def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | a
 def own_share(frame: Frame, node: ast.AST) -> Variation:
     """Why a rank has as many elements as fall to it."""
     origin = Label(frame.span(node), "each rank takes elements of its own, not always equally many")
-    return Variation("data", "how many elements this rank's share has", origin=origin)
+    return Variation("data", SHARE, origin=origin)
+
+
+#: What depends on how a list was dealt to the ranks depends on this.
+SHARE: Final = "how many elements this rank's share has"
 
 
 #: A loader by name; what holds several loaders hands out loaders.

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence import worlds
+from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.calls import Arguments, communicate, invoke, is_agreement, turn
 from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, matters, size
@@ -555,6 +555,9 @@ class Summaries:
         return self.linker.project.remember(name, lambda: self._joined(facts, name, assigned or ()), values)
 
     def _joined(self, facts: ModuleFacts, name: str, assigned: Sequence[tuple[ast.expr, ast.expr]]) -> Value:
+        heard = signals.of_variable(facts, name)
+        if heard is not None:
+            return divergent(("signal", facts.name, name), heard)
         self._pending_modules.add((facts.name, name))
         frame = Frame(self, facts, None)
         result: Value | None = None
@@ -643,6 +646,9 @@ class Summaries:
         result: Value | None = None
         try:
             for owner in self.linker.linearised(of)[0]:
+                heard = signals.of_attribute(owner.node, owner.facts, name)
+                if heard is not None:
+                    return divergent(("signal", of.node.name, name), heard)
                 for method, value in _stores(owner.node).get(name, ())[:4]:
                     current = self._stored(of, owner, method, name, value)
                     if current is None or (result is not None and current.constant == Known(None)):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ddp_lint.divergence import makers, worlds
 from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, varies_of
+from ddp_lint.divergence.expressions import SHARE
 from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.partings import Kind, Parting
 from ddp_lint.divergence.values import Component, Known, Value, Variation
@@ -96,7 +97,8 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         letter.kind in ("step", "backward")
         and difference.loop is not None
         and difference.parted.condition is difference.loop.rounds
-        and varies.cause not in ("length", "rank", "clock")
+        and varies.cause not in ("length", "rank", "clock", "signal")
+        and varies.says != SHARE
     ):
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
     if letter.op == "learning rate" and varies.cause != "rank":

@@ -1,0 +1,69 @@
+"""Flags that a signal handler sets: each rank hears of the signal between steps of its own."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+
+from ddp_lint.divergence.expressions import dotted
+from ddp_lint.divergence.frame import span_of
+from ddp_lint.divergence.resolve import children
+from ddp_lint.divergence.values import Variation
+from ddp_lint.findings import Confidence, Label
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.syntax import walk
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def of_attribute(class_: ast.ClassDef, facts: ModuleFacts, name: str) -> Variation | None:
+    """Why ``self.name`` differs between ranks, if a method that the class registers for a signal sets it."""
+    for call in _registered(facts):
+        handler = dotted(call.args[1]).rpartition(".")
+        for method in class_.body:
+            if handler[0] == "self" and isinstance(method, Function) and method.name == handler[2]:
+                this = method.args.args[0].arg if method.args.args else ""
+                if f"{this}.{name}" in _stored(method):
+                    return _heard(call, facts)
+    return None
+
+
+def of_variable(facts: ModuleFacts, name: str) -> Variation | None:
+    """The same of a variable of the module, which a function registered for a signal sets."""
+    for call in _registered(facts):
+        for function in facts.tree.body:
+            if isinstance(function, Function) and function.name == dotted(call.args[1]):
+                told = any(isinstance(child, ast.Global) and name in child.names for child in children(function))
+                if told and name in _stored(function):
+                    return _heard(call, facts)
+    return None
+
+
+def _heard(call: ast.Call, facts: ModuleFacts) -> Variation:
+    origin = Label(span_of(facts, call), "each rank hears of the signal at a time of its own")
+    says = "whether this rank has had the signal"
+    return Variation("signal", says, origin=origin, confidence=Confidence.MEDIUM)
+
+
+def _registered(facts: ModuleFacts) -> Iterator[ast.Call]:
+    """Calls of ``signal.signal(number, handler)``."""
+    return (call for call in _candidates(facts.tree) if facts.imports.resolve(dotted(call.func)) == "signal.signal")
+
+
+@functools.lru_cache(maxsize=512)
+def _candidates(tree: ast.Module) -> tuple[ast.Call, ...]:
+    calls = (node for node in walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
+    return tuple(call for call in calls if dotted(call.func).endswith("signal"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _stored(function: Function) -> frozenset[str]:
+    """Names and attributes that a function assigns."""
+    return frozenset(_targets(function))
+
+
+def _targets(function: Function) -> Iterator[str]:
+    for child in children(function):
+        if isinstance(child, ast.Assign):
+            yield from (dotted(target) for target in child.targets)
