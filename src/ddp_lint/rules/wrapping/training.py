@@ -15,7 +15,13 @@ _NO_GRAD = ("no_grad", "inference_mode")
 def backward_of(module: Module, value: cst.CSTNode) -> cst.Call | None:
     """The `backward()` call in the same function that `value` flows into, None when there is none."""
     flow = _flow_of(module, value)
-    return flow.backward if flow is not None else None
+    return next(iter(flow.backwards), None) if flow is not None else None
+
+
+def backwards_of(module: Module, value: cst.CSTNode) -> list[cst.Call]:
+    """All `backward()` calls in the same function that `value` flows into."""
+    flow = _flow_of(module, value)
+    return list(flow.backwards) if flow is not None else []
 
 
 def loss_of(module: Module, value: cst.CSTNode) -> cst.Return | None:
@@ -67,7 +73,8 @@ class _Flow:
     def __init__(self, value: cst.CSTNode) -> None:
         self.value = value
         self.names: set[str] = set()
-        self.backward: cst.Call | None = None
+        #: In the order in which they are met.
+        self.backwards: dict[cst.Call, None] = {}
         self.returned: cst.Return | None = None
 
     def suite(self, suite: cst.BaseSuite) -> None:
@@ -96,12 +103,12 @@ class _Flow:
             self._bind(node.target, held=True)
 
     def _read(self, expression: cst.CSTNode) -> None:
-        """The first `backward()` that an expression calls on the value, and the names that `:=` binds in it."""
+        """The calls of `backward()` on the value in an expression, and the names that `:=` binds in it."""
         for node in (expression, *descendants(expression, into_definitions=False)):
             if isinstance(node, cst.NamedExpr):
                 self._bind(node.target, self.holds(node.value))
-            elif isinstance(node, cst.Call) and self.backward is None and self._is_backward(node):
-                self.backward = node
+            elif isinstance(node, cst.Call) and self._is_backward(node):
+                self.backwards[node] = None
 
     def _If(self, node: cst.If) -> None:
         self._read(node.test)
