@@ -1513,8 +1513,16 @@ def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
                 ["`len(batch) == 0` is True", "goes on to the next round without it"],
             ],
         ),
+        (
+            "def f(count):\n    for i in range(count):\n        group = dist.new_group([i, i + 1])\n"
+            "        if dist.get_rank() in (i, i + 1):\n            break\n",
+            [
+                ["`dist.get_rank() in (i, i + 1)` is False", "waits in dist.new_group()"],
+                ["`dist.get_rank() in (i, i + 1)` is True", "reaches the end without it"],
+            ],
+        ),
     ],
-    ids=["rounds", "continue"],
+    ids=["rounds", "continue", "break"],
 )
 def test_witness_of_a_loop(source: str, told: list[list[str]], tmp_path: pathlib.Path) -> None:
     (parting,) = partings(tmp_path, source)

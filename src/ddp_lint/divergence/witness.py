@@ -44,10 +44,8 @@ def parting_of(difference: Difference, comparison: Comparison, region: Span) -> 
         labels=tuple(labels),
         way=letter.chain,
         witness=(
-            _trace(ranks[0], difference.first, difference.parted, comparison, letter, region, difference.loop),
-            _trace(
-                ranks[1], difference.second, difference.parted, comparison, difference.other, region, difference.loop
-            ),
+            _trace(ranks[0], difference.first, difference, comparison, letter, region),
+            _trace(ranks[1], difference.second, difference, comparison, difference.other, region),
         ),
     )
 
@@ -131,31 +129,28 @@ def _ranks(difference: Difference, varies: Variation) -> tuple[str, str]:
 
 def _branch_text(difference: Difference, varies: Variation, ranks: tuple[str, str]) -> str:
     text = difference.parted.condition.text
-    if (
-        difference.how == "rounds"
-        and difference.loop is not None
-        and difference.loop.rounds is difference.parted.condition
-    ):
+    if _counted(difference) is not None:
         return f"ranks go round this loop a different number of times: `{text}` depends on {varies.says}"
     if varies.cause in ("rank", "membership") and not difference.parted.condition.open:
         return f"the ranks part here: `{text}`"
     return f"the ranks part here: `{text}` depends on {varies.says}"
 
 
+def _counted(difference: Difference) -> Loop | None:
+    """The loop that ranks go round a different number of times, unless they part by leaving it."""
+    loop = difference.loop
+    return loop if loop is not None and loop.rounds is difference.parted.condition else None
+
+
 def _trace(
-    rank: str,
-    side: Side,
-    parted: Step,
-    comparison: Comparison,
-    letter: Letter | None,
-    region: Span,
-    in_loop: Loop | None = None,
+    rank: str, side: Side, difference: Difference, comparison: Comparison, letter: Letter | None, region: Span
 ) -> RankTrace:
     """The choice at the branch, then the next letters."""
     steps: list[Label] = []
+    parted, counted = difference.parted, _counted(difference)
     chosen = _chosen(side, parted)
-    if in_loop is not None:
-        steps.append(Label(parted.span, "goes round once more" if side.node is in_loop.body else "has left the loop"))
+    if counted is not None:
+        steps.append(Label(parted.span, "goes round once more" if side is difference.first else "has left the loop"))
     elif chosen is not None:
         steps.append(Label(parted.span, f"`{parted.condition.text}` is {chosen}"))
     if letter is None and (loop := comparison.next_round(side)) is not None:

@@ -47,7 +47,10 @@ def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
     function, owner = module.function_of(node), module.class_of(node)
     if function is not None and words_of(function.name.value) & names("branches", "evaluation"):
         return True
-    return owner is not None and bool(words_of(owner.name.value) & names("branches", "evaluation_classes"))
+    if owner is None:
+        return False
+    name = owner.name.value
+    return "postprocess" in name.lower() or bool(words_of(name) & names("branches", "evaluation_classes"))
 
 
 def _is_training(test: cst.BaseExpression) -> bool:

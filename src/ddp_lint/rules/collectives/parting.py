@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from typing import ClassVar
 
 from ddp_lint.divergence import Kind, Parting, analyse
 from ddp_lint.findings import Confidence
+from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
+from ddp_lint.source.syntax import walk
+from ddp_lint.tensors.operations import words_of
 
+#: What a test of ranks that part is named after.
+_CONSEQUENCES = frozenset(
+    {"timeout", "timeouts", "hang", "hangs", "deadlock", "desync", "stall", "mismatch", "watchdog"}
+)
 _EXIT = "let all ranks leave together: broadcast the decision before the exit, or raise an error, which ends the job"
 
 
@@ -26,7 +34,7 @@ class PartingRule(Rule):
         if facts is None or project is None:
             return
         for parting in analyse(facts, project):
-            if self.concerns(parting) and parting.confidence is not Confidence.LOW:
+            if self.concerns(parting) and parting.confidence is not Confidence.LOW and not self._is_meant(parting):
                 self.report(
                     parting.span,
                     self.message(parting),
@@ -40,6 +48,16 @@ class PartingRule(Rule):
     def concerns(self, parting: Parting) -> bool:
         """Partings by files and by exceptions have rules of their own: they need more than the code to be real."""
         return parting.kind is self.kind and parting.cause not in ("file", "exception")
+
+    def _is_meant(self, parting: Parting) -> bool:
+        """Does a test let its ranks part on purpose: one of what comes of it, by the name of the file or function?"""
+        path = self.module.file.path
+        if not is_test_file(path) or self.module.facts is None:
+            return False
+        line = parting.span.line
+        around = [node for node in walk(self.module.facts.tree) if isinstance(node, ast.FunctionDef)]
+        names = [node.name for node in around if node.lineno <= line <= (node.end_lineno or line)]
+        return any(words_of(name) & _CONSEQUENCES for name in (path.rpartition("/")[2].partition(".")[0], *names))
 
     def message(self, parting: Parting) -> str:
         """One line: what the one rank does, what the other does."""
