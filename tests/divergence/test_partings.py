@@ -39,6 +39,20 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "batches of a stream that are asked for until it ends": """
+        class Lines(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                yield from open("lines")
+
+        def train(loss):
+            batches = iter(torch.utils.data.DataLoader(Lines()))
+            while True:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    break
+                dist.all_reduce(loss(batch))  # !loop-count
+    """,
     "a flag of the object itself that this rank's own loss sets": """
         from torch.utils.data import DataLoader
 
@@ -706,6 +720,19 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "batches that are asked for again from the start": """
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(net, batch_iterator, make, steps):
+            model = DistributedDataParallel(net)
+            for step in range(steps):
+                try:
+                    batch = next(batch_iterator)
+                except StopIteration:
+                    batch_iterator = make()
+                    batch = next(batch_iterator)
+                model(batch).sum().backward()
+    """,
     "training ends with its batches": """
         from torch.nn.parallel import DistributedDataParallel
 

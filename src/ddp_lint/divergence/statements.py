@@ -10,6 +10,7 @@ from typing import Any
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, doubtful, matters
+from ddp_lint.divergence.endings import own_end
 from ddp_lint.divergence.expressions import bind, dotted, element_of, evaluate, rounds_of, test_of, visible
 from ddp_lint.divergence.frame import Frame, none, reference_of
 from ddp_lint.divergence.lengths import agrees_to_stop
@@ -404,6 +405,8 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     names = _names_of(handler)
     key = ("raised", frame.key(handler))
     text = f"except {' , '.join(sorted(names))}".rstrip()
+    if (ends := own_end(frame, node, names)) is not None:
+        return Condition((key,) * 3, text, ends, open=True)
     if _survives_lack_of_memory(handler, names):
         origin = Label(frame.span(handler), "a rank that runs out of memory goes on here")
         says = "whether this rank has run out of memory"
