@@ -39,6 +39,15 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a pipeline of torchrec": """
+        from torchrec.distributed import DistributedModelParallel, TrainPipelineSparseDist
+
+        def f(net, optimizer, device, batches):
+            model = DistributedModelParallel(net, device=device)
+            pipeline = TrainPipelineSparseDist(model, optimizer, device)
+            if dist.get_rank() == 0:
+                pipeline.progress(batches)  # !implicit-collective
+    """,
     "batches of a stream that are asked for until it ends": """
         class Lines(torch.utils.data.IterableDataset):
             def __iter__(self):

@@ -18,8 +18,8 @@ from ddp_lint.knowledge import table
 
 #: One file a framework: `[[collective]]`, `[[type]]`, `[[gate]]`, `[[group]]` and `[[rank]]` entries.
 FRAMEWORKS = (
-    "torch", "lightning", "accelerate", "transformers", "deepspeed", "megatron", "torchmetrics", "ignite", "composer",
-    "mmengine", "xla", "libraries",
+    "torch", "lightning", "accelerate", "transformers", "deepspeed", "megatron", "torchmetrics", "torchrec", "ignite",
+    "composer", "mmengine", "xla", "libraries",
 )  # fmt: skip
 
 #: What a call does to the ranks' common order. A "collective" is matched call by call within its group; "group" makes
