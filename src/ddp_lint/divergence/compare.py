@@ -12,8 +12,8 @@ from ddp_lint.divergence.values import Condition, Variation, equality
 from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words, told
 from ddp_lint.findings import Span
 
-#: In a test: the job shards parameters.
-SHARDED_MODE = re.compile(r"deepspeed|fsdp|zero_?3|zero_stage|shard", re.IGNORECASE)
+#: In a test, whose text may have been shortened: the job shards parameters.
+SHARDED_MODE = re.compile(r"deepsp|fsdp|zero_?3|zero_stage|shard", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -101,7 +101,8 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
     if letter.op == "learning rate" and varies.cause != "rank":
         limits.append(Confidence.LOW)  # in a script of one process it may follow the loss
-    if letter.when and _without_sharding(difference):
+    other_when = difference.other.when if difference.other is not None else ""
+    if (letter.when or other_when) and _without_sharding(difference):
         limits.append(Confidence.LOW)  # `if is_main or sharded:`, the rank test is off where the call communicates
     if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.parted.span.line):
         limits.append(Confidence.LOW)  # mostly a file system that all ranks share
