@@ -149,7 +149,7 @@ class UnreadExitStatus(Rule):
     def _visit_process(self, node: cst.Call) -> None:
         if self._reads_status or _TOLD.search(self.module.file.text) or self._is_daemon(node):
             return
-        joined, started = (next(self._calls_on(node, method), None) for method in ("join", "start"))
+        joined, started = (self._next_call_on(node, method) for method in ("join", "start"))
         if joined is not None and joined not in self._told and not self._is_looked_at(node, joined):
             self._told.add(joined)
             self.report(
@@ -206,6 +206,11 @@ class UnreadExitStatus(Rule):
         name = assigned_name(self.module, node)
         daemon = dotted(argument(node, None, "daemon")) == "True"
         return daemon or bool(name and re.search(rf"\b{re.escape(name)}\.daemon *= *True", self.module.file.text))
+
+    def _next_call_on(self, node: cst.Call, method: str) -> cst.Call | None:
+        """The first call of the method below, where several processes have one name in turn; else the first at all."""
+        calls, line = list(self._calls_on(node, method)), self.module.span(node).line
+        return next((call for call in calls if self._is_below(call, line)), calls[0] if calls else None)
 
     def _calls_on(self, node: cst.Call, method: str) -> Iterator[cst.Call]:
         """The calls of a method of the process: by its name, or by one that iterates over the list it is put in."""
