@@ -12,7 +12,7 @@ from ddp_lint.divergence.words import Letter, Node, Words, streams_of
 from ddp_lint.findings import Label, Span
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Exits:
     """Where each way out of the current block leads."""
 
@@ -35,7 +35,7 @@ class Exits:
     ways: list[tuple[Node, Node, Node]] | None = None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Site:
     """The calls between the function at hand and the effect, which the function `callee` has."""
 
@@ -150,12 +150,10 @@ class _Builder:
             effect.call, effect.text, (), effect.callee, depth, receiver
         )  # fmt: skip
         yields = (effect.yields, exits, site) if effect.yields is not None else None
-        inner = dataclasses.replace(
-            exits, returns=after, breaks=after, continues=after, yields=yields, manager=effect.manager, probe=None,
-            ways=None,
-        )  # fmt: skip
-        if effect.manager and _leaves(effect.yields or []):
-            inner = dataclasses.replace(inner, ways=self._ways(effect, exits, below))
+        ways = self._ways(effect, exits, below) if effect.manager and _leaves(effect.yields or []) else None
+        inner = Exits(
+            after, exits.raises, after, after, yields, effect.manager, exits.catches, exits.outside, ways=ways
+        )
         return self.sequence(effect.effects, after, inner, below)
 
     def _ways(self, effect: Inline, exits: Exits, below: Site) -> list[tuple[Node, Node, Node]]:

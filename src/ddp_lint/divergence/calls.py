@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Emitted, matters
 from ddp_lint.divergence.expressions import (
+    HANDLERS,
     bind,
     consume,
     dotted,
@@ -87,7 +88,7 @@ _SHAPELESS = frozenset(
 _CONSUMERS = frozenset({"list", "tuple", "dict", "set", "sorted", "sum", "min", "max", "any", "all", "enumerate"})
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Arguments:
     """Evaluated arguments; `starred` when `*args` or `**kwargs` hide some."""
 
@@ -829,5 +830,7 @@ _SPECIAL: dict[str, _Handler] = {
     **dict.fromkeys(("torch.is_tensor", "torch.is_floating_point", "torch.is_complex"), _shapeless),
     "typing.cast": lambda frame, node, arguments: arguments.positional[-1] if arguments.positional else constant(None),
 }  # fmt: skip
+
+HANDLERS[ast.Call] = call
 
 __all__ = ["Arguments", "bind", "call", "communicate", "invoke"]

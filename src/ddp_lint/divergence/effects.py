@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from ddp_lint.divergence.values import Condition, Test
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Span
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Emitted:
     letter: Letter
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Branch:
     test: Test
     yes: list[Effect]
@@ -22,7 +23,7 @@ class Branch:
     span: Span
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Rounds:
     """A loop; `rounds` tells whether ranks go round equally often (None: they do). `endless`: until the body leaves."""
 
@@ -33,7 +34,7 @@ class Rounds:
     endless: bool = False
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Leave:
     """'return', 'raise', 'break', 'continue' or 'exit' (the process); `raised` is the exception's class, if written."""
 
@@ -41,7 +42,7 @@ class Leave:
     raised: str = ""
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Attempt:
     """`handlers` pair the condition that this rank's body raises with what the handler does; `caught` names, for each
     of them, the exceptions that it is for."""
@@ -53,7 +54,7 @@ class Attempt:
     caught: list[frozenset[str]] = dataclasses.field(default_factory=list)
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Inline:
     """What the function `callee` does, at a call. `yields` is what happens where it yields (the body of a `with`)."""
 
@@ -68,7 +69,7 @@ class Inline:
     nested: bool = False
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Yielded:
     """The place where a generator hands over."""
 
@@ -92,6 +93,27 @@ def matters(effects: list[Effect]) -> bool:
         if isinstance(effect, Inline) and (matters(effect.effects) or matters(effect.yields or [])):
             return True
     return False
+
+
+def choices(effects: list[Effect]) -> Iterator[Condition]:
+    """The conditions in the tree that choose between effects."""
+    for effect in effects:
+        if isinstance(effect, Branch):
+            yield from effect.test.atoms()
+            yield from choices(effect.yes)
+            yield from choices(effect.no)
+        elif isinstance(effect, Rounds):
+            yield from choices(effect.body)
+            yield from choices(effect.orelse)
+        elif isinstance(effect, Attempt):
+            yield from choices(effect.body)
+            yield from choices(effect.final)
+            for raised, handler in effect.handlers:
+                yield raised
+                yield from choices(handler)
+        elif isinstance(effect, Inline):
+            yield from choices(effect.effects)
+            yield from choices(effect.yields or [])
 
 
 def doubtful(effects: list[Effect]) -> list[Effect]:

@@ -63,7 +63,7 @@ def evaluate(frame: Frame, node: ast.expr | None) -> Value:
     """The value of an expression; its effects are appended to the frame's."""
     if node is None:
         return constant(None)
-    handler = _HANDLERS.get(type(node))
+    handler = HANDLERS.get(type(node))
     return handler(frame, node) if handler is not None else _opaque(frame, node)
 
 
@@ -740,12 +740,6 @@ def _starred(frame: Frame, node: ast.Starred) -> Value:
     return evaluate(frame, node.value)
 
 
-def _call(frame: Frame, node: ast.Call) -> Value:
-    from ddp_lint.divergence.calls import call
-
-    return call(frame, node)
-
-
 def dotted(node: ast.AST) -> str:
     """`a.b` or `a["k"].b` as text, '' for anything else."""
     parts: list[str] = []
@@ -762,11 +756,11 @@ def dotted(node: ast.AST) -> str:
             return ""
 
 
-_HANDLERS: dict[type[ast.expr], Callable[[Frame, Any], Value]] = {
+#: What evaluates which expression. Calls, which have a module of their own, are entered there.
+HANDLERS: dict[type[ast.expr], Callable[[Frame, Any], Value]] = {
     ast.Constant: _constant, ast.Name: _name, ast.Attribute: _attribute, ast.Subscript: _subscript,
     ast.Compare: _compare, ast.BoolOp: _boolean, ast.UnaryOp: _not, ast.BinOp: _binary, ast.IfExp: _conditional,
     ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence, ast.Dict: _dictionary, ast.ListComp: _comprehension,
     ast.SetComp: _comprehension, ast.GeneratorExp: _comprehension, ast.DictComp: _comprehension, ast.Lambda: _lambda,
     ast.Await: _await, ast.Yield: _yield, ast.YieldFrom: _yield_from, ast.NamedExpr: _walrus, ast.Starred: _starred,
-    ast.Call: _call,
 }  # fmt: skip

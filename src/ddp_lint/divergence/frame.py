@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddp_lint.divergence.summaries import Summaries
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Frame:
     """One activation: names, effects so far, returned values, and the tests that lead to the current statement."""
 

@@ -12,28 +12,30 @@ from ddp_lint.project.facts import ModuleFacts
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
+# Made by the ten thousand and never changed: not frozen, for the reason that `values` gives.
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class External:
     """Something of a package outside the project, by its canonical dotted name."""
 
     name: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class ModuleRef:
     """A module of the project, or a package prefix of one."""
 
     name: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class ClassRef:
     node: ast.ClassDef
     facts: ModuleFacts = dataclasses.field(compare=False)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Instance:
     """An object of a project class, or of an external class by dotted name."""
 
@@ -44,7 +46,7 @@ class Instance:
     streams: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class FunctionRef:
     """A function of the project; with `receiver` a bound method, with `closure` a nested function."""
 
@@ -63,7 +65,7 @@ class FunctionRef:
         return getattr(self.node, "name", "<lambda>")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Method:
     """A method of an external class, or of a receiver that nothing resolves (`of` is '')."""
 
@@ -73,7 +75,7 @@ class Method:
     guessed: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Partial:
     """`functools.partial`, or a wrapper that calls `function` with what it is given."""
 
@@ -83,12 +85,12 @@ class Partial:
     identity: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class GroupRef:
     group: Group
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Generator:
     """A generator that was made and not run: its effects happen where it is consumed."""
 
@@ -98,7 +100,7 @@ class Generator:
     switched: Mapping[tuple[str, str], Any] = dataclasses.field(default_factory=dict, compare=False)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Super:
     """`super()`: methods of the classes after `after` in the resolution order of `of`."""
 
@@ -107,7 +109,7 @@ class Super:
     receiver: Any = dataclasses.field(default=None, compare=False)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Dynamic:
     """`getattr(self, name)` with a computed name: any method that the class of the object defines."""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence import worlds
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, doubtful, matters
 from ddp_lint.divergence.endings import own_end
 from ddp_lint.divergence.expressions import bind, dotted, element_of, evaluate, rounds_of, test_of, visible
@@ -191,8 +192,9 @@ def _continue_after(
 
 def _settled(test: Test) -> bool | None:
     """The outcome where all worlds have the same one."""
-    truths = {test.truth(world) for world in range(3)}
-    return next(iter(truths)) if len(truths) == 1 else None
+    first = test.truth(0)
+    alike = first is not None and all(test.truth(world) is first for world in range(1, worlds.COUNT))
+    return first if alike else None
 
 
 @functools.lru_cache(maxsize=8192)

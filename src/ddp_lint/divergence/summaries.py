@@ -14,7 +14,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.calls import Arguments, communicate, invoke, is_agreement, turn
-from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, matters, size
+from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, choices, matters, size
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import Group, named, seen_through
@@ -483,7 +483,7 @@ class Summaries:
 
     def _whole_if_parted(self, effects: list[Effect], name: str) -> list[Effect]:
         """What parts the ranks by itself is reported where it stands; around it, it is one letter."""
-        if not matters(effects):
+        if not matters(effects) or not any(condition.may_part for condition in choices(effects)):
             return effects
         words = Words()
         start = build(effects, words)

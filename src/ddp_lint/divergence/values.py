@@ -65,7 +65,7 @@ class Symbol:
 Component = Known | Symbol
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Variation:
     """Why and over which ranks a value varies.
 
@@ -95,6 +95,11 @@ class Condition:
     varies: Variation | None = None
     open: bool = False
 
+    @property
+    def may_part(self) -> bool:
+        """Whether two ranks may choose differently at all."""
+        return self.varies is not None or self.truths.count(self.truths[0]) < len(self.truths)
+
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Test:
@@ -118,16 +123,25 @@ class Test:
         if self.atom is not None:
             truth = self.atom.truths[world]
             return truth if isinstance(truth, bool) and not self.atom.open else None
-        truths = [part.truth(world) for part in self.parts]
         if self.op == "not":
-            return None if truths[0] is None else not truths[0]
-        decisive = self.op == "or"
-        if decisive in truths:
-            return decisive
-        return None if None in truths else not decisive
+            inner = self.parts[0].truth(world)
+            return None if inner is None else not inner
+        decisive, told = self.op == "or", True
+        for part in self.parts:
+            truth = part.truth(world)
+            if truth is decisive:
+                return decisive
+            told = told and truth is not None
+        return not decisive if told else None
 
     def varying(self) -> Variation | None:
-        return next((atom.varies for atom in self.atoms() if atom.varies is not None), None)
+        if self.atom is not None:
+            return self.atom.varies
+        for part in self.parts:
+            varies = part.varying()
+            if varies is not None:
+                return varies
+        return None
 
 
 def equality(choice: Hashable) -> tuple[Hashable, Hashable] | None:
@@ -279,13 +293,10 @@ def combine(function: Callable[..., Any], arguments: tuple[Value, ...], key: Has
 
     A rank that meets an unknown (``rank == src``) gives a choice that each rank makes for itself: open.
     """
-    alike: dict[tuple[Component, ...], Component] = {}
-    components: list[Component] = []
-    for world in range(worlds.COUNT):
-        parts = tuple(argument.components[world] for argument in arguments)
-        if parts not in alike:
-            alike[parts] = _combined(function, parts, key)
-        components.append(alike[parts])
+    by_world = list(zip(*(argument.components for argument in arguments), strict=True)) or [()] * worlds.COUNT
+    of_first, *of_others = by_world
+    first = _combined(function, of_first, key)
+    components = [first, *(first if parts == of_first else _combined(function, parts, key) for parts in of_others)]
     varies = weaker(*arguments)
     if varies is None or (len(set(components)) == 1 and isinstance(components[0], Known)):
         return Value(tuple(components)) if varies is None else constant(components[0].value)  # type: ignore[union-attr]

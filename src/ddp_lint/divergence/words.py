@@ -78,7 +78,7 @@ def told(value: Value | None) -> Hashable:
     return getattr(value.reference, "name", None)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class End:
     """Where a word stops: 'end' of the function, 'error', 'again' (the loop's next round), 'break'."""
 
@@ -86,14 +86,14 @@ class End:
     what: str
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Emit:
     number: int
     letter: Letter
     after: Node
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Choice:
     number: int
     condition: Condition
@@ -102,7 +102,7 @@ class Choice:
     span: Span
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Loop:
     """Rounds of `body` (which stops at `again` or `leave`), then `after`. `rounds` is None for a uniform number."""
 

@@ -89,7 +89,7 @@ def _findings(
     readers = rules_for_text(path.name)
     if readers:
         return _in_text(file, [said for said in readers if said.code in active]), False
-    focus = _selection(active).concerned(file.text)
+    focus = _selection(active).concerned(file.text, test=file.is_test)
     if not focus:
         return [], False
     from ddp_lint.engine.visiting import visit  # with LibCST, which takes longer to import than most files to check

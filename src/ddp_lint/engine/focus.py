@@ -65,9 +65,11 @@ class Selection:
     def __init__(self, declarations: Iterable[Declaration]) -> None:
         self._interests = list(map(_Interest.of, declarations))
 
-    def concerned(self, text: str) -> Focus:
+    def concerned(self, text: str, *, test: bool = False) -> Focus:
+        """The rules that a file with this text concerns, which is a `test` or none."""
         found = words(text)
-        return Focus([interest for interest in self._interests if interest.concerns(found)])
+        asked = (interest for interest in self._interests if interest.said.in_tests or not test)
+        return Focus([interest for interest in asked if interest.concerns(found)])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -135,7 +135,7 @@ def _work(connection: Connection, other_end: Connection, settings: Settings) -> 
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before the start
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(1_000_000, 20, 50)
     checker = Checker(settings)
     while True:
         try:

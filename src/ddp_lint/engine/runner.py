@@ -58,7 +58,7 @@ def _check(files: list[pathlib.Path], settings: Settings, jobs: int | None) -> I
 def _rare_collections() -> Iterator[None]:
     """Syntax trees are many objects without cycles: the default makes the collector go over them again and again."""
     threshold = gc.get_threshold()
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(1_000_000, 20, 50)
     try:
         yield
     finally:

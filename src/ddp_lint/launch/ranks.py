@@ -153,12 +153,6 @@ def _last(node: ast.expr) -> str:
     return dotted_ast(node).rpartition(".")[2]
 
 
-def is_test_file(path: str) -> bool:
-    """Whether a file is a test by its name: one process runs it, and its files were written by that process."""
-    *folders, name = path.split("/")
-    return name.startswith(("test_", "conftest")) or name.endswith("_test.py") or bool({"tests", "test"} & set(folders))
-
-
 # ---- one rank alone
 
 

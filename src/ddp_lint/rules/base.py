@@ -74,6 +74,8 @@ class Rule(Documented):
     wants: ClassVar[Wants] = None
     #: True: the rule sees all that is kept, for whichever rule: `wants` is too narrow to tell all that it can find.
     sees_all_kept: ClassVar[bool] = False
+    #: False: the rule finds nothing in the files of tests, and does not look there.
+    in_tests: ClassVar[bool] = True
     #: Globs on the names of files other than Python that the rule reads as well, by `in_text`: shell scripts, YAML.
     files: ClassVar[tuple[str, ...]] = ()
     #: What `verify` must observe to confirm the hazard: names of `verify/oracles`, any of which suffices.

@@ -38,6 +38,7 @@ class Declaration:
     visits: bool = False
     wants: bool = False
     sees_all_kept: bool = False
+    in_tests: bool = True
     gone_in: tuple[int, int] | None = None
     run_decides: bool = False
 
@@ -50,7 +51,7 @@ class Declaration:
             return cls(*who, looks=False, gone_in=entry.gone_in, run_decides=entry.run_decides)
         visits = any(name.startswith(("visit_", "leave_")) for name in dir(entry))
         words = (entry.files, entry.triggers, entry.requires)
-        sees = (entry.whole_class, visits, entry.wants is not None, entry.sees_all_kept)
+        sees = (entry.whole_class, visits, entry.wants is not None, entry.sees_all_kept, entry.in_tests)
         return cls(*who, True, *words, *sees, entry.gone_in, entry.run_decides)
 
     @classmethod

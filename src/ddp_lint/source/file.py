@@ -41,6 +41,13 @@ class SourceFile:
         return self.text.split("\n")
 
     @functools.cached_property
+    def is_test(self) -> bool:
+        """Whether it is a test by its name: one process runs it, and its files were written by that process."""
+        *folders, name = self.path.split("/")
+        is_named = name.startswith(("test_", "conftest")) or name.endswith("_test.py")
+        return is_named or bool({"tests", "test"} & set(folders))
+
+    @functools.cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
 

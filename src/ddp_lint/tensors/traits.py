@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import below, walk
 from ddp_lint.tensors.operations import names, writes
 
 _READS = {"item", "tolist", "allclose", "is_nonzero"}
@@ -64,12 +64,7 @@ class _Look:
             look = _LOOKS.get(type(node))
             if look is not None:
                 look(self, node)
-            for field in node._fields:
-                value = getattr(node, field, None)
-                if isinstance(value, ast.AST):
-                    stack.append(value)
-                elif isinstance(value, list):
-                    stack.extend(part for part in value if isinstance(part, ast.AST))
+            stack += below(node)
 
     @property
     def found(self) -> frozenset[Trait]:

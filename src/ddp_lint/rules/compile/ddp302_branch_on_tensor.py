@@ -112,9 +112,8 @@ class BranchOnTensor(HostRule):
         ]
         if not candidates or self.module.function_of(test) is None:
             return
-        checked = _type_checked(test)
         for condition in candidates:
-            place = None if checked & _names(condition) else self._place_of_tensor(condition, test)
+            place = self._place_of_tensor(condition, test)
             if place is not None:
                 self.report(
                     test,
@@ -132,7 +131,7 @@ class BranchOnTensor(HostRule):
             return None
         value = self.value(condition, function)
         bare_argument = isinstance(condition, cst.Name) and bool(value.argument)
-        if not value.tensor or bare_argument:
+        if not value.tensor or bare_argument or _type_checked(test) & _names(condition):
             return None
         place = self.place(condition)
         return place if place is not None and place.costs(value) else None

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Span
-from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.tensors import Reached, TensorFile, Value
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
@@ -77,6 +76,7 @@ class HostRule(Rule):
     """A rule on what a function reads from the device: asks for the place and for values of expressions."""
 
     requires = ("torch",)
+    in_tests = False  # nobody minds what a test waits for
 
     def value(self, node: cst.BaseExpression, function: cst.FunctionDef) -> Value:
         """What an expression of a function is."""
@@ -85,9 +85,7 @@ class HostRule(Rule):
     def place(self, node: cst.CSTNode) -> Place | None:
         """The compiled code or training forward that `node` runs in; None where nobody minds what it costs."""
         function = self.module.function_of(node)
-        if function is None or is_test_file(self.module.file.path):  # nobody minds what a test waits for
-            return None
-        if outside_of_graphs(self.module, node) or self._is_disabled(function):
+        if function is None or outside_of_graphs(self.module, node) or self._is_disabled(function):
             return None
         if evaluation_only(self.module, node) or logging_only(self.module, node) or self._tells_of_failure(node):
             return None

@@ -7,7 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import is_test_file, on_one_rank, several_ranks
+from ddp_lint.launch.ranks import on_one_rank, several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_evaluation, mentions_nearby
@@ -161,7 +161,7 @@ class OneAugmentationSeed(Rule):
     def _is_elsewhere(self, call: cst.Call, function: cst.FunctionDef | None) -> bool:
         """Not what the ranks train with: a test, an evaluation, a seed for a moment, or the parent of the ranks."""
         place = self.module.file.path if function is None else f"{self.module.file.path} {function.name.value}"
-        if is_test_file(self.module.file.path) or is_evaluation(place) or on_one_rank(self.module, call):
+        if self.module.file.is_test or is_evaluation(place) or on_one_rank(self.module, call):
             return True
         names = {dotted(c.func).rpartition(".")[2] for c in calls_in(function.body if function else self.module.tree)}
         return not names.isdisjoint((*_STARTS_RANKS, "getstate", "get_state", "shuffle"))

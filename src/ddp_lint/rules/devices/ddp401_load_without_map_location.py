@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import Evidence, called_on_one_rank, is_test_file, on_one_rank, several_ranks
+from ddp_lint.launch.ranks import Evidence, called_on_one_rank, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import add_argument, set_argument
@@ -114,11 +114,12 @@ class LoadWithoutMapLocation(Rule):
     requires = ("torch",)
     oracles = ("device", "exception")
     needs_cuda = True
+    in_tests = False
 
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != "torch.load" or any(arg.star for arg in node.args):
             return
-        if is_test_file(self.module.file.path) or self._is_export():
+        if self._is_export():
             return
         where = self._destination(node)
         if where is None or not (self._may_hold_states(node) or self._drops_location(node)):

@@ -9,7 +9,6 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.knowledge import table
 from ddp_lint.launch.origin import rank_source
-from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import literal_text
 from ddp_lint.source.edits import replace
@@ -95,7 +94,7 @@ class DeviceFromGlobalRank(Rule):
 
     def start(self) -> None:
         text = self.module.file.text
-        self._one_node = is_test_file(self.module.file.path) or bool(
+        self._one_node = self.module.file.is_test or bool(
             re.search(r"""MASTER_ADDR["']\] *= *["'](localhost|127\.0\.0\.1)|tcp://(localhost|127\.)""", text)
         )
         self._reported: set[cst.CSTNode] = set()

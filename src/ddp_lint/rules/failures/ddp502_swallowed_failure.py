@@ -6,7 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import is_test_file, several_ranks
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import calls_in, caught, does_work, last_name, only_tells, statements
 from ddp_lint.source.tree import descendants
@@ -89,10 +89,9 @@ class SwallowedFailure(Rule):
     triggers = ("BaseException", "contextmanager", "asynccontextmanager", *table("failures")["work"])
     oracles = ("exit", "stall", "exception")
     hides_failure = True
+    in_tests = False
 
     def visit_Try(self, node: cst.Try) -> None:
-        if is_test_file(self.module.file.path):
-            return
         for handler in node.handlers:
             if self._drops_failure_of_with(node, handler):
                 self._report_context_manager(node, handler)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
-from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import (
     appends,
@@ -171,7 +170,7 @@ class UnreadExitStatus(Rule):
         handed = argument(node, 3, "args")
         shared = {dotted(n) for n in descendants(handed) if self._is_shared(n)} if handed is not None else set()
         reads = [n for n in later if isinstance(n, cst.Name) and n.value in shared]
-        if is_test_file(self.module.file.path):
+        if self.module.file.is_test:
             return bool(reads) or any(isinstance(n, cst.Assert) or n.value.startswith("assert") for n in later)
         return any(self._is_emptiness_test(n) or self._is_missed(n) for n in reads)
 

@@ -10,7 +10,6 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.environment import Write, read_at, writes
-from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source.branches import exclusive
@@ -114,7 +113,7 @@ class EnvironmentSetTooLate(Rule):
 
     def _visit(self, node: cst.Assign | cst.Call) -> None:
         for write in writes(self.module, node):
-            point = read_at(write.name) if write.own and not is_test_file(self.module.file.path) else None
+            point = read_at(write.name) if write.own and not self.module.file.is_test else None
             if point is not None:
                 self._check(write, point)
 

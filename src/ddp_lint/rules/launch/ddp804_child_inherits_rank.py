@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import Evidence, evidence_in, is_test_file
+from ddp_lint.launch.ranks import Evidence, evidence_in
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import literal_text
 from ddp_lint.source import dotted
@@ -103,6 +103,7 @@ class ChildInheritsRank(Rule):
     confidence = Confidence.MEDIUM
     triggers = ("run", "call", "check_call", "check_output", "Popen", "subprocess", "executable", "CalledProcessError")
     requires = ("subprocess",)
+    in_tests = False
     whole_class = True
     oracles = ("stall", "exception", "exit")
 
@@ -129,7 +130,7 @@ class ChildInheritsRank(Rule):
     def _evidence(self) -> Evidence | None:
         """What shows that this process is a rank: it reads RANK, or builds the group itself."""
         text = self.module.file.text
-        if is_test_file(self.module.file.path) or self.module.facts is None or self.module.project is None:
+        if self.module.facts is None or self.module.project is None:
             return None
         if not any(re.search(rf"\b{word}\b", text) for word in _RANKS) or _CLEANED.search(text):
             return None

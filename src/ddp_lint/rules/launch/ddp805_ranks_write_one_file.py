@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import is_test_file, on_one_rank
+from ddp_lint.launch.ranks import on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source import dotted
@@ -104,10 +104,9 @@ class RanksWriteOneFile(Rule):
     triggers = ("save", "makedirs", "open", "mkdir")
     requires = ("init_process_group", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
     oracles = ("exception", "write")
+    in_tests = False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        if is_test_file(self.module.file.path):
-            return
         calls = list(calls_in(node.body))
         every = next((c for c in calls if self.module.qualified(c.func) in _EVERY_RANK), None)
         if every is None or on_one_rank(self.module, every):

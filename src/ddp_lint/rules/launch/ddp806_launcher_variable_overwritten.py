@@ -6,7 +6,6 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.environment import Write, writes
-from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.edits import replace
 from ddp_lint.tensors.contexts import conditions
@@ -85,9 +84,7 @@ class LauncherVariableOverwritten(Rule):
 
     def start(self) -> None:
         text = self.module.file.text
-        self._launched = (
-            bool(_READS.search(text)) and not _STARTS.search(text) and not is_test_file(self.module.file.path)
-        )
+        self._launched = bool(_READS.search(text)) and not _STARTS.search(text) and not self.module.file.is_test
 
     def visit_Assign(self, node: cst.Assign) -> None:
         self._visit(node)

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix, Span
 from ddp_lint.launch.environment import Write, writes
-from ddp_lint.launch.ranks import evidence_in, is_test_file
+from ddp_lint.launch.ranks import evidence_in
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.edits import replace
@@ -84,6 +84,7 @@ class GpusPinnedForAllRanks(Rule):
     triggers = ("CUDA_VISIBLE_DEVICES",)
     oracles = ("exception", "device", "environment")
     needs_cuda = True
+    in_tests = False
 
     def visit_Assign(self, node: cst.Assign) -> None:
         for write in writes(self.module, node):
@@ -91,7 +92,7 @@ class GpusPinnedForAllRanks(Rule):
                 self._check(write)
 
     def _is_one_for_all(self, write: Write) -> bool:
-        if is_test_file(self.module.file.path) or next(conditions(self.module, write.node), None) is not None:
+        if next(conditions(self.module, write.node), None) is not None:
             return False
         if write.value is None or self.module.code(write.value).strip("\"'") in ("", "-1"):
             return False

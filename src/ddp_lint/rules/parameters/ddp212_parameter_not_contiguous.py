@@ -3,7 +3,6 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
@@ -89,12 +88,11 @@ class ParameterNotContiguous(Rule):
 
     triggers = ("Parameter",)
     requires = ("torch",)
+    in_tests = False  # often the very thing that is tested
     oracles = ("exception", "identity")
 
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) not in PARAMETER_MAKERS or not node.args:
-            return
-        if is_test_file(self.module.file.path):  # often the very thing that is tested
             return
         flag = argument(node, 1, "requires_grad")
         if flag is not None and dotted(flag) != "True":

@@ -4,7 +4,6 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.scopes import Binding
@@ -150,7 +149,7 @@ class AttributeBehindWrapper(Rule):
             if isinstance(target.target, cst.Attribute) and dotted(target.target.value) != "self"
         }
         text = self.module.file.text
-        self._plain_accelerate = not is_test_file(self.module.file.path) and not any(w in text for w in _OTHER_ENGINES)
+        self._plain_accelerate = not self.module.file.is_test and not any(w in text for w in _OTHER_ENGINES)
         self._reported: set[tuple[cst.CSTNode | None, str]] = set()
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
