@@ -21,9 +21,15 @@ from ddp_lint.tensors.operations import names
 _MENTIONS = re.compile(
     r"torch\.compile\b|(?<!\bre)\.compile\(|torch\._dynamo|import compile\b|is_compiling|is_dynamo_compiling"
 )
+#: What a file must hold besides to compile anything, or to ask whether it is compiled. Most files that speak of the
+#: compiler do neither, and need not be parsed.
+_STARTS = re.compile(
+    r"(?<!\bre\.)\b(compile|optimize)\(|^[ \t]*@.*(compile|optimize)|\bpartial\(\s*[\w.]*(compile|optimize)\b|"
+    r"\b\w*(compil\w*|optimize)[ \t]+as\b|_compiling\(",
+    re.MULTILINE,
+)
 #: What a line must hold to call the compiler, or to ask for it, under its own name.
-_CALLED = re.compile(r"\b(\w+)\(")
-_CALLS = re.compile(r"compil|\boptimize\b")
+_CALLS = r"compil|\boptimize\b"
 _TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
 _DEPTH = 4  # of class evidence for one expression
 _LIMIT = 20_000  # functions; a project where more are reached is cut off there
@@ -86,7 +92,7 @@ class _Reach:
             if _TESTS.search(self._project.inside(path)):
                 continue  # a test compiles what nobody compiles in training
             text = self._project.text(path)
-            if text is None or "torch" not in text or not _MENTIONS.search(text):
+            if text is None or "torch" not in text or not _MENTIONS.search(text) or not _STARTS.search(text):
                 continue
             facts = self._project.facts_of(path)
             if facts is not None:
@@ -151,11 +157,9 @@ class _Roots:
         self._facts = facts
         imported = {name for name, target in facts.imports.names.items() if "compil" in target}
         self._renamed = imported.union(re.findall(r"\bas (\w+)", facts.file.text))
-        self._lines = [n for n, line in enumerate(facts.file.lines, 1) if self._may_compile(line)]
+        calls = "|".join([_CALLS, *(rf"\b{name}\(" for name in sorted(self._renamed))])
+        self._lines = _lines_with(calls, facts.file.text)
         self._asks = "_compiling" in facts.file.text
-
-    def _may_compile(self, line: str) -> bool:
-        return not self._renamed.isdisjoint(_CALLED.findall(line)) or _CALLS.search(line) is not None
 
     def found(self) -> Iterator[tuple[_Code, Compiled]]:
         stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, str]] = [
@@ -255,6 +259,15 @@ class _Roots:
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+
+
+def _lines_with(pattern: str, text: str) -> list[int]:
+    """The lines with a match of a pattern, in order, some of them more than once."""
+    lines, line, place = [], 1, 0
+    for match in re.finditer(pattern, text):
+        line, place = line + text.count("\n", place, match.start()), match.start()
+        lines.append(line)
+    return lines
 
 
 def _between(lines: list[int], node: ast.stmt) -> bool:
