@@ -52,6 +52,12 @@ class WholeClasses(Loads):
     whole_class = True
 
 
+class OutsideTests(Loads):
+    """Finds nothing in tests."""
+
+    in_tests = False
+
+
 class Writes(Sample):
     """Cares for functions that no word tells."""
 
@@ -262,3 +268,24 @@ def _odd_layouts() -> Iterator[str]:
 @pytest.mark.parametrize("text", list(_odd_layouts()))
 def test_odd_layouts_stay_parsable(text: str) -> None:
     assert "load" in kept(text, Loads)
+
+
+def test_tests_do_not_concern_a_rule_that_finds_nothing_there() -> None:
+    selection = Selection(map(Declaration.of, [Loads, OutsideTests]))
+    assert selection.concerned("x.load()").rules == [Loads, OutsideTests]
+    assert selection.concerned("x.load()", test=True).rules == [Loads]
+
+
+@pytest.mark.parametrize("name", ["test_net.py", "net_test.py", "conftest.py", "tests/net.py", "pkg/test/net.py"])
+def test_a_file_is_a_test_by_its_name(name: str) -> None:
+    assert SourceFile(name, "").is_test
+    assert not SourceFile("pkg/latest_tests.py", "").is_test
+
+
+def test_a_file_is_asked_whether_it_is_a_test(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = FIXTURES / "compile" / "DDP302.py"
+    monkeypatch.chdir(tmp_path)
+    for name in ("net.py", "test_net.py"):
+        (tmp_path / name).write_text(net.read_text())
+        codes = {finding.code for finding in found(tmp_path / name, focus=True, root=tmp_path)}
+        assert ("DDP302" in codes) == (name == "net.py")

@@ -17,7 +17,8 @@ STARTS = {
     "def f(x):\n    return x\ng = fast(f)\n",
     "decorator": "import torch\n@torch.compile\ndef f(x):\n    return x\n",
     "decorator with options": "import torch\n@torch.compile(fullgraph=True)\ndef f(x):\n    return x\n",
-    "partial": "import functools\nimport torch\n@functools.partial(\n    torch.compile, dynamic=True\n)\ndef f(x):\n    return x\n",
+    "partial": "import functools\nimport torch\n@functools.partial(\n    torch.compile, dynamic=True\n)\n"
+    "def f(x):\n    return x\n",
     "optimize": "import torch._dynamo as dynamo  # compiles\n@dynamo.optimize('inductor')\ndef f(x):\n    return x\n",
     "question": "import torch\ndef f(x):\n    return x if torch.compiler.is_compiling() else -x\n",
     "method": "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x\n"

@@ -152,8 +152,9 @@ class _Builder:
         yields = (effect.yields, exits, site) if effect.yields is not None else None
         ways = self._ways(effect, exits, below) if effect.manager and _leaves(effect.yields or []) else None
         inner = Exits(
-            after, exits.raises, after, after, yields, effect.manager, exits.catches, exits.outside, ways=ways
-        )
+            returns=after, raises=exits.raises, breaks=after, continues=after, ends=exits.ends, yields=yields,
+            manager=effect.manager, catches=exits.catches, outside=exits.outside, ways=ways,
+        )  # fmt: skip
         return self.sequence(effect.effects, after, inner, below)
 
     def _ways(self, effect: Inline, exits: Exits, below: Site) -> list[tuple[Node, Node, Node]]:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from ddp_lint.divergence import Kind, Parting, analyse
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import is_test_file
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.syntax import walk
 from ddp_lint.tensors.operations import words_of
@@ -52,7 +51,7 @@ class PartingRule(Rule):
     def _is_meant(self, parting: Parting) -> bool:
         """Does a test let its ranks part on purpose: one of what comes of it, by the name of the file or function?"""
         path = self.module.file.path
-        if not is_test_file(path) or self.module.facts is None:
+        if not self.module.file.is_test or self.module.facts is None:
             return False
         line = parting.span.line
         around = [node for node in walk(self.module.facts.tree) if isinstance(node, ast.FunctionDef)]
