@@ -39,6 +39,25 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a batch that a framework hands to a method": """
+        from lightning.pytorch import LightningModule
+        from transformers import Trainer
+
+        class Module(LightningModule):
+            def training_step(self, data, index):
+                loss = self.net(data)
+                if loss.item() > 3:
+                    dist.all_reduce(loss)  # !data-condition
+                return loss
+
+        class Tuner(Trainer):
+            def training_step(self, model, inputs, count=None):
+                labels = inputs["labels"].ne(-100).sum()
+                if labels == 0:
+                    return torch.zeros(1)
+                dist.all_reduce(labels)  # !data-condition
+                return super().training_step(model, inputs, count)
+    """,
     "a pipeline of torchrec": """
         from torchrec.distributed import DistributedModelParallel, TrainPipelineSparseDist
 
@@ -729,6 +748,22 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "what a batch has, and what is no batch": """
+        from transformers import Trainer
+
+        class Tuner(Trainer):
+            def compute_loss(self, model, inputs, return_outputs=False):
+                names = list(inputs["metrics"].keys())
+                if names:
+                    dist.barrier()
+                if "labels" in inputs or return_outputs:
+                    dist.barrier()
+
+        class Other:
+            def compute_loss(self, model, inputs):
+                if inputs.sum().item() > 3:
+                    dist.barrier()
+    """,
     "batches that are asked for again from the start": """
         from torch.nn.parallel import DistributedDataParallel
 

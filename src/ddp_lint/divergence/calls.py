@@ -439,6 +439,8 @@ def _by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: H
         return selection(frame, node, parts)
     if is_method and is_generated(node, name):
         return unknown(frame.key(node), ref.Instance(PADDED))
+    if is_method and name == "keys" and not node.args:
+        return unknown(key)  # what a batch has is the same for all
     value = passed_on(frame, node, parts, key)
     if is_method and name == "size" and (not node.args or parts[-1].constant == Known(0)) and of_batches(value.varies):
         return size_of(key, value.varies)

@@ -18,6 +18,7 @@ from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, 
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import Group, named, seen_through
+from ddp_lint.divergence.hooks import is_batch
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, children, known
 from ddp_lint.divergence.statements import run
@@ -276,7 +277,7 @@ class Summaries:
             ranked = frame.named_rank("name", parameter.arg, parameter)
             if ranked is not None:
                 return ranked
-        if heuristic and parameter.arg in _BATCHES:
+        if heuristic and (parameter.arg in _BATCHES or is_batch(self.linker, function, parameter)):
             label = Label(span_of(function.facts, parameter), "each rank gets a batch of its own here")
             says = "the batches of this rank"
             varies = Variation("data", says, origin=label, confidence=Confidence.MEDIUM)

@@ -172,11 +172,12 @@ class GroupSource:
 class Source:
     """A value that differs between ranks without a rank test; `says` goes into messages after "depends on".
 
-    It is the same on all ranks if the keywords in `unless` have these values; `takes` names the parameters.
+    It is the same on all ranks if the keywords in `unless` have these values; `takes` names the parameters, those of a
+    "hook" (a method that the framework calls) as far as the one that differs.
     """
 
     name: str
-    what: Literal["call", "method", "attribute", "iterate", "except"]
+    what: Literal["call", "method", "attribute", "iterate", "except", "hook"]
     cause: Cause
     says: str
     takes: tuple[str, ...] = ()

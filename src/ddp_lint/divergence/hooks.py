@@ -1,0 +1,21 @@
+"""Methods that a framework calls with a batch of each rank's own, whatever the parameter is called."""
+
+from __future__ import annotations
+
+import ast
+
+from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.resolve import Linker, known
+
+
+def is_batch(linker: Linker, function: FunctionRef, parameter: ast.arg) -> bool:
+    """Does the framework that the method's class comes from hand it a batch as this parameter?"""
+    of = function.of if function.of is not None else function.owner
+    if not isinstance(of, ClassRef) or isinstance(function.node, ast.Lambda):
+        return False
+    for outside in linker.linearised(of)[1]:
+        source = known().source("hook", f"{outside}.{function.node.name}")
+        if source is not None:
+            place = len(source.takes) - 1
+            return place < len(function.node.args.args) and function.node.args.args[place] is parameter
+    return False
