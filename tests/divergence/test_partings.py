@@ -278,6 +278,24 @@ PARTING = {
             for number in range(length):
                 dist.all_reduce(x)  # !loop-count
     """,
+    "a plan that may be missing": """
+        class Plan:
+            pass
+
+        def shard(module, plan=None):
+            if plan is None:
+                values = [None]
+                dist.broadcast_object_list(values, src=0)
+                plan = values[0]
+            return plan
+
+        def f(module, planned):
+            plan = None
+            if planned:
+                plan = Plan()
+            if dist.get_rank() == 0:
+                shard(module, plan)  # !rank-branch
+    """,
     "an empty batch, and what is left of one": """
         def f(loader, x):
             for batch in loader:
@@ -986,6 +1004,21 @@ EQUAL = {
             for step, batch in numbered:
                 if step % every == 0:
                     dist.barrier()
+    """,
+    "a plan that the caller has made": """
+        class Plan:
+            pass
+
+        def shard(module, plan=None):
+            if plan is None:
+                values = [None]
+                dist.broadcast_object_list(values, src=0)
+                plan = values[0]
+            return plan
+
+        def f(module):
+            if dist.get_rank() == 0:
+                shard(module, Plan())
     """,
     "a root that is named by a parameter, which is a rank's by its name alone": """
         def share(value, rank: int = 0):

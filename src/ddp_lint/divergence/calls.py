@@ -44,6 +44,7 @@ from ddp_lint.divergence.selections import (
     selection,
 )
 from ddp_lint.divergence.values import (
+    MADE,
     SET,
     Known,
     Symbol,
@@ -160,7 +161,7 @@ def invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call) 
 
 
 def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.Call) -> Value:
-    instance = unknown(("object", of.node.name, frame.text(node)), ref.Instance(of))
+    instance = unknown((MADE, of.node.name, frame.text(node)), ref.Instance(of))
     constructor = frame.linker.method(of, "__init__")
     if constructor is not None:
         bound = dataclasses.replace(constructor, receiver=instance, of=of)

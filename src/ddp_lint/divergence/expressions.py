@@ -275,7 +275,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     values = [left, right]
     operation = type(node.ops[0])
     with_none = operation in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and right.constant == Known(None)
-    if with_none and isinstance(left.reference, (ref.FunctionRef, ref.ClassRef)):
+    if with_none and (left.made or isinstance(left.reference, (ref.FunctionRef, ref.ClassRef))):
         return constant(operation in (ast.IsNot, ast.NotEq))
     negative = operation in (ast.NotEq, ast.IsNot, ast.NotIn)
     opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(operation, operation)

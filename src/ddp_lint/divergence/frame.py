@@ -164,7 +164,16 @@ def argument_key(value: Value) -> Hashable:
     varies = value.varies and (value.varies.cause, value.varies.scope, value.varies.foreign)
     items = tuple(argument_key(item) for item in value.items) if value.items is not None else None
     entries = tuple((k, argument_key(v)) for k, v in value.entries.items()) if value.entries is not None else None
-    return (None if plain else value.components, varies, value.open, value.reference, items, entries, value.even)
+    return (
+        None if plain else value.components,
+        varies,
+        value.open,
+        value.reference,
+        items,
+        entries,
+        value.even,
+        value.made,
+    )
 
 
 def reference_of(value: Value | None) -> Reference | None:

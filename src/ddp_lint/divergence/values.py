@@ -163,6 +163,10 @@ def equality(choice: Hashable) -> tuple[Hashable, Hashable] | None:
 SET: Final = Test("atom", atom=Condition((True,) * worlds.COUNT, "is set"))
 
 
+#: How the key of an object begins that a constructor has just made.
+MADE: Final = "object"
+
+
 def negated(test: Test) -> Test:
     return test.parts[0] if test.op == "not" else Test("not", (test,))
 
@@ -199,6 +203,12 @@ class Value:
     def same(self) -> bool:
         """True when it is the same on all ranks, known or not."""
         return self.varies is None
+
+    @property
+    def made(self) -> bool:
+        """Is it an object that a constructor has made, and not one that may be missing?"""
+        key = getattr(self.components[0], "key", None)
+        return self.varies is None and isinstance(key, tuple) and key[:1] == (MADE,)
 
     @property
     def key(self) -> Hashable:
