@@ -85,7 +85,8 @@ class CollectiveArgumentsDiffer(PartingRule):
 
     Values that differ between ranks are what collectives are for: only root and operation count. A root that is the
     same for all members of the group (`get_tensor_model_parallel_src_rank()`) or that a loop over the ranks counts up
-    is right. Other shapes, and dtypes, that differ between ranks are left to `verify`.
+    is right; one that is a rank by a parameter's name alone is not doubted. Other shapes, and dtypes, that differ
+    between ranks are left to `verify`.
 
     ## How to confirm
 

@@ -67,7 +67,8 @@ class CollectiveInUnevenLoop(PartingRule):
     ## When it is silent
 
     Loops over a range or a length that all ranks share, over a loader whose `DistributedSampler` pads the shards to
-    one length, loops that first agree on going on (`all_reduce` of a flag, then `break`), and loops inside `Join`.
+    one length, over the samples of one batch (`range(len(batch))`), or over a share of what was cut into a multiple of
+    the world size, loops that first agree on going on (`all_reduce` of a flag, then `break`), and loops inside `Join`.
 
     ## How to confirm
 
