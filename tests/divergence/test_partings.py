@@ -67,6 +67,16 @@ PARTING = {
             if dist.get_rank() == 0:
                 pipeline.progress(batches)  # !implicit-collective
     """,
+    "a metric that has been moved is a metric": """
+        import torchmetrics
+
+        def f(loader):
+            accuracy = torchmetrics.Accuracy(task="binary").cuda().to("cuda:0")
+            for batch in loader:
+                accuracy.update(batch)
+            if dist.get_rank() == 0:
+                print(accuracy.compute())  # !implicit-collective
+    """,
     "batches of a stream that are asked for until it ends": """
         class Lines(torch.utils.data.IterableDataset):
             def __iter__(self):
@@ -781,6 +791,11 @@ EQUAL = {
             def compute_loss(self, model, inputs):
                 if inputs.sum().item() > 3:
                     dist.barrier()
+    """,
+    "text is no number on any rank": """
+        def f(x):
+            if os.environ["RANK"] == 0:
+                dist.barrier()
     """,
     "batches that are asked for again from the start": """
         from torch.nn.parallel import DistributedDataParallel

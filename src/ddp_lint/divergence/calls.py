@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Hashable
+from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Emitted, matters
@@ -59,6 +60,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import Collective, Gate, Source
 
 #: An object of a framework that works on one device.
@@ -73,6 +75,7 @@ _DISTINCTIVE = frozenset(
     }
 )  # fmt: skip
 _ACCELERATE = ("wait_for_everyone", "gather_for_metrics", "pad_across_processes")
+_RETURNING_MODULE: Final = frozenset(table("tensors")["layers"]["returning_module"])
 #: Methods that make a list longer.
 _GROWING = frozenset({"append", "extend", "insert"})
 #: Tests of a number that are made of each rank's own loss.
@@ -332,6 +335,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         if source is not None and _happens(source, arguments):
             return _from_source(frame, source, arguments.values, node)
         if not method.guessed:
+            if method.name in _RETURNING_MODULE:
+                return unknown(frame.key(node), ref.Instance(method.of))
             return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
     return _unresolved(frame, function, frame.text(node.func), arguments, node, method.name)
 

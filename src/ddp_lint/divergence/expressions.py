@@ -271,9 +271,11 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if len(node.ops) > 1:
         operators = tuple(type(op).__name__ for op in node.ops)
         return _among(combine(_unknown, tuple(values), ("compare", operators, _keys(values))), values)
+    operation = type(node.ops[0])
+    if operation in (ast.Eq, ast.NotEq) and _is_text_and_number(*values):
+        return constant(operation is ast.NotEq)
     left, right = _as_numbers(*values)
     values = [left, right]
-    operation = type(node.ops[0])
     with_none = operation in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and right.constant == Known(None)
     if with_none and (left.made or isinstance(left.reference, (ref.FunctionRef, ref.ClassRef))):
         return constant(operation in (ast.IsNot, ast.NotEq))
@@ -340,6 +342,14 @@ def _among(result: Value, values: list[Value]) -> Value:
     if result.varies is None or result.varies.cause != "rank" or bounds == [Known(0)] or bounds == [Known(1)]:
         return result
     return dataclasses.replace(result, varies=dataclasses.replace(result.varies, cause="membership"))
+
+
+def _is_text_and_number(left: Value, right: Value) -> bool:
+    """``os.environ["RANK"] == 0``: text is no number, on no rank."""
+    return any(
+        one.test is SET and other.constant is not None and isinstance(other.constant.value, int)
+        for one, other in ((left, right), (right, left))
+    )
 
 
 def _as_numbers(left: Value, right: Value) -> tuple[Value, Value]:
