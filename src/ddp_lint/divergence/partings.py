@@ -71,6 +71,8 @@ class Parting:
     labels: tuple[Label, ...] = ()
     #: Those of the labels that lead from the call to the collective in a callee.
     way: tuple[Label, ...] = ()
+    #: Whether the branch is a loop that ranks go round another number of times, which parts them.
+    rounds: bool = False
     #: Where the ranks that miss the call have left, if an early exit parts them.
     exit: Span | None = None
     witness: tuple[RankTrace, ...] = ()

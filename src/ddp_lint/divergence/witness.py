@@ -43,6 +43,7 @@ def parting_of(difference: Difference, comparison: Comparison, region: Span) -> 
         ranks=ranks,
         labels=tuple(labels),
         way=letter.chain,
+        rounds=_goes_round(difference),
         witness=(
             _trace(ranks[0], difference.first, difference, comparison, letter, region),
             _trace(ranks[1], difference.second, difference, comparison, difference.other, region),
@@ -93,8 +94,7 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.LOW)  # the same call whatever the element
     if (
         letter.kind in ("step", "backward")
-        and difference.loop is not None
-        and difference.parted.condition is difference.loop.rounds
+        and _goes_round(difference)
         and varies.cause not in ("length", "rank", "clock", "signal")
         and varies.says != SHARE
     ):
@@ -107,6 +107,11 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
     if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.parted.span.line):
         limits.append(Confidence.LOW)  # mostly a file system that all ranks share
     return min(limits, key=CONFIDENCES.index)
+
+
+def _goes_round(difference: Difference) -> bool:
+    """Is it the loop itself that parts the ranks, and no exit from it?"""
+    return difference.loop is not None and difference.parted.condition is difference.loop.rounds
 
 
 def _without_sharding(difference: Difference) -> bool:

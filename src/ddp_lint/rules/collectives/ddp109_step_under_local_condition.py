@@ -99,12 +99,14 @@ class StepUnderLocalCondition(PartingRule):
     def message(self, parting: Parting) -> str:
         first, second = parting.ranks
         if parting.reason == "backward":
-            outcome = "the gradients' all_reduce of a rank that enters waits for those that do not"
+            outcome = "the gradients' all_reduce of a rank that comes to it waits for those that do not"
         else:
             outcome = f"the replicas of {first} and {second} drift apart, silently"
         return f"{operation(parting)} runs {reached_by(parting)}: {outcome}"
 
     def remedy(self, parting: Parting) -> str:
+        if parting.rounds:
+            return "give all ranks as many rounds (pad the shares to one length), or wrap the loop in `Join`"
         if parting.cause in ("rank", "membership"):
             return "run it on all ranks, outside the rank test"
         return "agree on the condition first (all_reduce it), then let all ranks run or skip it together"

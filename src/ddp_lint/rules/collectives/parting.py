@@ -69,6 +69,8 @@ class PartingRule(Rule):
 
 def reached_by(parting: Parting) -> str:
     """Who gets to the call, for use after "runs": "on rank 0 only", "under ..., which depends on ..."."""
+    if parting.rounds:
+        return f"in the loop over `{parting.condition}`, whose number of rounds depends on {parting.says}"
     if parting.cause in ("rank", "membership"):
         return "on rank 0 only" if parting.ranks[0] == "rank 0" else f"on some ranks only, {without(parting)}"
     if not parting.condition:
