@@ -26,7 +26,7 @@ from ddp_lint.divergence.expressions import (
 )
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, named
-from ddp_lint.divergence.lengths import of_batches, size_of, streams
+from ddp_lint.divergence.lengths import is_whole, of_batches, size_of, streams
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import (
     MAKING,
@@ -504,7 +504,7 @@ def communicate(
     letter = Letter(
         entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
         confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
-        _own_members(entry, arguments),
+        _own_number(entry, arguments), _own_members(entry, arguments),
         buffer=dotted(node.args[0]) if node.args else "",
     )  # fmt: skip
     frame.effects.append(Emitted(letter))
@@ -562,6 +562,12 @@ def _uneven_payload(
         if is_padded(value) and group.is_world and "gather" in entry.op:
             return own_longest(frame, at or node)
     return None
+
+
+def _own_number(entry: Collective, arguments: Arguments) -> Variation | None:
+    """Why the number by which the call decides is another one on each rank: ``plateau.step(loss.item())``."""
+    number = arguments.get(entry.decides, entry.takes)[0] if entry.decides else None
+    return number.varies if number is not None and number.open else None
 
 
 def _own_members(entry: Collective, arguments: Arguments) -> Variation | None:
@@ -734,6 +740,8 @@ def _next(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     reference = arguments.positional[0].reference if arguments.positional else None
     if isinstance(reference, ref.Enumerated):
         return pair(frame, node, reference.element)
+    if isinstance(reference, ref.Instance) and reference.whole:
+        return unknown(frame.key(node))
     return _from_source(frame, source, arguments.values, node)
 
 
@@ -756,8 +764,9 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     dataset = arguments.get("dataset", ("dataset",))[0]
-    instance = ref.Instance("torch.utils.data.DataLoader", streams=streams(frame, dataset))
-    return unknown(frame.key(node), instance)
+    streamed = streams(frame, dataset)
+    whole = is_whole(node) and not streamed and (dataset is None or dataset.varies is None)
+    return unknown(frame.key(node), ref.Instance("torch.utils.data.DataLoader", whole=whole, streams=streamed))
 
 
 def _set(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

@@ -622,7 +622,11 @@ def is_loader(iterable: Value, text: str) -> bool:
     """Is it a data loader, by type or, when nothing resolves it, by name?"""
     reference = iterable.reference
     if isinstance(reference, ref.Instance) and isinstance(reference.of, str):
-        return known().source("iterate", reference.of) is not None and reference.of != "builtins.set"
+        return (
+            not reference.whole
+            and known().source("iterate", reference.of) is not None
+            and reference.of != "builtins.set"
+        )
     return _LOADER.search(text.lower()) is not None and not text.startswith("range(")  # numbers, of whatever they count
 
 

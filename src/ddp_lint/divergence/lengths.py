@@ -69,6 +69,16 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     return method is not None and not _endless(method.node) and not _equalised(reference.of.facts)
 
 
+def is_whole(node: ast.Call) -> bool:
+    """Does a ``DataLoader(dataset, 32)`` hand out all of the data in their order, on every rank?"""
+    dealing = {"sampler", "batch_sampler", None}
+    divided = any(keyword.arg in dealing for keyword in node.keywords)
+    shuffled = any(keyword.arg == "shuffle" and getattr(keyword.value, "value", True) for keyword in node.keywords)
+    return (
+        not divided and not shuffled and len(node.args) <= 2 and not any(isinstance(a, ast.Starred) for a in node.args)
+    )
+
+
 def _endless(node: ast.AST) -> bool:
     return any(
         isinstance(child, ast.While) and isinstance(child.test, ast.Constant) and bool(child.test.value)
@@ -152,4 +162,4 @@ def _flat(effects: list[Effect]) -> Iterator[Effect]:
             yield from (inner for inner in _flat(effect.effects) if isinstance(inner, Emitted))
 
 
-__all__ = ["agrees_to_stop", "dealt_evenly", "is_size", "of_batches", "own_length", "size_of", "streams"]
+__all__ = ["agrees_to_stop", "dealt_evenly", "is_size", "is_whole", "of_batches", "own_length", "size_of", "streams"]

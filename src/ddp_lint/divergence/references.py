@@ -42,6 +42,8 @@ class Instance:
     of: ClassRef | str
     #: The class was guessed from the receiver's name.
     guessed: bool = False
+    #: A loader that gives all ranks the same batches: nothing divides its data, nothing shuffles it.
+    whole: bool = False
     #: A loader whose batches come from a stream of this rank's own, and end with it.
     streams: bool = False
 

@@ -194,6 +194,8 @@ def wrong_arguments(words: Words) -> Iterator[Parting]:
         if isinstance(node, Emit) and not node.letter.streams and not node.letter.chain and node not in paired:
             if node.letter.uneven is not None:
                 yield _uneven_payload(node.letter, node.letter.uneven)
+            if node.letter.decided is not None:
+                yield _own_number(node.letter, node.letter.decided)
             if node.letter.members is not None:
                 yield _own_members(node.letter, node.letter.members)
             for value, reason in ((node.letter.root, "root"), (node.letter.reduce_op, "reduce op")):
@@ -203,6 +205,10 @@ def wrong_arguments(words: Words) -> Iterator[Parting]:
 
 def _uneven_payload(letter: Letter, varies: Variation) -> Parting:
     return _unlike_arguments(Kind.ARGUMENT, letter, varies, "payload", "a tensor of its own shape")
+
+
+def _own_number(letter: Letter, varies: Variation) -> Parting:
+    return _unlike_arguments(Kind.STEP, letter, varies, "decides", "a number of its own")
 
 
 def _own_members(letter: Letter, varies: Variation) -> Parting:

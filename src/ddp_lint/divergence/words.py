@@ -48,6 +48,8 @@ class Letter:
     reduce_op: Value | None = None
     #: Why what is sent has another shape on each rank, if it has.
     uneven: Variation | None = None
+    #: Why it decides otherwise on each rank, if what it is given does.
+    decided: Variation | None = None
     #: Why the group that is made has other members on each rank, if it has.
     members: Variation | None = None
     chain: tuple[Label, ...] = ()

@@ -67,8 +67,9 @@ class Collective:
     """A function or method that communicates.
 
     `takes` names its positional parameters (without `self`); `group`, `root`, `reduce_op`, `asynchronous` and `ranks`
-    are names of parameters. Tensors in `payload` must agree in shape and dtype on all ranks, unless the parameter
-    `objects` is given, which lets them be anything; after the call those in `uniform` hold one value everywhere.
+    are names of parameters, `decides` that of a number by which the call decides what it does. Tensors in `payload`
+    must agree in shape and dtype on all ranks, unless the parameter `objects` is given, which lets them be anything;
+    after the call those in `uniform` hold one value everywhere.
     `result` is the class that it returns (several for a tuple, '' where unknown); `turns` says what it makes of an
     argument (``fully_shard(model)``). The call communicates only if the keywords in `only_if` have these values, and
     not if those in `unless` do.
@@ -83,6 +84,7 @@ class Collective:
     reduce_op: str = ""
     asynchronous: str = ""
     ranks: str = ""
+    decides: str = ""
     payload: tuple[str, ...] = ()
     objects: str = ""
     uniform: tuple[str, ...] = ()

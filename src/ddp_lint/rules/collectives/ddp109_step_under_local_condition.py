@@ -10,7 +10,8 @@ class StepUnderLocalCondition(PartingRule):
     ## What it does
 
     Finds `optimizer.step()`, `scheduler.step()`, `scaler.update()`, gradient clipping and `loss.backward()` that
-    only some ranks run: under a rank test, or under a test of this rank's own loss or data.
+    only some ranks run: under a rank test, or under a test of this rank's own loss or data. Also
+    `ReduceLROnPlateau.step(loss)` with each rank's own loss.
 
     ## Why it breaks
 
@@ -102,9 +103,13 @@ class StepUnderLocalCondition(PartingRule):
             outcome = "the gradients' all_reduce of a rank that comes to it waits for those that do not"
         else:
             outcome = f"the replicas of {first} and {second} drift apart, silently"
+        if parting.reason == "decides":
+            return f"{operation(parting)} decides by {parting.says}: {outcome}"
         return f"{operation(parting)} runs {reached_by(parting)}: {outcome}"
 
     def remedy(self, parting: Parting) -> str:
+        if parting.reason == "decides":
+            return "average the number over the ranks (all_reduce) before the step"
         if parting.rounds:
             return "give all ranks as many rounds (pad the shares to one length), or wrap the loop in `Join`"
         if parting.cause in ("rank", "membership"):
