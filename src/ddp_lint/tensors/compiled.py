@@ -29,7 +29,8 @@ _STARTS = re.compile(
     re.MULTILINE,
 )
 #: What a line must hold to call the compiler, or to ask for it, under its own name.
-_CALLS = r"compil|\boptimize\b"
+_CALLED = re.compile(r"\b(\w+)\(")
+_CALLS = re.compile(r"compil|\boptimize\b")
 _TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
 _DEPTH = 4  # of class evidence for one expression
 _LIMIT = 20_000  # functions; a project where more are reached is cut off there
@@ -157,9 +158,11 @@ class _Roots:
         self._facts = facts
         imported = {name for name, target in facts.imports.names.items() if "compil" in target}
         self._renamed = imported.union(re.findall(r"\bas (\w+)", facts.file.text))
-        calls = "|".join([_CALLS, *(rf"\b{name}\(" for name in sorted(self._renamed))])
-        self._lines = _lines_with(calls, facts.file.text)
+        self._lines = [n for n, line in enumerate(facts.file.lines, 1) if self._may_compile(line)]
         self._asks = "_compiling" in facts.file.text
+
+    def _may_compile(self, line: str) -> bool:
+        return not self._renamed.isdisjoint(_CALLED.findall(line)) or _CALLS.search(line) is not None
 
     def found(self) -> Iterator[tuple[_Code, Compiled]]:
         stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, str]] = [
@@ -259,15 +262,6 @@ class _Roots:
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
-
-
-def _lines_with(pattern: str, text: str) -> list[int]:
-    """The lines with a match of a pattern, in order, some of them more than once."""
-    lines, line, place = [], 1, 0
-    for match in re.finditer(pattern, text):
-        line, place = line + text.count("\n", place, match.start()), match.start()
-        lines.append(line)
-    return lines
 
 
 def _between(lines: list[int], node: ast.stmt) -> bool:
