@@ -14,13 +14,24 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.calls import Arguments, communicate, invoke, is_agreement, turn
+from ddp_lint.divergence.definitions import (
+    assignments_in,
+    defaults_of,
+    documentation_of,
+    is_generator,
+    is_positive,
+    rebinders_in,
+    rebound_in,
+    returns_pairs,
+    stores_in,
+)
 from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, choices, matters, size
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import Group, named, seen_through
 from ddp_lint.divergence.hooks import is_batch
 from ddp_lint.divergence.references import ClassRef, FunctionRef
-from ddp_lint.divergence.resolve import Linker, children, known
+from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.values import (
     Condition,
@@ -48,7 +59,6 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.syntax import statements
 
 #: Different argument lists that one function is summarised for; the next is summarised for arguments unknown.
 _CONTEXTS = 12
@@ -189,7 +199,7 @@ class Summaries:
     def _set_flags(self, frame: Frame, function: FunctionRef, path: str, node: ast.Call) -> None:
         """Flags that the method sets, called where only some ranks come."""
         assert function.owner is not None
-        for name, stores in _stores(function.owner.node).items():
+        for name, stores in stores_in(function.owner.node).items():
             sets = any(method is function.node for method, _ in stores)
             flag = sets and any(isinstance(getattr(value, "value", None), bool) for _, value in stores)
             now = frame.env.get(f"{path}.{name}") or self.attribute_of(function.owner, name) if flag else None
@@ -202,7 +212,7 @@ class Summaries:
         A name that stands for a pair (rank, world size) says nothing of a function that returns another tuple.
         """
         entry = known().rank("call", f"*.{function.name}")
-        if entry is None or node.args or (entry.item >= 0 and not _returns_pairs(function.node)):
+        if entry is None or node.args or (entry.item >= 0 and not returns_pairs(function.node)):
             return None
         return frame.rank_value(entry, node)
 
@@ -253,7 +263,7 @@ class Summaries:
         for name, value in arguments.keywords.items():
             if name in names or name in {a.arg for a in signature.kwonlyargs}:
                 env[name] = _named_group(frame, name, entering(value), arguments.nodes.get(name))
-        defaults = _defaults(function.node)
+        defaults = defaults_of(function.node)
         for parameter in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs):
             if parameter.arg in env:
                 env[parameter.arg] = self._typed(function, parameter, env[parameter.arg])
@@ -273,7 +283,7 @@ class Summaries:
     def parameter(self, function: FunctionRef, parameter: ast.arg, heuristic: bool) -> Value:
         """A parameter that no caller is known for: its class by annotation; what its name says."""
         frame = Frame(self, function.facts, function.node)
-        if heuristic and not _is_positive(_defaults(function.node).get(parameter.arg)):
+        if heuristic and not is_positive(defaults_of(function.node).get(parameter.arg)):
             ranked = frame.named_rank("name", parameter.arg, parameter)
             if ranked is not None:
                 return ranked
@@ -321,7 +331,7 @@ class Summaries:
         for node in (function.node, function.owner.node if function.owner is not None else None):
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 continue
-            documentation = _documentation(node)
+            documentation = documentation_of(node)
             if name not in documentation:
                 continue
             match = re.search(rf"^\s*{re.escape(name)}\s*(?::|\()\s*(.+)$", documentation, re.M)
@@ -550,7 +560,7 @@ class Summaries:
         """What top-level statements assign to the name, joined; a variable that functions rebind is unknown, but for
         counters, which are taken to be as they start."""
         values = self._modules.setdefault(facts.name, {})
-        assigned = _assignments(facts.tree).get(name) if name not in values else ()
+        assigned = assignments_in(facts.tree).get(name) if name not in values else ()
         if name not in values and (not assigned or (facts.name, name) in self._pending_modules):
             return None
         return self.linker.project.remember(name, lambda: self._joined(facts, name, assigned or ()), values)
@@ -570,7 +580,7 @@ class Summaries:
         finally:
             self._pending_modules.discard((facts.name, name))
         assert result is not None
-        rebound = _rebound(facts.tree).get(name)
+        rebound = rebound_in(facts.tree).get(name)
         counter = rebound in _FOLLOWED and isinstance(getattr(result.constant, "value", None), int)
         if rebound and not counter and result.varies is None:
             result = self._rebound_to(facts, name) or unknown(("global", facts.name, name), result.reference)
@@ -578,7 +588,7 @@ class Summaries:
 
     def _rebound_to(self, facts: ModuleFacts, name: str) -> Value | None:
         """What a function of the module makes of its variable, where that tells one rank from another."""
-        for node in _rebinding(facts.tree).get(name, ())[:_REBINDING]:
+        for node in rebinders_in(facts.tree).get(name, ())[:_REBINDING]:
             function = FunctionRef(node, facts, bare=True)
             env = self._names_after(function)
             value = env.get(name) if env is not None else None
@@ -588,7 +598,7 @@ class Summaries:
 
     def set_global(self, frame: Frame, name: str, value: Value) -> None:
         """A function rebinds a variable of its module; callees see it until it is as it was."""
-        if _rebound(frame.facts.tree).get(name) not in _FOLLOWED:
+        if rebound_in(frame.facts.tree).get(name) not in _FOLLOWED:
             return
         start = self.module_variable(frame.facts, name)
         key = (frame.facts.name, name)
@@ -650,7 +660,7 @@ class Summaries:
                 heard = signals.of_attribute(owner.node, owner.facts, name)
                 if heard is not None:
                     return divergent(("signal", of.node.name, name), heard)
-                for method, value in _stores(owner.node).get(name, ())[:4]:
+                for method, value in stores_in(owner.node).get(name, ())[:4]:
                     current = self._stored(of, owner, method, name, value)
                     if current is None or (result is not None and current.constant == Known(None)):
                         continue
@@ -819,13 +829,6 @@ def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:
     return dataclasses.replace(value, varies=dataclasses.replace(value.varies, scope=f"group:{group.key}"))
 
 
-@functools.lru_cache(maxsize=16384)
-def is_generator(node: ast.AST) -> bool:
-    return not isinstance(node, ast.Lambda) and any(
-        isinstance(child, (ast.Yield, ast.YieldFrom)) for child in children(node)
-    )
-
-
 def _own_attributes(frame: Frame, method: FunctionRef) -> dict[str, Value]:
     """Attributes of `self` whose values are each rank's own where the method ends."""
     parameters = method.node.args.args
@@ -861,125 +864,5 @@ def _is_static(function: FunctionRef) -> bool:
     return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in decorators)
 
 
-def _is_positive(default: ast.expr | None) -> bool:
-    """`rank: int = 8` is the rank of a matrix."""
-    return (
-        isinstance(default, ast.Constant)
-        and isinstance(default.value, int)
-        and default.value > 0
-        and default.value is not True
-    )
-
-
 def _is_absent(value: Value) -> bool:
     return value.constant in (Known(None), Known(-1), Known(0))
-
-
-@functools.lru_cache(maxsize=8192)
-def _documentation(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
-    return ast.get_docstring(node, clean=False) or ""
-
-
-@functools.lru_cache(maxsize=8192)
-def _defaults(node: ref.Definition) -> dict[str, ast.expr]:
-    signature = node.args
-    positional = [*signature.posonlyargs, *signature.args]
-    found = {p.arg: d for p, d in zip(positional[::-1], signature.defaults[::-1], strict=False)}
-    found.update({p.arg: d for p, d in zip(signature.kwonlyargs, signature.kw_defaults, strict=False) if d is not None})
-    return found
-
-
-@functools.lru_cache(maxsize=512)
-def _assignments(tree: ast.Module) -> dict[str, list[tuple[ast.expr, ast.expr]]]:
-    """Top-level assignments by name, also those under `if` and `try`."""
-    found: dict[str, list[tuple[ast.expr, ast.expr]]] = {}
-    stack: list[ast.stmt] = list(tree.body)[::-1]
-    while stack:
-        node = stack.pop()
-        targets: list[ast.expr] = []
-        if isinstance(node, ast.Assign):
-            targets, value = node.targets, node.value
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            targets, value = [node.target], node.value
-        elif isinstance(node, (ast.If, ast.Try)):
-            blocks = [*node.body, *node.orelse]
-            stack.extend(blocks[::-1])
-        for target in targets:
-            parts = target.elts if isinstance(target, ast.Tuple) else [target]
-            for part in parts:
-                if isinstance(part, ast.Name):
-                    found.setdefault(part.id, []).append((target, value))
-    return found
-
-
-@functools.lru_cache(maxsize=512)
-def _rebinding(tree: ast.Module) -> dict[str, list[ast.FunctionDef]]:
-    """The module's functions that assign to its variables, by variable."""
-    found: dict[str, list[ast.FunctionDef]] = {}
-    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
-        for name in (name for child in children(function) if isinstance(child, ast.Global) for name in child.names):
-            found.setdefault(name, []).append(function)
-    return found
-
-
-@functools.lru_cache(maxsize=512)
-def _rebound(tree: ast.Module) -> dict[str, str]:
-    """Module variables that functions rebind: 'counted' when only by `+=` and `-=`, 'switched' when a generator sets
-    them to True or False and back, else 'assigned'."""
-    found: dict[str, str] = {}
-    for function in (node for node in statements(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
-        names = {name for child in function.body if isinstance(child, ast.Global) for name in child.names}
-        for child in children(function) if names else ():
-            targets = (
-                child.targets
-                if isinstance(child, ast.Assign)
-                else [child.target]
-                if isinstance(child, (ast.AugAssign, ast.AnnAssign))
-                else []
-            )
-            for target in targets:
-                if isinstance(target, ast.Name) and target.id in names:
-                    how = _how(child, function)
-                    found[target.id] = how if found.get(target.id, how) == how else "assigned"
-    return found
-
-
-def _how(statement: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    if isinstance(statement, ast.AugAssign):
-        return "counted"
-    value = getattr(statement, "value", None)
-    is_switch = isinstance(value, ast.Constant) and isinstance(value.value, bool) and is_generator(function)
-    return "switched" if is_switch else "assigned"
-
-
-@functools.lru_cache(maxsize=4096)
-def _stores(
-    node: ast.ClassDef,
-) -> dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]]:
-    """`self.x = value` in the methods of a class, `__init__` first."""
-    found: dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]] = {}
-    methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and m.args.args]
-    for method in sorted(methods, key=lambda m: m.name != "__init__"):
-        this = method.args.args[0].arg
-        for child in children(method):
-            if isinstance(child, ast.Assign):
-                targets, value = child.targets, child.value
-            elif isinstance(child, ast.AnnAssign) and child.value is not None:
-                targets, value = [child.target], child.value
-            else:
-                continue
-            for target in targets:
-                for part in target.elts if isinstance(target, ast.Tuple) else [target]:
-                    if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == this:
-                        entries = found.setdefault(part.attr, [])
-                        if not any(existing is method for existing, _ in entries):
-                            entries.append((method, value))
-    return found
-
-
-__all__ = ["Summaries"]
-
-
-def _returns_pairs(function: ast.AST) -> bool:
-    values = [node.value for node in statements(function) if isinstance(node, ast.Return)]
-    return all(not isinstance(value, ast.Tuple) or len(value.elts) == 2 for value in values)

@@ -1,0 +1,134 @@
+"""What the text of a module, a class or a function says before anything is evaluated."""
+
+from __future__ import annotations
+
+import ast
+import functools
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.resolve import children
+from ddp_lint.source.syntax import statements
+
+
+@functools.lru_cache(maxsize=16384)
+def is_generator(node: ast.AST) -> bool:
+    return not isinstance(node, ast.Lambda) and any(
+        isinstance(child, (ast.Yield, ast.YieldFrom)) for child in children(node)
+    )
+
+
+def is_positive(default: ast.expr | None) -> bool:
+    """`rank: int = 8` is the rank of a matrix."""
+    return (
+        isinstance(default, ast.Constant)
+        and isinstance(default.value, int)
+        and default.value > 0
+        and default.value is not True
+    )
+
+
+@functools.lru_cache(maxsize=8192)
+def documentation_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
+    return ast.get_docstring(node, clean=False) or ""
+
+
+@functools.lru_cache(maxsize=8192)
+def defaults_of(node: ref.Definition) -> dict[str, ast.expr]:
+    signature = node.args
+    positional = [*signature.posonlyargs, *signature.args]
+    found = {p.arg: d for p, d in zip(positional[::-1], signature.defaults[::-1], strict=False)}
+    found.update({p.arg: d for p, d in zip(signature.kwonlyargs, signature.kw_defaults, strict=False) if d is not None})
+    return found
+
+
+@functools.lru_cache(maxsize=512)
+def assignments_in(tree: ast.Module) -> dict[str, list[tuple[ast.expr, ast.expr]]]:
+    """Top-level assignments by name, also those under `if` and `try`."""
+    found: dict[str, list[tuple[ast.expr, ast.expr]]] = {}
+    stack: list[ast.stmt] = list(tree.body)[::-1]
+    while stack:
+        node = stack.pop()
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets, value = [node.target], node.value
+        elif isinstance(node, (ast.If, ast.Try)):
+            blocks = [*node.body, *node.orelse]
+            stack.extend(blocks[::-1])
+        for target in targets:
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            for part in parts:
+                if isinstance(part, ast.Name):
+                    found.setdefault(part.id, []).append((target, value))
+    return found
+
+
+@functools.lru_cache(maxsize=512)
+def rebinders_in(tree: ast.Module) -> dict[str, list[ast.FunctionDef]]:
+    """The module's functions that assign to its variables, by variable."""
+    found: dict[str, list[ast.FunctionDef]] = {}
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        for name in (name for child in children(function) if isinstance(child, ast.Global) for name in child.names):
+            found.setdefault(name, []).append(function)
+    return found
+
+
+@functools.lru_cache(maxsize=512)
+def rebound_in(tree: ast.Module) -> dict[str, str]:
+    """Module variables that functions rebind: 'counted' when only by `+=` and `-=`, 'switched' when a generator sets
+    them to True or False and back, else 'assigned'."""
+    found: dict[str, str] = {}
+    for function in (node for node in statements(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
+        names = {name for child in function.body if isinstance(child, ast.Global) for name in child.names}
+        for child in children(function) if names else ():
+            targets = (
+                child.targets
+                if isinstance(child, ast.Assign)
+                else [child.target]
+                if isinstance(child, (ast.AugAssign, ast.AnnAssign))
+                else []
+            )
+            for target in targets:
+                if isinstance(target, ast.Name) and target.id in names:
+                    how = _how(child, function)
+                    found[target.id] = how if found.get(target.id, how) == how else "assigned"
+    return found
+
+
+def _how(statement: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    if isinstance(statement, ast.AugAssign):
+        return "counted"
+    value = getattr(statement, "value", None)
+    is_switch = isinstance(value, ast.Constant) and isinstance(value.value, bool) and is_generator(function)
+    return "switched" if is_switch else "assigned"
+
+
+@functools.lru_cache(maxsize=4096)
+def stores_in(
+    node: ast.ClassDef,
+) -> dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]]:
+    """`self.x = value` in the methods of a class, `__init__` first."""
+    found: dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]] = {}
+    methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and m.args.args]
+    for method in sorted(methods, key=lambda m: m.name != "__init__"):
+        this = method.args.args[0].arg
+        for child in children(method):
+            if isinstance(child, ast.Assign):
+                targets, value = child.targets, child.value
+            elif isinstance(child, ast.AnnAssign) and child.value is not None:
+                targets, value = [child.target], child.value
+            else:
+                continue
+            for target in targets:
+                for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == this:
+                        entries = found.setdefault(part.attr, [])
+                        if not any(existing is method for existing, _ in entries):
+                            entries.append((method, value))
+    return found
+
+
+def returns_pairs(function: ast.AST) -> bool:
+    values = [node.value for node in statements(function) if isinstance(node, ast.Return)]
+    return all(not isinstance(value, ast.Tuple) or len(value.elts) == 2 for value in values)
