@@ -48,7 +48,6 @@ from ddp_lint.divergence.values import (
     MADE,
     SET,
     Known,
-    Symbol,
     Value,
     Variation,
     combine,
@@ -681,14 +680,15 @@ def _nothing(*_: object) -> object:
 def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if not arguments.positional:
         return unknown(frame.key(node))
-    if is_selection(arguments.positional[0]):
-        return divergent(("len", arguments.positional[0].key), own_size(frame, node))
-    if is_filled(arguments.positional[0]):
-        return unknown(("len", arguments.positional[0].key))
-    match arguments.positional[0]:
-        case Value(components=(Symbol(key=("grown", _)), *_), varies=Variation() as varies):
-            return divergent(("len", arguments.positional[0].key), varies)
-    value = passed_on(frame, node, arguments.values, ("len", arguments.positional[0].key))
+    of = arguments.positional[0]
+    key = ("len", of.key)
+    if is_selection(of):
+        return divergent(key, own_size(frame, node))
+    if is_filled(of):
+        return unknown(key)
+    if of.kind == "grown" and of.varies is not None:
+        return divergent(key, of.varies)
+    value = passed_on(frame, node, arguments.values, key)
     return size_of(value.key, value.varies) if of_batches(value.varies) else value
 
 

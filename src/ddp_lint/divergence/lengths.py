@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import children, known
-from ddp_lint.divergence.values import Symbol, Value, Variation, divergent
+from ddp_lint.divergence.values import Value, Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.syntax import walk
@@ -101,8 +101,7 @@ def size_of(of: Hashable, varies: Variation) -> Value:
 
 
 def is_size(value: Value) -> bool:
-    component = value.components[0]
-    return isinstance(component, Symbol) and isinstance(component.key, tuple) and component.key[:1] == ("size",)
+    return value.kind == "size"
 
 
 #: What cuts a tensor or an array into pieces, as many as an argument says.

@@ -207,8 +207,13 @@ class Value:
     @property
     def made(self) -> bool:
         """Is it an object that a constructor has made, and not one that may be missing?"""
+        return self.varies is None and self.kind == MADE
+
+    @property
+    def kind(self) -> str:
+        """How the key of an unknown begins, which says what it is ("size", "filled", ...); '' where nothing does."""
         key = getattr(self.components[0], "key", None)
-        return self.varies is None and isinstance(key, tuple) and key[:1] == (MADE,)
+        return key[0] if isinstance(key, tuple) and key and isinstance(key[0], str) else ""
 
     @property
     def key(self) -> Hashable:
@@ -238,8 +243,7 @@ def filled(of: Hashable, varies: Variation) -> Value:
 
 
 def is_filled(value: Value) -> bool:
-    component = value.components[0]
-    return isinstance(component, Symbol) and isinstance(component.key, tuple) and component.key[:1] == ("filled",)
+    return value.kind == "filled"
 
 
 def _truth(component: Component) -> bool | Hashable:

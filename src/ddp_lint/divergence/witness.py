@@ -11,7 +11,7 @@ from ddp_lint.divergence.expressions import SHARE
 from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.partings import Kind, Parting
 from ddp_lint.divergence.values import Component, Known, Value, Variation
-from ddp_lint.divergence.words import CONFIDENCES, Choice, Emit, Letter, Loop, Words
+from ddp_lint.divergence.words import CONFIDENCES, Choice, Emit, Letter, Words
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 
@@ -110,7 +110,7 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
 
 
 def _goes_round(difference: Difference) -> bool:
-    """Is it the loop itself that parts the ranks, and no exit from it?"""
+    """Do the ranks part by going round the loop a different number of times, and not by an exit from it?"""
     return difference.loop is not None and difference.parted.condition is difference.loop.rounds
 
 
@@ -135,17 +135,11 @@ def _ranks(difference: Difference, varies: Variation) -> tuple[str, str]:
 
 def _branch_text(difference: Difference, varies: Variation, ranks: tuple[str, str]) -> str:
     text = difference.parted.condition.text
-    if _counted(difference) is not None:
+    if _goes_round(difference):
         return f"ranks go round this loop a different number of times: `{text}` depends on {varies.says}"
     if varies.cause in ("rank", "membership") and not difference.parted.condition.open:
         return f"the ranks part here: `{text}`"
     return f"the ranks part here: `{text}` depends on {varies.says}"
-
-
-def _counted(difference: Difference) -> Loop | None:
-    """The loop that ranks go round a different number of times, unless they part by leaving it."""
-    loop = difference.loop
-    return loop if loop is not None and loop.rounds is difference.parted.condition else None
 
 
 def _trace(
@@ -153,9 +147,9 @@ def _trace(
 ) -> RankTrace:
     """The choice at the branch, then the next letters."""
     steps: list[Label] = []
-    parted, counted = difference.parted, _counted(difference)
+    parted = difference.parted
     chosen = _chosen(side, parted)
-    if counted is not None:
+    if _goes_round(difference):
         steps.append(Label(parted.span, "goes round once more" if side is difference.first else "has left the loop"))
     elif chosen is not None:
         steps.append(Label(parted.span, f"`{parted.condition.text}` is {chosen}"))
