@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Final
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence.effects import Branch, Emitted, matters
+from ddp_lint.divergence.effects import Branch, Emitted, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import (
     HANDLERS,
     bind,
@@ -25,7 +25,7 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, reference_of
-from ddp_lint.divergence.groups import Group, named
+from ddp_lint.divergence.groups import Group, handed_out, named
 from ddp_lint.divergence.lengths import is_whole, of_batches, size_of, streams
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import (
@@ -126,20 +126,26 @@ def arguments_of(frame: Frame, node: ast.Call) -> Arguments:
     positional: list[Value] = []
     nodes: dict[int | str, ast.expr] = {}
     starred = False
-    for index, argument in enumerate(node.args):
+    for argument in node.args:
         value = evaluate(frame, argument)
-        starred = starred or isinstance(argument, ast.Starred)
-        if not starred:
-            positional.append(value)
-            nodes[index] = argument
+        if not isinstance(argument, ast.Starred):
+            if not starred:
+                nodes[len(positional)] = argument
+                positional.append(value)
+        elif value.items is not None and not starred:
+            positional += value.items
+        else:
+            starred = True
     keywords: dict[str, Value] = {}
     for keyword in node.keywords:
         value = evaluate(frame, keyword.value)
-        if keyword.arg is None:
-            starred = True
-        else:
+        if keyword.arg is not None:
             keywords[keyword.arg] = value
             nodes[keyword.arg] = keyword.value
+        elif value.entries is not None:
+            keywords.update((name, entry) for name, entry in value.entries.items() if isinstance(name, str))
+        else:
+            starred = True
     return Arguments(tuple(positional), keywords, nodes, starred)
 
 
@@ -415,9 +421,25 @@ def _unresolved(
         return _from_source(frame, source, parts, node)
     for argument in arguments.values:
         consume(frame, argument)
+    _hand_over(frame, arguments, node)
     if name in _GROWING:
         _grow(frame, node, arguments.values)
     return _by_name(frame, name, parts, node, key)
+
+
+def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
+    """Functions that some ranks alone hand to an unknown call, like the handlers of a server: it calls them as often
+    as requests come."""
+
+    if not any(test.varying() is not None for test in frame.path):
+        return
+    for value in arguments.values:
+        if isinstance(value.reference, ref.FunctionRef):
+            outer, frame.effects = frame.effects, []
+            invoke(frame, value, Arguments(starred=True), node)
+            inside, frame.effects = frame.effects, outer
+            if matters(inside):
+                frame.effects.append(Rounds(doubtful(inside), [], None, frame.span(node)))
 
 
 def _grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
@@ -439,6 +461,9 @@ def _by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: H
     """What an unresolved function without effect returns."""
     if is_agreement(name):
         return unknown(key, agreed=True)
+    group = handed_out(name)
+    if group is not None:
+        return unknown(key, ref.GroupRef(group))
     is_method = isinstance(node.func, ast.Attribute)
     if is_method and name in SELECTING and not node.keywords and len(node.args) == (name == "masked_select"):
         return selection(frame, node, parts)
@@ -801,7 +826,6 @@ def _same(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """`map(f, xs)`: f is called for each, as if in a loop."""
-    from ddp_lint.divergence.effects import Rounds
     from ddp_lint.divergence.expressions import rounds_of
 
     if len(node.args) < 2:

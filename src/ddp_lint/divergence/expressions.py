@@ -88,6 +88,12 @@ def passed_on(frame: Frame, node: ast.AST, parts: list[Value], key: Hashable = N
     return unknown(key, agreed=any(part.agreed for part in parts))
 
 
+def _text(frame: Frame, node: ast.JoinedStr) -> Value:
+    """A text that a clock is written into names something: what is found under the name is no time."""
+    parts = [evaluate(frame, part.value) for part in node.values if isinstance(part, ast.FormattedValue)]
+    return passed_on(frame, node, [part for part in parts if part.varies is None or part.varies.cause != "clock"])
+
+
 def _constant(frame: Frame, node: ast.Constant) -> Value:
     return constant(node.value) if not isinstance(node.value, (bytes, complex)) else unknown(frame.key(node))
 
@@ -772,7 +778,8 @@ def dotted(node: ast.AST) -> str:
 
 #: What evaluates which expression. Calls, which have a module of their own, are entered there.
 HANDLERS: dict[type[ast.expr], Callable[[Frame, Any], Value]] = {
-    ast.Constant: _constant, ast.Name: _name, ast.Attribute: _attribute, ast.Subscript: _subscript,
+    ast.Constant: _constant, ast.JoinedStr: _text, ast.Name: _name, ast.Attribute: _attribute,
+    ast.Subscript: _subscript,
     ast.Compare: _compare, ast.BoolOp: _boolean, ast.UnaryOp: _not, ast.BinOp: _binary, ast.IfExp: _conditional,
     ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence, ast.Dict: _dictionary, ast.ListComp: _comprehension,
     ast.SetComp: _comprehension, ast.GeneratorExp: _comprehension, ast.DictComp: _comprehension, ast.Lambda: _lambda,

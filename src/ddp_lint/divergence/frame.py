@@ -94,7 +94,10 @@ class Frame:
 
 
 def span_of(facts: ModuleFacts, node: ast.AST) -> Span:
-    """1-based, end exclusive, columns in characters."""
+    """1-based, end exclusive, columns in characters; a module's is the whole file."""
+    if isinstance(node, ast.Module):
+        lines = facts.file.lines or [""]
+        return Span(facts.file.path, 1, 1, len(lines), len(lines[-1].rstrip()) + 1)
     line: int = getattr(node, "lineno", 1)
     end_line: int = getattr(node, "end_lineno", None) or line
     end_column: int = getattr(node, "end_col_offset", None) or 0

@@ -63,6 +63,15 @@ def named(text: str) -> Group:
     return Group(key or text, axis, own=not axis and text.startswith("self."))
 
 
+_HANDS_OUT = re.compile(r"^_?get_\w+_group$")
+
+
+def handed_out(function: str) -> Group | None:
+    """The group that a function of this name hands out (``get_tensor_model_parallel_group``), None for other names."""
+    known = _HANDS_OUT.match(function) is not None and axis_in(function) not in ("", WORLD_AXIS)
+    return named(function) if known else None
+
+
 def _name_in(text: str) -> str:
     """The last name in ``ParallelMode.TENSOR``, ``mesh["tp"]`` or ``mesh_dim="dp"``."""
     return next(iter(re.findall(r"\w+", text)[::-1]), "")

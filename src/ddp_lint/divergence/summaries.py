@@ -28,7 +28,7 @@ from ddp_lint.divergence.definitions import (
 from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, choices, matters, size
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
-from ddp_lint.divergence.groups import Group, named, seen_through
+from ddp_lint.divergence.groups import Group, handed_out, named, seen_through
 from ddp_lint.divergence.hooks import is_batch
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
@@ -182,6 +182,9 @@ class Summaries:
             ranked = self._rank_by_name(frame, function, node)
             if ranked is not None:
                 return ranked
+            group = handed_out(function.name)
+            if group is not None:
+                return unknown((frame.key(node), "returned"), ref.GroupRef(group))
         if isinstance(returned.constant, Known) or returned.varies is not None or returned.reference is not None:
             return returned
         return dataclasses.replace(returned, components=unknown((frame.key(node), "returned")).components)
@@ -260,9 +263,12 @@ class Summaries:
             arguments = _without_receiver(arguments, function)
         for index, (name, value) in enumerate(zip(names, arguments.positional, strict=False)):
             env[name] = _named_group(frame, name, entering(value), arguments.nodes.get(index))
+        named = {*names, *(a.arg for a in signature.kwonlyargs)}
         for name, value in arguments.keywords.items():
-            if name in names or name in {a.arg for a in signature.kwonlyargs}:
+            if name in named:
                 env[name] = _named_group(frame, name, entering(value), arguments.nodes.get(name))
+        if not arguments.starred:
+            env |= _collected(frame, signature, len(names), named, arguments)
         defaults = defaults_of(function.node)
         for parameter in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs):
             if parameter.arg in env:
@@ -801,6 +807,31 @@ def _folded(frame: Frame) -> Value:
 
 def _either_way(frame: Frame, node: ast.AST | None) -> Test:
     return Test("atom", atom=Condition((("either", frame.facts.name, getattr(node, "lineno", 0)),) * worlds.COUNT, ""))
+
+
+def _collected(
+    frame: Frame, signature: ast.arguments, count: int, named: set[str], arguments: Arguments
+) -> dict[str, Value]:
+    """What ``*args`` and ``**kwargs`` of the callee hold, so that a wrapper hands on what it was given."""
+    found: dict[str, Value] = {}
+    if signature.vararg is not None:
+        given = enumerate(arguments.positional[count:], count)
+        items = tuple(_kept_group(frame, entering(value), arguments.nodes.get(index)) for index, value in given)
+        found[signature.vararg.arg] = dataclasses.replace(unknown(("arguments", signature.vararg.arg)), items=items)
+    if signature.kwarg is not None:
+        entries: dict[Hashable, Value] = {
+            name: _kept_group(frame, entering(value), arguments.nodes.get(name))
+            for name, value in arguments.keywords.items()
+            if name not in named
+        }
+        found[signature.kwarg.arg] = dataclasses.replace(unknown(("arguments", signature.kwarg.arg)), entries=entries)
+    return found
+
+
+def _kept_group(frame: Frame, value: Value, node: ast.expr | None) -> Value:
+    """The same where no parameter's name says what is passed on: the argument's own name has to."""
+    text = frame.text(node) if node is not None else ""
+    return _named_group(frame, text, value, node) if _GROUP.search(text) else value
 
 
 def _named_group(frame: Frame, name: str, value: Value, node: ast.expr | None) -> Value:

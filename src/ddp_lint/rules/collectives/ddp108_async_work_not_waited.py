@@ -336,8 +336,13 @@ def _is_metadata(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
 
 
 def _is_renamed(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
-    """`y = x`: another name for the tensor, nothing is read."""
-    return any(isinstance(outer, cst.Assign) and outer.value is node for outer in descendants(statement))
+    """`y = x`, `parts.append(x)`: another name or place for the tensor, nothing is read."""
+    for outer in descendants(statement):
+        if isinstance(outer, cst.Assign) and outer.value is node:
+            return True
+        if isinstance(outer, cst.Call) and _last_name(outer.func) == "append":
+            return any(argument.value is node for argument in outer.args)
+    return False
 
 
 def _is_written(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
