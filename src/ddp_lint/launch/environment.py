@@ -25,6 +25,9 @@ _IN_TEXT = re.compile(
     r"|(?<=\bENV )(?P<docker>[A-Z][A-Z0-9_]{5,})(?=\s)|(?<=\bname: )(?P<yaml>[A-Z][A-Z0-9_]{5,})\s*$"
 )
 _CLOSE = 0.93
+#: The same for a first word alone, which has that many letters at least (``HCCL_`` is not a slip of ``NCCL_``).
+_CLOSE_WORD = 0.85
+_LONG = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,10 +124,24 @@ def _known() -> frozenset[str]:
 
 def misspelt(name: str) -> str:
     """The known variable that `name` is a slip of the pen away from; '' when it is known itself or like none."""
-    if name in _known() or not name.startswith(tuple(table("environment_names")["prefixes"])):
+    if name in _known():
         return ""
+    if not name.startswith(tuple(table("environment_names")["prefixes"])):
+        return _misspelt_first_word(name)
     close = difflib.get_close_matches(name, _known(), n=1, cutoff=_CLOSE)
     return close[0] if close and _differ_in_letters(name, close[0]) else ""
+
+
+def _misspelt_first_word(name: str) -> str:
+    """``PYTOCH_ENABLE_MPS_FALLBACK``: everything but the first word is a known variable's, and that one is near."""
+    first, _, rest = name.partition("_")
+    if not rest or len(first) < _LONG:
+        return ""
+    rights = (prefix + rest for prefix in table("environment_names")["prefixes"] if "_" not in prefix[:-1])
+    near = (right for right in rights if right in _known())
+    return next(
+        (right for right in near if difflib.get_close_matches(first, right.partition("_")[:1], 1, _CLOSE_WORD)), ""
+    )
 
 
 def _differ_in_letters(one: str, other: str) -> bool:

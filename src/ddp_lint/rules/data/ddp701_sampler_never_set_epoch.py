@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -10,6 +12,7 @@ from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_off, is_sampler, mentions_nearby
 from ddp_lint.source import dotted
+from ddp_lint.source.tree import called, descendants
 from ddp_lint.source.wraps import argument, assigned_name
 
 #: What a script holds whose own loop trains on the ranks.
@@ -97,6 +100,7 @@ class SamplerNeverSetEpoch(Rule):
         self._samplers: list[cst.Call] = []
         self._loops: list[cst.For] = []
         self._restarts: list[cst.Call] = []  # `iter(loader)`, where a pass begins
+        self._functions: dict[str, cst.FunctionDef] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
         if dotted(node.func) == "iter" and node.args and "loader" in dotted(node.args[0].value):
@@ -108,6 +112,9 @@ class SamplerNeverSetEpoch(Rule):
             around = function.name.value if function is not None else ""
             if not any(map(is_evaluation, (target, dataset, around))):
                 self._samplers.append(node)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._functions[node.name.value] = node
 
     def visit_For(self, node: cst.For) -> None:
         if "epoch" in dotted(node.target):
@@ -143,7 +150,17 @@ class SamplerNeverSetEpoch(Rule):
         labels: list[tuple[cst.CSTNode, str]] = [(call, "a pass begins here") for call in self._restarts[:2]]
         if loop is not None:
             labels.append((loop.iter, "each of these epochs repeats the first"))
+            labels += [(inner.iter, "read in the same order in every epoch") for inner in self._read_by(loop)]
         return labels
+
+    def _read_by(self, loop: cst.For) -> Iterator[cst.For]:
+        """The loops over the data in the functions of this file that an epoch loop hands its epoch to."""
+        epoch = dotted(loop.target)
+        for call in descendants(loop.body, into_definitions=False):
+            if isinstance(call, cst.Call) and any(dotted(arg.value) == epoch for arg in call.args):
+                function = self._functions.get(called(call))
+                inside = descendants(function.body, into_definitions=False) if function is not None else ()
+                yield from itertools.islice((n for n in inside if isinstance(n, cst.For) and not _counts(n)), 1)
 
     def _whole(self, node: cst.CSTNode) -> cst.CSTNode:
         """The expression that is assigned, through `... if distributed else None`."""
@@ -166,3 +183,8 @@ class SamplerNeverSetEpoch(Rule):
         where = Span(first.path, first.line, first.column, first.line, first.column)
         text = f"{name}.set_epoch({loop.target.value})\n" + " " * (first.column - 1)
         return Fix("Set the epoch at the top of the loop", Applicability.UNSAFE, (Edit(where, text),))
+
+
+def _counts(loop: cst.For) -> bool:
+    """``for i in range(n)``, a loop over numbers."""
+    return isinstance(loop.iter, cst.Call) and called(loop.iter) == "range"

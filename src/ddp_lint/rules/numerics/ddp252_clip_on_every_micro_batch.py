@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.tree import called, descendants
+from ddp_lint.tensors.operations import words_of
+
+_CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"})
+#: Words in a condition by which it may be the one that the optimizer steps under, in other words.
+_ROUNDS = frozenset({"accumulate", "accumulated", "accumulation", "boundary", "last", "step", "sync", "update"})
+
+
+class ClipOnEveryMicroBatch(Rule):
+    """Accumulated gradients are clipped after every micro-batch instead of once before the step.
+
+    ## What it does
+
+    Finds a clipping of gradients that runs after each `backward()`, in a loop where the optimizer steps only in every
+    n-th round, and `accelerator.clip_grad_norm_` under `with accelerator.accumulate(model)` that does not ask for
+    `accelerator.sync_gradients`.
+
+    ## Why it breaks
+
+    What the first micro-batches have added up is cut to `max_norm` before the next are added, and again before the
+    last: the early ones weigh almost nothing, the step goes where the last one points, and the norm that is logged is
+    that of the last one. Under `no_sync` rank 0 and rank 1 each cut by the norm of their own batches before anything
+    is averaged. There is no error; in fp16 accelerate unscales twice and raises. Measured on gloo (torch 2.13), two
+    ranks, four micro-batches of like size, `max_norm=1`: the step is 19 degrees off, with 6.3 for the norm of 21.3.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = DDP(torch.nn.Linear(4, 4).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(4):
+        (model(torch.randn(8, 4, device=device)).square().sum() / 4).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # <- DDP252
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = DDP(torch.nn.Linear(4, 4).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(4):
+        (model(torch.randn(8, 4, device=device)).square().sum() / 4).backward()
+        if (i + 1) % 4 == 0:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    The clipping stands under the condition of the step, or under one of its own; another optimizer steps in every round
+    (an actor that trains less often than its critic); the gradients are set to zero in every round; clipping in a loop
+    of another depth than the backward; an Accelerator in whose file nothing speaks of gradient accumulation.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: how often the line clipped before one step.
+
+    ## Fix safety
+
+    No automatic fix: the steps change, and the learning rate may have been tuned around those that were taken.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation
+    - https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation#the-finished-code
+    """
+
+    triggers = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
+    requires = ("backward",)
+    oracles = ("clipped",)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if called(node) in _CLIPS:
+            where, what = self._by_accelerate(node) or self._by_round(node) or (None, "")
+            if where is not None:
+                self.report(
+                    node,
+                    "clips after every micro-batch what the optimizer takes only after several: the early ones are cut "
+                    "again and again, and under no_sync rank 0 and rank 1 cut by a norm of their own",
+                    labels=[(where, what)],
+                    help="clip once, right before the step",
+                )
+
+    def _by_accelerate(self, node: cst.Call) -> tuple[cst.CSTNode, str] | None:
+        """``with accelerator.accumulate(model)``, inside of which the optimizer steps in the last round only."""
+        if "gradient_accumulation" not in self.module.file.text:
+            return None
+        for up in self.module.ancestors(node):
+            if isinstance(up, cst.If) and "sync_gradients" in self.module.code(up.test):
+                return None
+            if isinstance(up, cst.FunctionDef):
+                return None
+            for item in up.items if isinstance(up, cst.With) else ():
+                if isinstance(item.item, cst.Call) and called(item.item) == "accumulate":
+                    return item.item, "the optimizer steps in the last of these rounds"
+        return None
+
+    def _by_round(self, node: cst.Call) -> tuple[cst.CSTNode, str] | None:
+        """The condition, true in every n-th round, under which every optimizer of the loop steps."""
+        calls = self._calls_beside(node)
+        if node not in calls:
+            return None
+        calls = [c for c in calls if not self.module.wraps.opposed(c, node)]
+        before, after = calls[: calls.index(node)], calls[calls.index(node) + 1 :]
+        steps = [c for c in after if called(c) == "step" and "sched" not in dotted(c.func)]
+        backwards = [c for c in before if called(c) == "backward"]
+        if not steps or not backwards or any(self._round_of(c) is not None for c in (node, *backwards)):
+            return None
+        rounds = [self._round_of(c) for c in steps]
+        guards, shared = set(self._guards(node)), set(self._guards(steps[0]))
+        cleared = any(called(c) == "zero_grad" and guards.issuperset(self._guards(c)) for c in calls)
+        if cleared or None in rounds or any(_speaks_of_rounds(test) for test in guards - shared):
+            return None
+        return (rounds[0], "steps in these rounds only") if rounds[0] is not None else None
+
+    def _calls_beside(self, node: cst.Call) -> list[cst.Call]:
+        """The calls that run as often as this one but for conditions, in the order of the source."""
+        loop = self._loop_of(node)
+        nodes = descendants(loop, into_definitions=False)
+        return [n for n in nodes if isinstance(n, cst.Call) and self._loop_of(n) is loop]
+
+    def _loop_of(self, node: cst.CSTNode) -> cst.CSTNode:
+        loops = (up for up in self.module.ancestors(node) if isinstance(up, (cst.For, cst.While, cst.FunctionDef)))
+        return next(loops, self.module.tree)
+
+    def _round_of(self, node: cst.CSTNode) -> cst.BaseExpression | None:
+        """The condition around a node that counts rounds: ``(i + 1) % n == 0``."""
+        return next((test for test in self._guards(node) if self._counts(test)), None)
+
+    def _guards(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+        """The conditions inside the node's loop that it runs under."""
+        for up in self.module.ancestors(node):
+            if isinstance(up, (cst.For, cst.While, cst.FunctionDef)):
+                return
+            if isinstance(up, cst.If):
+                yield up.test
+
+    def _counts(self, test: cst.BaseExpression) -> bool:
+        values = self.module.assignments(test) if isinstance(test, cst.Name) else [test]
+        return any(
+            isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Modulo)
+            for value in values
+            for part in (value, *descendants(value))
+        )
+
+
+def _speaks_of_rounds(test: cst.BaseExpression) -> bool:
+    names = (part.value for part in (test, *descendants(test)) if isinstance(part, cst.Name))
+    return any(words_of(name) & _ROUNDS for name in names)
