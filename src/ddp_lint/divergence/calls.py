@@ -25,7 +25,7 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, reference_of
-from ddp_lint.divergence.groups import Group, handed_out, named
+from ddp_lint.divergence.groups import Group, handed_out, named, of_callee
 from ddp_lint.divergence.lengths import is_whole, of_batches, size_of, streams
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import (
@@ -672,7 +672,7 @@ def _group_of(frame: Frame, value: Value | None, node: ast.expr | None) -> Group
     text = frame.text(node) if node is not None else "group"
     if text.endswith("WORLD") or text.endswith("get_default_group()"):
         return Group()
-    return named(text)
+    return of_callee(text) if frame.depth else named(text)
 
 
 # ---- builtins and the standard library

@@ -13,7 +13,15 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Effect, Inline, Rounds, Yielded, matters
 from ddp_lint.divergence.frame import Frame, reference_of, text_of
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
-from ddp_lint.divergence.lengths import dealt_evenly, is_size, of_batches, own_length, size_of
+from ddp_lint.divergence.lengths import (
+    dealt_evenly,
+    extent_of,
+    follows_from_extent,
+    is_size,
+    of_batches,
+    own_length,
+    size_of,
+)
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     PADDED,
@@ -232,6 +240,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
         return base.entries[key.value]
     if base.varies is not None and is_size(base) and index.constant == Known(0):
         return size_of((base.key, index.key), base.varies)
+    if base.varies is not None and is_size(base) and index.constant is not None:
+        return extent_of((base.key, index.key), base.varies)
     if base.varies is not None and base.open:
         value = divergent(("item", base.key, index.key), base.varies)
         selected = is_mask(node.slice) and not index.agreed
@@ -292,8 +302,10 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     formal = right.constant == Known(None) or operation in (ast.In, ast.NotIn) or _is_text(right) or _is_text(left)
     if result.varies is not None and (result.even or formal) and _is_alike(left, right, result, with_none):
         return unknown(key)
-    if with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components):
-        return unknown(key)  # another object on each rank, none of which is known to be missing
+    # another object on each rank, none of which is known to be missing
+    present = with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components)
+    if present or (right.constant == Known(0) and follows_from_extent(left)):
+        return unknown(key)
     if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
         grouped = left.varies.scope != right.varies.scope or left.varies.scope.startswith("group:")
         if grouped and not left.open and not right.open:
@@ -674,6 +686,8 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
                 item = items[index]
             elif value.varies is not None and is_size(value) and index == 0:
                 item = size_of((value.key, index), value.varies)
+            elif value.varies is not None and is_size(value):
+                item = extent_of((value.key, index), value.varies)
             elif value.varies is not None and value.open:
                 item = divergent(("part", frame.key(source), index), value.varies)
             else:

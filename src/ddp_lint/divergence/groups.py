@@ -44,6 +44,8 @@ class Group:
     axis: str = WORLD_AXIS
     #: An attribute of some object, whose name tells nothing: each such object has its own.
     own: bool = False
+    #: What a callee calls ``group`` without having been given it: its members are not to be seen from here.
+    hidden: bool = False
 
     @property
     def is_world(self) -> bool:
@@ -77,9 +79,21 @@ def _name_in(text: str) -> str:
     return next(iter(re.findall(r"\w+", text)[::-1]), "")
 
 
+#: Names for any group.
+_NAMELESS = frozenset({"group", "pg", "process_group", "comm", "comm_group"})
+
+
+def of_callee(text: str) -> Group:
+    """The group that an expression of a callee names, none of whose callers has passed it."""
+    group = named(text)
+    return dataclasses.replace(group, hidden=group.key in _NAMELESS)
+
+
 def shown(group: Group) -> str:
-    """The group in words for a message, '' for the world and for one without a name."""
-    return "" if "(" in group.key else group.key
+    """The group in words for a message, '' for the world and for one whose name tells nothing."""
+    if group.key and group.key == group.axis:
+        return f"the {group.axis} group"
+    return "" if "(" in group.key or group.key in _NAMELESS else group.key
 
 
 def of_object(group: Group, receiver: str) -> Group:

@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import children, known
-from ddp_lint.divergence.values import Value, Variation, divergent
+from ddp_lint.divergence.values import Symbol, Value, Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.syntax import walk
@@ -104,6 +104,38 @@ def is_size(value: Value) -> bool:
     return value.kind == "size"
 
 
+def extent_of(of: Hashable, varies: Variation) -> Value:
+    """How long a batch's sequences are, or how wide its images: another number on each rank, and 0 on none."""
+    return divergent((_EXTENT, of), varies)
+
+
+_EXTENT = "extent"
+
+
+def follows_from_extent(value: Value) -> bool:
+    """Is it such a number, or one that was reckoned from it?"""
+    return value.varies is not None and _mentions_extent(getattr(value.components[0], "key", None))
+
+
+#: Parts of a key that are looked at: what a number is reckoned from stands near its top.
+_LOOKED_AT = 60
+
+
+def _mentions_extent(key: object) -> bool:
+    stack = [key]
+    for _ in range(_LOOKED_AT):
+        if not stack:
+            return False
+        part = stack.pop(0)
+        if isinstance(part, Symbol):
+            stack.append(part.key)
+        elif isinstance(part, tuple):
+            if part[:1] == (_EXTENT,):
+                return True
+            stack += part
+    return False
+
+
 #: What cuts a tensor or an array into pieces, as many as an argument says.
 _CUTTING = frozenset({"chunk", "tensor_split", "array_split", "split"})
 
@@ -161,4 +193,7 @@ def _flat(effects: list[Effect]) -> Iterator[Effect]:
             yield from (inner for inner in _flat(effect.effects) if isinstance(inner, Emitted))
 
 
-__all__ = ["agrees_to_stop", "dealt_evenly", "is_size", "is_whole", "of_batches", "own_length", "size_of", "streams"]
+__all__ = [
+    "agrees_to_stop", "dealt_evenly", "extent_of", "follows_from_extent", "is_size", "is_whole", "of_batches",
+    "own_length", "size_of", "streams",
+]  # fmt: skip

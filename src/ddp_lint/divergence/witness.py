@@ -88,6 +88,8 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.MEDIUM)
     if letter.group.key and not letter.group.axis and varies.scope != f"group:{letter.group.key}":
         limits.append(Confidence.MEDIUM)
+    if letter.group.hidden and varies.cause in ("rank", "membership"):
+        limits.append(Confidence.LOW)
     if letter.kind == "leave" or (letter.kind == "group" and varies.cause not in ("rank", "membership")):
         limits.append(Confidence.LOW)
     if varies.cause == "order" and ("object" in letter.op or letter.op == "barrier"):
@@ -135,6 +137,8 @@ def _ranks(difference: Difference, varies: Variation) -> tuple[str, str]:
 
 def _branch_text(difference: Difference, varies: Variation, ranks: tuple[str, str]) -> str:
     text = difference.parted.condition.text
+    if _goes_round(difference) and varies.cause == "order":
+        return f"each rank goes round this loop in an order of its own: `{text}` depends on {varies.says}"
     if _goes_round(difference):
         return f"ranks go round this loop a different number of times: `{text}` depends on {varies.says}"
     if varies.cause in ("rank", "membership") and not difference.parted.condition.open:

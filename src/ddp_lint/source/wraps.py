@@ -57,7 +57,24 @@ class Wraps:
 
     def of(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap that made the object that `name` (dotted) stands for at `at`, None when there is none before."""
-        return next((w for w in reversed(self.all) if w.outer == name and self.after(w, at)), None)
+        wrap = next((w for w in reversed(self.all) if w.outer == name and self.after(w, at)), None)
+        return None if wrap is not None and self._is_another_one(name, wrap, at) else wrap
+
+    def _is_another_one(self, name: str, wrap: Wrap, at: cst.CSTNode) -> bool:
+        """Whether every way from the wrap to `at` gives the name to an object that does not come from the wrapped."""
+        function = self._module.function_of(at)
+        if function is None or function is not self._module.function_of(wrap.call):
+            return False
+        around = {id(up) for up in self._module.ancestors(at)}
+        return any(
+            self._order[wrap.call] < self._order[value] < self._order[at]
+            and not any(dotted(n) == name for n in (value, *descendants(value)))
+            and id(self._block_of(value)) in around
+            for value in self._module.assignments(name, at)
+        )
+
+    def _block_of(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        return next((up for up in self._module.ancestors(node) if isinstance(up, (cst.BaseSuite, cst.Module))), None)
 
     def twin(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap whose unwrapped module `name` still is at `at`: another name holds the wrapped one."""

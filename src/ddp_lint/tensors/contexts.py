@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.launch.origin import variable_read
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors.operations import names, words_of
@@ -72,13 +73,19 @@ def _conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def logging_only(module: Module, node: cst.CSTNode) -> bool:
-    """Whether the line stands in a branch or a function whose condition or name speaks of logging or debugging, or that
-    runs once in a while (``if random.random() < 0.002:``) or when the file is tried out by itself."""
+    """Whether the line stands in a branch or a function whose condition, environment variable or name speaks of logging
+    or debugging, or that runs once in a while (``random.random() < 0.002``) or when the file is tried out by itself."""
     for test, taken in conditions(module, node):
-        if taken and (_words(test) & names("branches", "logging") or _is_rare(module, test)):
+        if taken and (_words_asked(module, test) & names("branches", "logging") or _is_rare(module, test)):
             return True
     function = module.function_of(node)
     return function is not None and bool(words_of(function.name.value) & names("branches", "logging"))
+
+
+def _words_asked(module: Module, test: cst.BaseExpression) -> set[str]:
+    """The words of the names in a test and of the environment variables that it reads."""
+    asked = (n for n in (test, *descendants(test)) if isinstance(n, (cst.Call, cst.Subscript)))
+    return _words(test).union(*(words_of(variable_read(module, node)) for node in asked))
 
 
 #: A chance below which a branch is there to look at a few steps, not to compute.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -82,6 +82,8 @@ class Evaluator:
         words = set(annotation.replace("[", " ").replace("]", " ").replace(",", " ").replace("|", " ").split())
         last_words = {w.strip("\"'").rpartition(".")[2] for w in words}
         tensor = Value(Kind.TENSOR, frozenset({next(self._storages)}), inputs=True, argument=name)
+        if param.annotation is not None and _may_be_plain(param.annotation.annotation):
+            return dataclasses.replace(tensor, kind=Kind.UNKNOWN)
         if last_words & {"Tensor", "FloatTensor", "LongTensor"}:
             grouped = Value(Kind.GROUP, inputs=True, argument=name, each=tensor)
             of_containers = bool(last_words & _CONTAINER_ANNOTATIONS)
@@ -244,7 +246,27 @@ class Evaluator:
 
     def _IfExp(self, node: cst.IfExp, state: State) -> Value:
         self.value(node.test, state)
-        return join([self.value(node.body, state), self.value(node.orelse, state)])
+        taken, other = self.arms(node.test, state)
+        return join([self.value(node.body, taken), self.value(node.orelse, other)])
+
+    def arms(self, test: cst.BaseExpression, state: State) -> tuple[State, State]:
+        """The state where a test holds and where it does not: what fails ``isinstance(x, Tensor)`` is no tensor."""
+        holds, fails = state.copy(), state.copy()
+        negated = isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not)
+        asked = test.expression if isinstance(test, cst.UnaryOperation) and negated else test
+        name = self._asked_for_tensor(asked)
+        if name:
+            (holds if negated else fails).names[name] = PYTHON
+        return holds, fails
+
+    def _asked_for_tensor(self, test: cst.BaseExpression) -> str:
+        """The name that ``isinstance(x, torch.Tensor)`` or ``torch.is_tensor(x)`` asks about, '' for other tests."""
+        if not isinstance(test, cst.Call) or not test.args:
+            return ""
+        if dotted(test.func) == "isinstance" and len(test.args) == 2:
+            kind = self._module.qualified(test.args[1].value)
+            return dotted(test.args[0].value) if kind == "torch.Tensor" else ""
+        return dotted(test.args[0].value) if self._module.qualified(test.func) == "torch.is_tensor" else ""
 
     def _NamedExpr(self, node: cst.NamedExpr, state: State) -> Value:
         value = self.value(node.value, state)
@@ -361,7 +383,16 @@ class Evaluator:
 
     def _on_host(self, node: cst.Call) -> bool:
         device = next((a.value for a in node.args if a.keyword is not None and a.keyword.value == "device"), None)
-        return device is None or (isinstance(device, cst.SimpleString) and "cpu" in device.value)
+        return device is None or self._is_host(device)
+
+    def _moves_to_host(self, node: cst.Call) -> bool:
+        """``x.to("cpu")``, ``x.to(device="cpu", dtype=...)``."""
+        return any(self._is_host(a.value) for a in node.args if a.keyword is None or a.keyword.value == "device")
+
+    def _is_host(self, device: cst.BaseExpression) -> bool:
+        if isinstance(device, cst.Call) and self._module.qualified(device.func) == "torch.device" and device.args:
+            device = device.args[0].value
+        return isinstance(device, cst.SimpleString) and "cpu" in device.value
 
     def _layer_call(self, node: cst.Call, layer: Value, operands: list[Value], state: State) -> Value:
         kind = layer_kind(layer.maker)
@@ -418,7 +449,7 @@ class Evaluator:
         if method.endswith("_"):
             return receiver
         if method in names("views", "maybe"):
-            on_host = method == "cpu" or receiver.on_host
+            on_host = method == "cpu" or receiver.on_host or self._moves_to_host(node)
             own = frozenset({next(self._storages)})
             return dataclasses.replace(receiver.view(), storages=own, on_host=on_host, argument="", name="")
         if not operations.is_tensor_method(method):  # what was taken for a tensor is something else
@@ -465,6 +496,26 @@ class Evaluator:
             if certain or tensor.inputs:
                 for storage in tensor.storages:
                     state.saved.setdefault(storage, Save(node, what, as_output, certain))
+
+
+def _may_be_plain(annotation: cst.BaseExpression) -> bool:
+    """``int | Tensor``, ``list[int] | Tensor``: one of the kinds that the annotation allows holds no tensor."""
+    plain = _PYTHON_ANNOTATIONS | _CONTAINER_ANNOTATIONS
+    kinds = [{dotted(n).rpartition(".")[2] for n in (a, *descendants(a))} - {""} for a in _alternatives(annotation)]
+    return len(kinds) > 1 and any(words and words <= plain for words in kinds)
+
+
+def _alternatives(annotation: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """The kinds that ``A | B``, ``Union[A, B]`` and ``Optional[A]`` allow."""
+    if isinstance(annotation, cst.BinaryOperation) and isinstance(annotation.operator, cst.BitOr):
+        yield from _alternatives(annotation.left)
+        yield from _alternatives(annotation.right)
+    elif isinstance(annotation, cst.Subscript) and dotted(annotation.value).rpartition(".")[2] in ("Union", "Optional"):
+        for element in annotation.slice:
+            if isinstance(element.slice, cst.Index):
+                yield from _alternatives(element.slice.value)
+    else:
+        yield annotation
 
 
 _SIGNS: dict[type[cst.BaseBinaryOp], str] = {cst.Multiply: "*", cst.Divide: "/", cst.MatrixMultiply: "@"}

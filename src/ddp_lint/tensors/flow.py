@@ -124,8 +124,8 @@ class Flow:
 
     def _If(self, node: cst.If, state: State) -> None:
         self._evaluator.value(node.test, state)
-        taken = self._suite(node.body, state.copy())
-        other = state.copy()
+        taken, other = self._evaluator.arms(node.test, state)
+        self._suite(node.body, taken)
         if isinstance(node.orelse, cst.If):
             self._If(node.orelse, other)
         elif node.orelse is not None:

@@ -21,6 +21,8 @@ _MAPS = ("map", "imap", "imap_unordered", "starmap", "apply", "apply_async", "ma
 _OTHER_METHOD = re.compile(
     r"""set_start_method\(\s*(method=)?["'](spawn|forkserver)|get_context\(\s*(method=)?["'](spawn|forkserver)"""
 )
+#: A program that has none of these words has hardly touched the GPU by the time that it forks.
+_SPEAKS_OF_GPU = re.compile(r"\b(torch|cuda)\b")
 
 
 class CudaAfterFork(Rule):
@@ -84,7 +86,8 @@ class CudaAfterFork(Rule):
     ## When it is silent
 
     Contexts and start methods `spawn` and `forkserver`, also set elsewhere in the file; `torch.multiprocessing.spawn`;
-    targets that handle CPU data; targets that nothing resolves.
+    targets that handle CPU data; targets that nothing resolves; files that name neither torch nor CUDA, so that their
+    process has not touched the GPU when it forks.
 
     ## How to confirm
 
@@ -116,7 +119,8 @@ class CudaAfterFork(Rule):
             self._report_manager(node)
 
     def _visit_starter(self, node: cst.Call, kind: str) -> None:
-        forks = not _OTHER_METHOD.search(self.module.file.text)
+        text = self.module.file.text
+        forks = _SPEAKS_OF_GPU.search(text) is not None and not _OTHER_METHOD.search(text)
         targets = [argument(node, 1, "target")] if kind == "Process" else self._mapped(node)
         for target in targets if forks else ():
             place = self._cuda_in(target)
@@ -138,7 +142,8 @@ class CudaAfterFork(Rule):
         name = (
             dotted(up.asname.name) if isinstance(up, cst.WithItem) and up.asname else assigned_name(self.module, pool)
         )
-        scope = self.module.function_of(pool) or self.module.tree
+        block = self.module.parent(up) if isinstance(up, cst.WithItem) else None
+        scope = block or self.module.function_of(pool) or self.module.tree
         return [
             call
             for call in descendants(scope)

@@ -21,6 +21,7 @@ from ddp_lint.rules.failures.exits import (
 )
 from ddp_lint.source import Module
 from ddp_lint.source.edits import replace
+from ddp_lint.source.tree import descendants
 
 _ASKS = re.compile(r"exc|succe|ok|fail|err|status|code|done|finish|clean", re.IGNORECASE)
 
@@ -120,13 +121,28 @@ class ExitHidesFailure(Rule):
     def _visit_exit(self, node: Exit) -> None:
         if not exits_with_success(self.module, node) or is_signal_handler(self.module.function_of(node)):
             return
-        if self._in_finally(node) or in_forked_child(self.module, node):
+        if self._in_finally(node) or in_forked_child(self.module, node) or self._is_killed_before(node):
             return
         handler = enclosing(self.module, node, cst.ExceptHandler)
         if isinstance(handler, cst.ExceptHandler):
             self._visit_handler(node, handler)
         else:
             self._visit_branch(node)
+
+    def _is_killed_before(self, node: Exit) -> bool:
+        """Whether the process has sent itself a signal just before: it ends by that, and not with this status."""
+        lines = [up for up in self.module.ancestors(node) if isinstance(up, cst.SimpleStatementLine)]
+        block = self.module.parent(lines[0]) if lines else None
+        before = block.body[: list(block.body).index(lines[0])] if isinstance(block, cst.BaseSuite) else ()
+        return any(
+            isinstance(n, cst.Call)
+            and self.module.qualified(n.func) == "os.kill"
+            and bool(n.args)
+            and isinstance(n.args[0].value, cst.Call)
+            and self.module.qualified(n.args[0].value.func) == "os.getpid"
+            for line in before
+            for n in descendants(line)
+        )
 
     # ---- finally
 

@@ -70,7 +70,7 @@ class SwallowedFailure(Rule):
 
     A handler that raises, exits with a status, returns or stores something that tells of the failure, or calls
     anything but print and log; handlers of one particular error (`FileNotFoundError`); code whose `try` holds no
-    training or launching call.
+    training or launching call; a `main()` in a file that shows nothing of several ranks.
 
     ## How to confirm
 
@@ -86,7 +86,13 @@ class SwallowedFailure(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("BaseException", "contextmanager", "asynccontextmanager", *table("failures")["work"])
+    triggers = (
+        "BaseException",
+        "contextmanager",
+        "asynccontextmanager",
+        *table("failures")["work"],
+        *table("failures")["entries"],
+    )
     oracles = ("exit", "stall", "exception")
     hides_failure = True
     in_tests = False
@@ -102,7 +108,7 @@ class SwallowedFailure(Rule):
                 or (node.finalbody is not None and self._raises(node.finalbody))
             ):
                 continue
-            work = next((call for call in calls_in(node.body) if does_work(call)), None)
+            work = next((call for call in calls_in(node.body) if does_work(self.module, call)), None)
             if work is not None and self._ends_here(node):
                 self._report(handler, work, "goes on as if it had worked and ends with status 0")
             elif work is not None and self._is_step(node, work) and several_ranks(self.module) is not None:

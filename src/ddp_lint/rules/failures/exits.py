@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.knowledge import table
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.source.wraps import argument
@@ -108,9 +109,12 @@ def _words(kind: str) -> frozenset[str]:
     return frozenset(table("failures")[kind])
 
 
-def does_work(call: cst.Call) -> bool:
-    """Whether a call does the job's work or starts it, by its name."""
-    return last_name(call.func) in _words("work")
+def does_work(module: Module, call: cst.Call) -> bool:
+    """Whether a call does the job's work or starts it, by its name: `train`, or a `main` that several ranks run."""
+    name = last_name(call.func)
+    if name in _words("work"):
+        return True
+    return name in _words("entries") and (several_ranks(module) is not None or starts_ranks(module.file.text))
 
 
 @functools.cache

@@ -28,6 +28,10 @@ _HARMLESS_CUDA = (
     "nvtx",
     "GradScaler",
     "memory",
+    "manual_seed",  # noted for when CUDA is used
+    "manual_seed_all",
+    "seed",
+    "seed_all",
 )
 _COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "barrier", "reduce_scatter_tensor", "all_gather_object",
                 "broadcast_object_list", "all_gather_into_tensor", "reduce", "all_to_all_single")  # fmt: skip

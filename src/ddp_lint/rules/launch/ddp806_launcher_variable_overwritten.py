@@ -25,9 +25,10 @@ class LauncherVariableOverwritten(Rule):
 
     ## Why it breaks
 
-    torchrun has set them, differently for each rank. With `RANK` a constant both processes register as the same rank
-    and wait for the other; with a `MASTER_PORT` of its own rank 1 looks for rank 0 where nobody listens. Measured:
-    `RANK` overwritten hangs (still up after 40 s on NCCL), `MASTER_PORT` overwritten fails after 18 to 23 s.
+    torchrun has set them, `RANK` and `LOCAL_RANK` differently for each rank. With `RANK` a constant both processes
+    register as the same rank and wait for the other; with a `MASTER_PORT` of its own rank 1 looks for rank 0 where
+    nobody listens. Measured: `RANK` overwritten hangs (still up after 40 s on NCCL), `MASTER_PORT` overwritten fails
+    after 18 to 23 s.
 
     ## Example
 
@@ -100,11 +101,23 @@ class LauncherVariableOverwritten(Rule):
             if write.own and not write.default and write.name in _VARIABLES and constant and not self._asked(write):
                 self.report(
                     write.key,
-                    f"{write.name} is overwritten with one value on every rank: the launcher told rank 0 and rank 1 "
-                    "different things, and they wait for each other in init_process_group",
+                    f"{write.name} is overwritten with one value on every rank: {self._outcome(write.name)}",
                     help=f'os.environ.setdefault("{write.name}", ...) keeps what the launcher set',
                     fix=self._fix(write),
                 )
+
+    def _outcome(self, variable: str) -> str:
+        """What comes of it: the launcher gives all ranks one address, and each a number of its own."""
+        if variable.startswith("MASTER_"):
+            return (
+                "where the launcher has set another, rank 1 looks for rank 0 where nobody listens and "
+                "init_process_group fails"
+            )
+        if variable == "WORLD_SIZE":
+            return "with any other number of ranks rank 0 and rank 1 wait for each other in init_process_group"
+        return (
+            "the launcher told rank 0 and rank 1 different things, and they wait for each other in init_process_group"
+        )
 
     def _asked(self, write: Write) -> bool:
         """Under a condition: the branch of a run without a launcher, or any other the author chose."""

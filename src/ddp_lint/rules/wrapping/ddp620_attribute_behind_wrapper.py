@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import libcst as cst
 
 from ddp_lint.findings import Confidence
@@ -21,6 +23,22 @@ _OTHER_ENGINES = (
 # A test that holds one of these words asks whether the model is wrapped, or how many ranks there are.
 _ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp")
 _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
+
+
+#: Further attributes that are told with the first.
+_TOLD = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """An attribute that is asked of a wrapper called `name`; `made` is what wrapped it, `how` says how."""
+
+    node: cst.Attribute
+    name: str
+    attribute: str
+    made: cst.CSTNode
+    how: str
+    confidence: Confidence
 
 
 class AttributeBehindWrapper(Rule):
@@ -150,7 +168,7 @@ class AttributeBehindWrapper(Rule):
         }
         text = self.module.file.text
         self._plain_accelerate = not self.module.file.is_test and not any(w in text for w in _OTHER_ENGINES)
-        self._reported: set[tuple[cst.CSTNode | None, str]] = set()
+        self._found: dict[tuple[cst.CSTNode | None, str], list[_Asked]] = {}
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         name, attribute = dotted(node.value), node.attr.value
@@ -159,18 +177,26 @@ class AttributeBehindWrapper(Rule):
         if name.count(".") > name.startswith("self."):
             return
         made = self._wrapped_by(node.value, name)
-        place = (self.module.function_of(node), f"{name}.{attribute}")
-        if made is None or place in self._reported or self._is_guarded(node, made):
+        if made is None or self._is_guarded(node, made):
             return
-        self._reported.add(place)
-        how, confidence = made[1:]
+        asked = self._found.setdefault((self.module.function_of(node), name), [])
+        if all(attribute != other.attribute for other in asked):
+            asked.append(_Asked(node, name, attribute, *made))
+
+    def finish(self) -> None:
+        for first, *others in self._found.values():
+            self._report(first, others)
+
+    def _report(self, asked: _Asked, others: list[_Asked]) -> None:
+        """One wrapper in one function, one finding: the first attribute raises, the others wait behind it."""
+        name, attribute = asked.name, asked.attribute
         self.report(
-            node,
+            asked.node,
             f"`{name}` is the DDP wrapper, which does not have `{attribute}`: on several processes rank 0 and rank 1 "
             "raise AttributeError here, on one it works",
-            labels=[(made[0], how)],
+            labels=[(asked.made, asked.how), *((o.node, f"nor `{o.attribute}`") for o in others[:_TOLD])],
             help=f"ask the module inside: `{name}.module.{attribute}`, or accelerate's unwrap_model({name})",
-            confidence=confidence,
+            confidence=asked.confidence,
         )
 
     def _wrapped_by(self, use: cst.BaseExpression, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
