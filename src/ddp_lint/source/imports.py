@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+
+from ddp_lint.source.syntax import statements_in_order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +33,7 @@ class ImportTable:
         """`locate` says what the name in an absolute import means where the file lies (`project.Project.locate`)."""
         names: dict[str, str] = {}
         stars: list[str] = []
-        for node in _imports(tree):
+        for node in statements_in_order(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     if alias.asname:
@@ -39,7 +41,7 @@ class ImportTable:
                     else:
                         first = alias.name.partition(".")[0]
                         names.setdefault(first, _package_of(locate(alias.name), alias.name))
-            else:
+            elif isinstance(node, ast.ImportFrom):
                 base = absolute(node, module_name, is_package)
                 for alias in node.names:
                     if alias.name == "*":
@@ -81,17 +83,3 @@ def dotted_ast(node: ast.AST | None) -> str:
         return ""
     parts.append(node.id)
     return ".".join(reversed(parts))
-
-
-def _imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Imports in source order. Only statements are entered: expressions hold none."""
-    stack: list[ast.AST] = [tree]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node
-            continue
-        nested: list[ast.AST] = []
-        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
-            nested.extend(getattr(node, field, ()) if isinstance(getattr(node, field, None), list) else ())
-        stack.extend(reversed(nested))

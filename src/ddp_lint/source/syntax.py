@@ -14,7 +14,8 @@ _PLAIN = frozenset(
     }
 )  # fmt: skip
 _LEAVES = (ast.Constant, ast.Global, ast.Nonlocal)
-_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+#: In the order of a run in which nothing fails.
+_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
 
 
 class _Fields(dict[type[ast.AST], tuple[str, ...]]):
@@ -24,7 +25,17 @@ class _Fields(dict[type[ast.AST], tuple[str, ...]]):
         return found
 
 
+class _Bodies(dict[type[ast.AST], tuple[str, ...]]):
+    """The fields of a type that hold statements; none for an expression (the `body` of a lambda is no list)."""
+
+    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
+        found = () if issubclass(kind, ast.expr) else tuple(name for name in _BLOCKS if name in kind._fields)
+        self[kind] = found
+        return found
+
+
 _FIELDS = _Fields()
+_BODIES = _Bodies()
 
 
 def below(node: ast.AST) -> list[ast.AST]:
@@ -49,12 +60,26 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         found += below(item)
 
 
+def nested(node: ast.AST) -> list[ast.AST]:
+    """The statements directly below one, with its handlers and cases; none for an expression."""
+    found: list[ast.AST] = []
+    for block in _BODIES[node.__class__]:
+        found += getattr(node, block)
+    return found
+
+
 def statements(node: ast.AST) -> Iterator[ast.AST]:
     """`walk` over the statements alone, with their handlers and cases: expressions hold no statements."""
     found = [node]
     for item in found:
         yield item
-        for block in _BLOCKS:
-            nested = getattr(item, block, None)
-            if nested.__class__ is list:
-                found += nested
+        found += nested(item)
+
+
+def statements_in_order(node: ast.AST) -> Iterator[ast.AST]:
+    """`statements` in source order, but what follows a `try` that succeeds before its handlers."""
+    stack = [node]
+    while stack:
+        item = stack.pop()
+        yield item
+        stack += reversed(nested(item))

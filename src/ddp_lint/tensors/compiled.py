@@ -14,13 +14,13 @@ from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, walk
+from ddp_lint.source.syntax import below, nested, walk
 from ddp_lint.tensors.classes import in_training
 from ddp_lint.tensors.operations import names
 
-_MENTIONS = re.compile(
-    r"torch\.compile\b|(?<!\bre)\.compile\(|torch\._dynamo|import compile\b|is_compiling|is_dynamo_compiling"
-)
+#: What a file must hold that has to do with the compiler at all.
+_WORDS = ("compil", "optimize")
+_MENTIONS = re.compile(r"torch\.compile\b|(?<!\bre)\.compile\(|import compile\b|is_compiling|is_dynamo_compiling")
 #: What a file must hold besides to compile anything, or to ask whether it is compiled. Most files that speak of the
 #: compiler do neither, and need not be parsed.
 _STARTS = re.compile(
@@ -29,8 +29,7 @@ _STARTS = re.compile(
     re.MULTILINE,
 )
 #: What a line must hold to call the compiler, or to ask for it, under its own name.
-_CALLED = re.compile(r"\b(\w+)\(")
-_CALLS = re.compile(r"compil|\boptimize\b")
+_CALLS = r"compil|\boptimize\b"
 _TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
 _DEPTH = 4  # of class evidence for one expression
 _LIMIT = 20_000  # functions; a project where more are reached is cut off there
@@ -93,7 +92,7 @@ class _Reach:
             if _TESTS.search(self._project.inside(path)):
                 continue  # a test compiles what nobody compiles in training
             text = self._project.text(path)
-            if text is None or "torch" not in text or not _MENTIONS.search(text) or not _STARTS.search(text):
+            if text is None or "torch" not in text or not _starts(text):
                 continue
             facts = self._project.facts_of(path)
             if facts is not None:
@@ -150,6 +149,24 @@ class _Reach:
                         yield from methods_of(self._project, built, "forward")
 
 
+def _starts(text: str) -> bool:
+    """Whether a file speaks of the compiler, and compiles anything or asks whether it is compiled."""
+    passages = list(_passages(text))
+    mentions = "torch._dynamo" in text or any(map(_MENTIONS.search, passages))
+    return mentions and any(map(_STARTS.search, passages))
+
+
+def _passages(text: str) -> Iterator[str]:
+    """The lines that hold one of the words, each with the line before: to search in all of them takes far longer."""
+    for word in _WORDS:
+        place = text.find(word)
+        while place >= 0:
+            start = text.rfind("\n", 0, max(text.rfind("\n", 0, place), 0)) + 1
+            end = text.find("\n", place)
+            yield text[start : end if end >= 0 else len(text)]
+            place = text.find(word, end) if end >= 0 else -1
+
+
 class _Roots:
     """The calls of `torch.compile` and the compiled functions of one file."""
 
@@ -158,11 +175,10 @@ class _Roots:
         self._facts = facts
         imported = {name for name, target in facts.imports.names.items() if "compil" in target}
         self._renamed = imported.union(re.findall(r"\bas (\w+)", facts.file.text))
-        self._lines = [n for n, line in enumerate(facts.file.lines, 1) if self._may_compile(line)]
+        called = (name for name in self._renamed if f"{name}(" in facts.file.text)
+        may_compile = re.compile("|".join([_CALLS, *(rf"\b{name}\(" for name in called)])).search
+        self._lines = [number for number, line in enumerate(facts.file.lines, 1) if may_compile(line)]
         self._asks = "_compiling" in facts.file.text
-
-    def _may_compile(self, line: str) -> bool:
-        return not self._renamed.isdisjoint(_CALLED.findall(line)) or _CALLS.search(line) is not None
 
     def found(self) -> Iterator[tuple[_Code, Compiled]]:
         stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, str]] = [
@@ -179,14 +195,8 @@ class _Roots:
                 function = node
             elif isinstance(node, ast.Call):
                 yield from self._compiling_call(node, function, owner, prefix)
-            stack.extend((child, function, owner, name) for child in self._below(node))
-
-    def _below(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What to look at below a node: of a statement that calls no compiler, the statements inside."""
-        inside = below(node)
-        if not isinstance(node, ast.stmt) or _between(self._lines, node):
-            return iter(inside)
-        return (child for child in inside if isinstance(child, _STATEMENTS))
+            calls_none = isinstance(node, ast.stmt) and not _between(self._lines, node)
+            stack += [(child, function, owner, name) for child in (nested(node) if calls_none else below(node))]
 
     def _class(self, node: ast.ClassDef | None) -> ClassFacts | None:
         return self._project.class_of(self._facts, node) if node is not None else None
@@ -261,7 +271,6 @@ class _Roots:
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
 def _between(lines: list[int], node: ast.stmt) -> bool:
