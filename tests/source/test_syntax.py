@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from ddp_lint.source.syntax import below, statements, walk
+from ddp_lint.source.syntax import below, statements, statements_in_order, walk
 
 _OWN = sorted(pathlib.Path(__file__).parent.glob("*.py"))
 _ODD = """\
@@ -38,4 +38,8 @@ def test_all_nodes_in_the_order_of_ast(text: str) -> None:
         children = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr_context)]
         assert below(node) == children
     kinds = (ast.mod, ast.stmt, ast.ExceptHandler, ast.match_case)
-    assert list(statements(tree)) == [node for node in expected if isinstance(node, kinds)]
+    found = [node for node in expected if isinstance(node, kinds)]
+    assert list(statements(tree)) == found
+    placed = [node for node in statements_in_order(tree) if hasattr(node, "lineno")]
+    assert {*placed} == {node for node in found if hasattr(node, "lineno")}
+    assert [(node.lineno, node.col_offset) for node in placed] == sorted((n.lineno, n.col_offset) for n in placed)

@@ -258,9 +258,12 @@ def known() -> Known:
 
 def children(node: ast.AST) -> Iterator[ast.AST]:
     """Nodes below, without those of nested functions and classes."""
-    stack = list(below(node))
+    stack = below(node)
     while stack:
         child = stack.pop()
         yield child
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            stack.extend(below(child))
+        if child.__class__ not in _DEFINITIONS:
+            stack += below(child)
+
+
+_DEFINITIONS = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda}

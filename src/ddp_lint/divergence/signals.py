@@ -48,7 +48,8 @@ def _heard(call: ast.Call, facts: ModuleFacts) -> Variation:
 
 def _registered(facts: ModuleFacts) -> Iterator[ast.Call]:
     """Calls of ``signal.signal(number, handler)``."""
-    return (call for call in _candidates(facts.tree) if facts.imports.resolve(dotted(call.func)) == "signal.signal")
+    candidates = _candidates(facts.tree) if "signal" in facts.file.text else ()
+    return (call for call in candidates if facts.imports.resolve(dotted(call.func)) == "signal.signal")
 
 
 @functools.lru_cache(maxsize=512)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import multiprocessing
 import multiprocessing.connection
 import pathlib
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.checking import Checker, preload
+from ddp_lint.engine.garbage import rare_collections
 from ddp_lint.engine.report import FileResult
 from ddp_lint.engine.shares import chunks_of
 from ddp_lint.project.project import shown_from
@@ -134,18 +134,17 @@ def _work(connection: Connection, other_end: Connection, settings: Settings) -> 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before the start
-    gc.freeze()
-    gc.set_threshold(1_000_000, 20, 50)
-    checker = Checker(settings)
+    with rare_collections(), contextlib.suppress(EOFError, ConnectionError):
+        _serve(connection, Checker(settings))
+
+
+def _serve(connection: Connection, checker: Checker) -> None:
     while True:
-        try:
-            chunk: list[pathlib.Path] | None = connection.recv()
-            if chunk is None:
-                return
-            results = []
-            for number, path in enumerate(chunk):
-                connection.send(number)
-                results.append(checker.check(path))
-            connection.send(results)
-        except (EOFError, ConnectionError):
+        chunk: list[pathlib.Path] | None = connection.recv()
+        if chunk is None:
             return
+        results = []
+        for number, path in enumerate(chunk):
+            connection.send(number)
+            results.append(checker.check(path))
+        connection.send(results)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.cache import Cache
+from ddp_lint.engine.garbage import rare_collections
 from ddp_lint.engine.report import FileResult, Report
 from ddp_lint.engine.shares import processes_for, size_of
 from ddp_lint.project import Project
@@ -50,21 +49,8 @@ def _check(files: list[pathlib.Path], settings: Settings, jobs: int | None) -> I
         from ddp_lint.engine.checking import Checker  # not where the cache knows it all
 
         checker = Checker(settings)
-        with _rare_collections():
+        with rare_collections():
             yield from map(checker.check, files)
-
-
-@contextlib.contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Syntax trees are many objects without cycles: the default makes the collector go over them again and again."""
-    threshold = gc.get_threshold()
-    gc.set_threshold(1_000_000, 20, 50)
-    try:
-        yield
-    finally:
-        gc.freeze()  # what is left is old, and not to be gone over now because the threshold is low again
-        gc.set_threshold(*threshold)
-        gc.unfreeze()
 
 
 def check_text(text: str, path: pathlib.Path, settings: Settings) -> Report:

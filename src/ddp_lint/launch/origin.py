@@ -49,19 +49,24 @@ def _either(module: Module, node: cst.IfExp, section: str, depth: int) -> cst.CS
 
 
 def _bound_to(module: Module, node: cst.BaseExpression, section: str, depth: int) -> cst.CSTNode | None:
-    bindings = _before(module, node)
-    values = [b.value for b in bindings if b.kind == "assign" and not b.index]
-    if not bindings or len(values) != len(bindings):
-        return None
+    bound = [b for b in module.bindings(node) if b.kind == "assign" and not b.index]
+    sources = {b: rank_source(module, b.value, section, depth - 1) for b in bound if b.value is not None}
+    if not any(sources.values()):
+        return None  # most names: no need to ask where their bindings stand
     other = "local_rank" if section == "global_rank" else "global_rank"
     found: list[cst.CSTNode] = []
-    for value in values:
-        source = rank_source(module, value, section, depth - 1) if value is not None else None
+    for binding in _before(module, node):
+        source = sources.get(binding)
         if source is not None:
             found.append(source)
-        elif value is None or not (is_constant(value) or rank_source(module, value, other, depth - 1)):
+        elif binding not in sources or not _is_harmless(module, binding.value, other, depth):
             return None
     return found[0] if found else None
+
+
+def _is_harmless(module: Module, value: cst.BaseExpression | None, other: str, depth: int) -> bool:
+    """Whether a name may be bound to the value besides: a constant, the other kind of rank."""
+    return value is not None and (is_constant(value) or rank_source(module, value, other, depth - 1) is not None)
 
 
 def _before(module: Module, node: cst.BaseExpression) -> list[Binding]:

@@ -58,7 +58,7 @@ def _imported_by_ranks(module: Module) -> Evidence | None:
 def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = ()) -> Evidence | None:
     """The first evidence in one file (one of `words`, where given). A framework's own files that import each other
     are none."""
-    if _is_world_of_one(facts.tree):
+    if "world_size" in facts.file.text and _is_world_of_one(facts.tree):
         return None
     all_found = _evidence(facts.tree, lambda name: project.find(name.partition(".")[0]) is not None)
     found = next((f for f in all_found if not words or f[0] in words), None)
@@ -76,7 +76,7 @@ def _is_world_of_one(tree: ast.AST) -> bool:
     """Does the file say that it is one process: a world size of 1, which it may hand on as ``args.world_size``?"""
     sizes = [
         keyword.value
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Call) and _last(node.func) in _SETS_WORLD
         for keyword in node.keywords
         if keyword.arg == "world_size"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import pathlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -61,15 +62,27 @@ class Module:
     # ---- structure
 
     @functools.cached_property
-    def _parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
+    def _structure(self) -> tuple[list[cst.CSTNode], dict[cst.CSTNode, cst.CSTNode]]:
+        nodes: list[cst.CSTNode] = []
         parents: dict[cst.CSTNode, cst.CSTNode] = {}
         stack: list[cst.CSTNode] = [self.tree]
         while stack:
             node = stack.pop()
-            for child in children(node):
+            nodes.append(node)
+            inside = children(node)
+            for child in inside:
                 parents[child] = node
-                stack.append(child)
-        return parents
+            stack += reversed(inside)
+        return nodes, parents
+
+    @property
+    def nodes(self) -> Iterator[cst.CSTNode]:
+        """All nodes with meaning below the tree, in source order: its `descendants`, found once for all who ask."""
+        return itertools.islice(self._structure[0], 1, None)
+
+    @functools.cached_property
+    def _parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
+        return self._structure[1]
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         return self._parents.get(node)

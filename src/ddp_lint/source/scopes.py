@@ -52,6 +52,7 @@ class Scopes:
         self._orders: dict[cst.CSTNode, dict[cst.CSTNode, int]] = {}
         self._on_self: dict[cst.ClassDef, dict[str, list[Binding]]] = {}
         self._imported: dict[cst.CSTNode, str | None] = {}
+        self._around: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {module.tree: (module.tree,)}
         self._walrus = ":=" in module.file.text
 
     # ---- bindings
@@ -84,14 +85,20 @@ class Scopes:
                 return scope
         return None
 
-    def _scopes_around(self, at: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        below: cst.CSTNode = at
-        for node in self._module.ancestors(at):
-            if type(node) in _DEFINITIONS and _is_inside(below, node):
-                yield node
-            below = node
-        if at is self._module.tree:
-            yield at
+    def _scopes_around(self, at: cst.CSTNode) -> tuple[cst.CSTNode, ...]:
+        """The nodes of the scopes that `at` is evaluated in, from the inside outwards."""
+        unknown: list[cst.CSTNode] = []
+        up: cst.CSTNode | None = at
+        while up is not None and up not in self._around:
+            unknown.append(up)
+            up = self._module.parent(up)
+        found = self._around[up] if up is not None else ()
+        for node in reversed(unknown):
+            if up is not None and up is not self._module.tree and type(up) in _DEFINITIONS and _is_inside(node, up):
+                found = (up, *found)
+            self._around[node] = found
+            up = node
+        return found
 
     def bound_in(self, scope: cst.CSTNode) -> dict[str, list[Binding]]:
         """Name to bindings of one scope."""

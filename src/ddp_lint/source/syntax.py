@@ -14,8 +14,7 @@ _PLAIN = frozenset(
     }
 )  # fmt: skip
 _LEAVES = (ast.Constant, ast.Global, ast.Nonlocal)
-#: In the order of a run in which nothing fails.
-_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
 class _Fields(dict[type[ast.AST], tuple[str, ...]]):
@@ -77,7 +76,7 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def statements_in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """`statements` in source order, but what follows a `try` that succeeds before its handlers."""
+    """`statements` in source order."""
     stack = [node]
     while stack:
         item = stack.pop()

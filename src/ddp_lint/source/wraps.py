@@ -10,7 +10,6 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.source.module import Module, dotted
-from ddp_lint.source.tree import descendants
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +33,12 @@ class Wraps:
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        calls = (node for node in descendants(module.tree) if type(node) is cst.Call)  # quicker than asking an ABC
+        calls = (node for node in module.nodes if type(node) is cst.Call)  # quicker than asking an ABC
         self.all = [wrap for call in calls for wrap in self._wraps_of(call)]
 
     @functools.cached_property
     def _order(self) -> dict[cst.CSTNode, int]:
-        return {node: i for i, node in enumerate(descendants(self._module.tree))}
+        return {node: i for i, node in enumerate(self._module.nodes)}
 
     def _wraps_of(self, call: cst.Call) -> Iterator[Wrap]:
         if dotted(call.func) == "isinstance" and len(call.args) == 2:

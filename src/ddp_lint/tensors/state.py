@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import libcst as cst
 
@@ -55,12 +55,7 @@ class State:
         for name in dict.fromkeys(name for s in going_on for name in s.names):
             merged[name] = join(s.names.get(name, UNKNOWN) for s in going_on if _bound(name, s))
         self.names = merged
-        self.saved = {
-            storage: save
-            for s in reversed(going_on)
-            for storage, save in s.saved.items()
-            if storage in before or storage in _held(s)
-        }
+        self.saved = {storage: s.saved[storage] for s in reversed(going_on) for storage in _kept(s, before)}
 
 
 def _bound(name: str, state: State) -> bool:
@@ -68,7 +63,10 @@ def _bound(name: str, state: State) -> bool:
     return name in state.names or "." in name
 
 
-def _held(state: State) -> set[int]:
-    """Storages that a name still stands for: what one arm of an `if` saved and then lost the name of is not what the
-    name stands for after it."""
-    return {storage for value in state.names.values() for storage in value.storages}
+def _kept(state: State, before: Set[int]) -> list[int]:
+    """The saved storages of an arm that count after it: what it saved and then lost the name of is not what the name
+    stands for afterwards."""
+    if state.saved.keys() <= before:
+        return list(state.saved)
+    held = {storage for value in state.names.values() for storage in value.storages}
+    return [storage for storage in state.saved if storage in before or storage in held]

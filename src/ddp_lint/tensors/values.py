@@ -83,9 +83,12 @@ UNKNOWN = Value(Kind.UNKNOWN)
 
 def join(values: Iterable[Value]) -> Value:
     """What is known when the value is one of several."""
-    several = list(dict.fromkeys(values))
+    several = list(values)
     if not several:
         return UNKNOWN
+    if all(value is several[0] for value in several):  # mostly: what no arm has changed
+        return several[0]
+    several = list(dict.fromkeys(several))
     if len(several) == 1:
         return several[0]
     kinds = {v.kind for v in several}

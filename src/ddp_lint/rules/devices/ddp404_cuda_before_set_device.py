@@ -14,7 +14,6 @@ from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source import dotted
 from ddp_lint.source.branches import exclusive
 from ddp_lint.source.syntax import statements
-from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 
 _SETS = ("torch.cuda.set_device", "torch.accelerator.set_device_index")
@@ -119,16 +118,12 @@ class CudaBeforeSetDevice(Rule):
         if several_ranks(self.module) is None:
             return
         scopes: list[cst.FunctionDef | cst.Module] = [self.module.tree]
-        scopes += [n for n in descendants(self.module.tree) if isinstance(n, cst.FunctionDef)]
+        scopes += [n for n in self.module.nodes if type(n) is cst.FunctionDef]
         reported = [self._visit_scope(scope) for scope in scopes]
         if not any(reported):
             self._visit_never(scopes)
-        for call in descendants(self.module.tree):
-            if (
-                isinstance(call, cst.Call)
-                and isinstance(call.func, cst.Attribute)
-                and call.func.attr.value == "Process"
-            ):
+        for call in self.module.nodes:
+            if type(call) is cst.Call and isinstance(call.func, cst.Attribute) and call.func.attr.value == "Process":
                 self._visit_worker(call)
 
     # ---- before set_device
@@ -151,7 +146,7 @@ class CudaBeforeSetDevice(Rule):
         return False
 
     def _all_calls(self) -> Iterator[cst.Call]:
-        return (n for n in descendants(self.module.tree) if isinstance(n, cst.Call))
+        return (n for n in self.module.nodes if type(n) is cst.Call)
 
     def _in_main_guard(self, call: cst.Call, label: cst.Call) -> bool:
         """A `__main__` block may call the function that sets the device before it reaches the line."""

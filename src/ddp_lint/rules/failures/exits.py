@@ -11,7 +11,7 @@ import libcst as cst
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.tree import children, descendants
+from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 
 Exit = cst.Call | cst.Raise
@@ -183,12 +183,7 @@ def in_forked_child(module: Module, node: cst.CSTNode) -> bool:
 
 def calls_in(node: cst.CSTNode) -> Iterator[cst.Call]:
     """The calls of a block, without those of nested definitions."""
-    for child in children(node):
-        if isinstance(child, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
-            continue
-        if isinstance(child, cst.Call):
-            yield child
-        yield from calls_in(child)
+    return (n for n in descendants(node, into_definitions=False) if type(n) is cst.Call)
 
 
 def methods(scope: cst.CSTNode, name: str) -> Iterator[cst.Call]:

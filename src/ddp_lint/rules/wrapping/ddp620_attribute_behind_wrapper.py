@@ -161,8 +161,8 @@ class AttributeBehindWrapper(Rule):
     def start(self) -> None:
         self._set = {  # attributes that the file sets on something: `model.best = 0` works on the wrapper too
             target.target.attr.value
-            for node in descendants(self.module.tree)
-            if isinstance(node, cst.Assign)
+            for node in self.module.nodes
+            if type(node) is cst.Assign
             for target in node.targets
             if isinstance(target.target, cst.Attribute) and dotted(target.target.value) != "self"
         }
