@@ -10,6 +10,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.source.module import Module, dotted
+from ddp_lint.source.tree import descendants
 
 
 @dataclasses.dataclass(frozen=True)
