@@ -145,7 +145,7 @@ class _Builder:
         receiver = effect.text.rpartition(".")[0]
         if receiver in ("self", "super()"):
             receiver = site.receiver if site else ""
-        depth = (site.depth if site else 0) + (not effect.nested)
+        depth = (site.depth if site else 0) + (not effect.nested) - effect.handed
         below = Site(site.span, site.text, chain, effect.callee, depth, receiver) if site else Site(
             effect.call, effect.text, (), effect.callee, depth, receiver
         )  # fmt: skip

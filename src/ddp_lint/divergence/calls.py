@@ -19,6 +19,7 @@ from ddp_lint.divergence.expressions import (
     element_of,
     environment,
     evaluate,
+    fill,
     forget_parts,
     pair,
     passed_on,
@@ -29,6 +30,7 @@ from ddp_lint.divergence.groups import Group, handed_out, named, of_callee
 from ddp_lint.divergence.lengths import is_whole, of_batches, size_of, streams
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import (
+    EMPTINESS,
     MAKING,
     PADDED,
     SELECTING,
@@ -73,6 +75,9 @@ _DISTINCTIVE = frozenset(
         "reduce_scatter_tensor", "broadcast_object_list", "all_to_all_single", "monitored_barrier", "barrier",
     }
 )  # fmt: skip
+#: Methods that run the model that they are given forward and backward, and what the model is called there.
+_STEPS: Final = frozenset(table("tensors")["steps"]["methods"])
+_MODELS: Final = frozenset(table("tensors")["steps"]["models"])
 _ACCELERATE = ("wait_for_everyone", "gather_for_metrics", "pad_across_processes")
 _RETURNING_MODULE: Final = frozenset(table("tensors")["layers"]["returning_module"])
 #: Methods that make a list longer.
@@ -119,7 +124,13 @@ def call(frame: Frame, node: ast.Call) -> Value:
         handler = _BUILTINS.get(node.func.id)
         if handler is not None:
             return handler(frame, node, arguments_of(frame, node))
-    return invoke(frame, function, arguments_of(frame, node), node)
+    arguments = arguments_of(frame, node)
+    result = invoke(frame, function, arguments, node)
+    for index, argument in arguments.nodes.items():
+        value = arguments.positional[index] if isinstance(index, int) else arguments.keywords[index]
+        if value.items == () or value.entries == {}:  # ``flatten(stats, into)``
+            fill(frame, dotted(argument), argument, passed_on(frame, node, arguments.values).varies)
+    return result
 
 
 def arguments_of(frame: Frame, node: ast.Call) -> Arguments:
@@ -327,7 +338,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         rank = knows.rank("method", method.name, method.of)
         if rank is not None:
             return frame.rank_value(rank, node)
-        if method.of == "builtins.set" and method.name in _SET_METHODS:
+        if method.of == ref.SET and method.name in _SET_METHODS:
             return unordered(frame, node)
         if method.of == SELECTION and keeps(method.name):
             return selection(frame, node, [function])
@@ -400,17 +411,9 @@ def _unresolved(
         if _is_of_plain_model(frame, node):
             return unknown(key)
         return communicate(frame, knows.collectives["torch.Tensor.backward"], arguments, node)
-    if is_method and name in _DISTINCTIVE:
-        return communicate(
-            frame, knows.collectives[f"torch.distributed.{name}"], arguments, node, confidence=Confidence.LOW
-        )
-    if is_method and name == "full_tensor":
-        entry = knows.method("torch.distributed.tensor.DTensor", name)
-        if entry is not None:
-            sure = Confidence.LOW if frame.depth else Confidence.MEDIUM
-            return communicate(frame, entry, arguments, node, confidence=sure)
-    if is_method and name in _ACCELERATE:
-        return communicate(frame, knows.collectives[f"accelerate.Accelerator.{name}"], arguments, node)
+    distinctive = _distinctive(frame, name, arguments) if is_method else None
+    if distinctive is not None:
+        return communicate(frame, distinctive[0], arguments, node, confidence=distinctive[1])
     gate = knows.gates.get(f"*.{name}")
     if gate is not None and arguments.positional and isinstance(arguments.positional[0].reference, ref.FunctionRef):
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
@@ -442,6 +445,21 @@ def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
                 frame.effects.append(Rounds(doubtful(inside), [], None, frame.span(node)))
 
 
+def _distinctive(frame: Frame, name: str, arguments: Arguments) -> tuple[Collective, Confidence] | None:
+    """What a method does on whatever object has it, and how sure that is."""
+    knows = known()
+    if name in _DISTINCTIVE:
+        return knows.collectives[f"torch.distributed.{name}"], Confidence.LOW
+    if name == "full_tensor":
+        whole = knows.method("torch.distributed.tensor.DTensor", name)
+        return (whole, Confidence.LOW if frame.depth else Confidence.MEDIUM) if whole is not None else None
+    if name in _ACCELERATE:
+        return knows.collectives[f"accelerate.Accelerator.{name}"], Confidence.HIGH
+    if name in _STEPS and any(frame.text(given) in _MODELS for given in arguments.nodes.values()):
+        return knows.collectives["torch.Tensor.backward"], Confidence.MEDIUM
+    return None
+
+
 def _grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
     """``losses.append(x)`` on some ranks only: from here on the list is longer on them. On all ranks, of a value that
     is each rank's own: it is as long on all, and holds something else."""
@@ -449,8 +467,12 @@ def _grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
     before = frame.env.get(path)
     if before is None or before.items != ():
         return
+    if (order := frame.order) is not None:
+        listed = ref.Instance(ref.SET, handed=order.foreign, filled=order.origin)
+        frame.env[path] = unknown(frame.key(node, "list"), listed)
+        return
     varies = next((v for test in frame.path if (v := test.varying()) is not None), None)
-    if varies is not None:
+    if varies is not None and varies.says != EMPTINESS:  # where there is nothing, something else is added mostly
         frame.env[path] = divergent(("grown", frame.key(node)), varies)
         return
     if (own := passed_on(frame, node, given).varies) is not None:
@@ -773,10 +795,13 @@ def _next(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     for value in arguments.values:
         consume(frame, value)
-    if not arguments.positional:
-        return unknown(frame.key(node))
-    first = arguments.positional[0]
     assert isinstance(node.func, ast.Name)
+    if not arguments.positional:
+        value = passed_on(frame, node, arguments.values)
+        if node.func.id != "dict" or arguments.starred:
+            return value
+        return dataclasses.replace(value, entries=dict(arguments.keywords.items()))
+    first = arguments.positional[0]
     if node.func.id in ("list", "tuple", "iter", "enumerate", "reversed") and len(arguments.positional) == 1:
         if node.func.id == "enumerate" and not isinstance(first.reference, ref.Generator):
             numbered = ref.Enumerated(first.reference, element_of(frame, first, node.args[0]))

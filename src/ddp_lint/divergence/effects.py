@@ -67,6 +67,8 @@ class Inline:
     manager: bool = False
     #: The callee is defined in the caller: what parts the ranks in it is told with the caller, whose names it sees.
     nested: bool = False
+    #: Of a generator: through how many calls it was handed on before it ran. It was made that much further up.
+    handed: int = 0
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -93,6 +95,21 @@ def matters(effects: list[Effect]) -> bool:
         if isinstance(effect, Inline) and (matters(effect.effects) or matters(effect.yields or [])):
             return True
     return False
+
+
+def flat(effects: list[Effect]) -> Iterator[Effect]:
+    """The effects one after the other: those of branches too, of loops and callees the letters alone."""
+    for effect in effects:
+        yield effect
+        if isinstance(effect, Branch):
+            yield from flat(effect.yes)
+            yield from flat(effect.no)
+        elif isinstance(effect, Attempt):
+            yield from flat(effect.body)
+        elif isinstance(effect, Rounds):
+            yield from (inner for inner in flat(effect.body) if isinstance(inner, Emitted))
+        elif isinstance(effect, Inline):
+            yield from (inner for inner in flat(effect.effects) if isinstance(inner, Emitted))
 
 
 def choices(effects: list[Effect]) -> Iterator[Condition]:

@@ -1,15 +1,24 @@
-"""``except StopIteration`` around ``next(batches)``: where this rank's own data end, as at the end of a `for`."""
+"""What a rank's own batches make it catch: their end, as at the end of a `for` (``except StopIteration`` around
+``next(batches)``), and an exception of the project by which the model refuses a batch."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence import worlds
+from ddp_lint.divergence.effects import Effect, Emitted, flat
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.lengths import own_length
 from ddp_lint.divergence.resolve import children
-from ddp_lint.divergence.values import Variation
+from ddp_lint.divergence.values import Condition, Variation
+from ddp_lint.findings import Confidence, Label
+
+#: In the name of an exception that ends the training on all ranks, and refuses no batch.
+_ENDS = re.compile(r"stop|exit|abort|interrupt|finish|early|preempt|signal|timeout|cancel|kill|terminat", re.IGNORECASE)
 
 
 def own_end(frame: Frame, node: ast.Try, names: frozenset[str]) -> Variation | None:
@@ -29,3 +38,17 @@ def _asked(body: list[ast.stmt]) -> Iterator[tuple[ast.expr, ast.AST]]:
             call = child.value if isinstance(child, ast.Assign) else None
             if isinstance(call, ast.Call) and dotted(call.func) == "next" and len(call.args) == 1:
                 yield call.args[0], child.targets[0]  # type: ignore[attr-defined]
+
+
+def own_refusal(frame: Frame, handler: ast.ExceptHandler, body: list[Effect]) -> Condition | None:
+    """ "This rank's batch was refused": an exception class of the project, caught around a step of the model, after
+    which the rank goes on."""
+    of = frame.linker.expression(frame.facts, handler.type) if handler.type is not None else None
+    if not isinstance(of, ref.ClassRef) or _ENDS.search(of.node.name) or isinstance(handler.body[-1], ast.Raise):
+        return None
+    if not any(isinstance(e, Emitted) and e.letter.kind in ("forward", "backward") for e in flat(body)):
+        return None
+    origin = Label(frame.span(handler), f"a rank goes on here without the step if its own batch raises {of.node.name}")
+    says = f"whether this rank's own batch raises {of.node.name}"
+    varies = Variation("data", says, origin=origin, confidence=Confidence.MEDIUM)
+    return Condition((("refused", frame.key(handler)),) * worlds.COUNT, f"except {of.node.name}", varies, open=True)

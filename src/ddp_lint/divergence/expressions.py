@@ -30,6 +30,10 @@ from ddp_lint.divergence.selections import (
     is_mask,
     is_padded,
     is_padded_field,
+    may_be_empty,
+    may_be_missing,
+    own_emptiness,
+    own_modality,
     own_size,
     runs_to_end,
     selection,
@@ -47,6 +51,7 @@ from ddp_lint.divergence.values import (
     combine,
     constant,
     divergent,
+    filled,
     follow_from_sizes,
     is_filled,
     merge,
@@ -298,23 +303,11 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     negative = operation in (ast.NotEq, ast.IsNot, ast.NotIn)
     opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(operation, operation)
     key = ("compare", opposite.__name__, _keys(values))
-    result = combine(COMPARE[opposite], (left, right), key)
-    formal = right.constant == Known(None) or operation in (ast.In, ast.NotIn) or _is_text(right) or _is_text(left)
-    if result.varies is not None and (result.even or formal) and _is_alike(left, right, result, with_none):
+    lacking = _lacking(frame, node, left, right)
+    result = combine(COMPARE[opposite], (left, right), key) if lacking is None else divergent(key, lacking)
+    if lacking is None and _is_alike(left, right, result, opposite):
         return unknown(key)
-    # another object on each rank, none of which is known to be missing
-    present = with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components)
-    if present or (right.constant == Known(0) and follows_from_extent(left)):
-        return unknown(key)
-    if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
-        grouped = left.varies.scope != right.varies.scope or left.varies.scope.startswith("group:")
-        if grouped and not left.open and not right.open:
-            doubtful = dataclasses.replace(left.varies, cause="membership", confidence=Confidence.LOW)
-            result = divergent(key, doubtful)  # mostly two names of one group
-    elif result.varies is not None and result.varies.cause == "rank" and _is_place(node, left, right):
-        result = divergent(key, dataclasses.replace(result.varies, cause="membership", confidence=Confidence.LOW))
-    if operation in (ast.Lt, ast.LtE, ast.Gt, ast.GtE):
-        result = _among(result, values)
+    result = _among_ranks(node, left, right, result, key)
     if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
         if left.open:  # a key that each rank looks up: ranks fill their caches alike
             return unknown(key)
@@ -324,16 +317,56 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     return result
 
 
+def _asks_for_any(operation: type[ast.cmpop], right: Value) -> bool:
+    """``== 0``, ``> 0``, ``< 1``: is there anything at all?"""
+    if operation in (ast.Lt, ast.GtE):
+        return right.constant == Known(1)
+    return operation in (ast.Eq, ast.NotEq, ast.Gt, ast.LtE) and right.constant == Known(0)
+
+
 @functools.lru_cache(maxsize=8192)
 def _text_of_opposite(node: ast.Compare, opposite: type[ast.cmpop]) -> str:
     return text_of(ast.Compare(node.left, [opposite()], node.comparators))
 
 
-def _is_alike(left: Value, right: Value, result: Value, with_none: bool) -> bool:
+def _lacking(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Variation | None:
+    """Why a rank may have no such data, if that is the question and the name is one of data: ``images is None``."""
+    if left.varies is not None or left.agreed or left.constant is not None:
+        return None
+    operation = type(node.ops[0])
+    if operation in (ast.Is, ast.IsNot) and right.constant == Known(None) and may_be_missing(node.left):
+        return own_modality(frame, node.left)
+    if _asks_for_any(operation, right) and may_be_empty(frame, node.left):
+        return own_emptiness(frame, node.left)
+    return None
+
+
+def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, key: Hashable) -> Value:
+    """The comparison where it is one of ranks: of two groups' ranks, with a place along an axis, with bounds."""
+    if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
+        grouped = left.varies.scope != right.varies.scope or left.varies.scope.startswith("group:")
+        if grouped and not left.open and not right.open:
+            doubtful = dataclasses.replace(left.varies, cause="membership", confidence=Confidence.LOW)
+            result = divergent(key, doubtful)  # mostly two names of one group
+    elif result.varies is not None and result.varies.cause == "rank" and _is_place(node, left, right):
+        result = divergent(key, dataclasses.replace(result.varies, cause="membership", confidence=Confidence.LOW))
+    if isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+        result = _among(result, [left, right])
+    return result
+
+
+def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpop]) -> bool:
     """Does the comparison come out the same on all ranks, though what is compared differs?"""
+    with_none = operation in (ast.Is, ast.Eq) and right.constant == Known(None)
+    if with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components):
+        return True  # another object on each rank, none of which is known to be missing
+    if right.constant == Known(0) and follows_from_extent(left):
+        return True
+    formal = with_none or operation is ast.In or _is_text(right) or _is_text(left)
+    if result.varies is None or not (result.even or formal or right.constant == Known(None)):
+        return False
     if result.even:  # how much the batches hold, unlike the question whether one is empty
         return not (is_size(left) and right.constant in (Known(0), Known(1)))
-    assert result.varies is not None
     if with_none and result.varies.cause == "host":
         return True  # each process has a name and a number of its own, none has none
     return result.open and result.varies.cause == "data"  # what a batch has, and of which kind it is
@@ -513,12 +546,12 @@ def _of_ranks(value: Value, elements: list[Value]) -> Value:
 
 
 def is_set(value: Value) -> bool:
-    return isinstance(value.reference, ref.Instance) and value.reference.of == "builtins.set"
+    return isinstance(value.reference, ref.Instance) and value.reference.of == ref.SET
 
 
 def unordered(frame: Frame, node: ast.AST) -> Value:
     """A set: its elements come in an order of each process's own, its truth and length are no problem."""
-    return unknown(frame.key(node, "set"), ref.Instance("builtins.set"))
+    return unknown(frame.key(node, "set"), ref.Instance(ref.SET))
 
 
 def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
@@ -542,7 +575,7 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
         frame.effects.append(dataclasses.replace(source.call, yields=inner))
     elif inner:
         frame.effects.append(Rounds(inner, [], rounds, frame.span(node)))
-    if isinstance(node, ast.SetComp):
+    if isinstance(node, ast.SetComp) or is_set(iterables[0]):
         return unordered(frame, node)
     even = rounds is None and len(node.generators) == 1 and not node.generators[0].ifs
     value = passed_on(frame, node, [*iterables, *values])
@@ -640,11 +673,7 @@ def is_loader(iterable: Value, text: str) -> bool:
     """Is it a data loader, by type or, when nothing resolves it, by name?"""
     reference = iterable.reference
     if isinstance(reference, ref.Instance) and isinstance(reference.of, str):
-        return (
-            not reference.whole
-            and known().source("iterate", reference.of) is not None
-            and reference.of != "builtins.set"
-        )
+        return not reference.whole and known().source("iterate", reference.of) is not None and reference.of != ref.SET
     return _LOADER.search(text.lower()) is not None and not text.startswith("range(")  # numbers, of whatever they count
 
 
@@ -655,8 +684,10 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     """How often a loop over the iterable goes round, where ranks may differ in it."""
     text, iterable = frame.text(node), _numbered(iterable)
     if is_set(iterable):
-        origin = Label(frame.span(node), "a set: each process iterates over it in an order of its own")
-        varies = Variation("order", "the order of a set, which differs between processes", origin=origin)
+        here = Label(frame.span(node), "a set: each process iterates over it in an order of its own")
+        origin = iterable.reference.filled or here
+        says = "the order of a set, which differs between processes"
+        varies = Variation("order", says, origin=origin, foreign=iterable.reference.handed)
         return Condition((("order", frame.key(node)),) * 3, text, varies, open=True)
     own = own_length(frame, iterable, node, target)
     if own is not None:
@@ -672,6 +703,16 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         return None  # something else on each rank, which may well be as long
     truths = tuple(("rounds", component) for component in iterable.components)
     return Condition(truths, text, iterable.varies, open=True)
+
+
+def order_of(iterable: Value, rounds: Condition | None) -> Variation | None:
+    """Why a loop meets its elements in an order of each process's own: over a set, or a generator that has one."""
+    generator = iterable.reference if isinstance(iterable.reference, ref.Generator) else None
+    loops = [e.rounds for e in generator.call.effects if isinstance(e, Rounds)] if generator is not None else [rounds]
+    varies = next((loop.varies for loop in loops if loop and loop.varies and loop.varies.cause == "order"), None)
+    if varies is None or generator is None:
+        return varies
+    return dataclasses.replace(varies, foreign=generator.call.handed)
 
 
 def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
@@ -695,13 +736,12 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
             bind(frame, part, item, source)
         return
     path = dotted(target)
-    if not path:
-        if isinstance(target, ast.Subscript):
-            evaluate(frame, target.slice)
-            _store(frame, target, evaluate(frame, target.value))
-        return
     if isinstance(target, ast.Subscript):
-        _store(frame, target, evaluate(frame, target.value))
+        key, base = evaluate(frame, target.slice), evaluate(frame, target.value)
+        _store(frame, target, base)
+        _enter(frame, target, base, key, value)
+    if not path:
+        return
     if isinstance(target, ast.Name) and target.id in frame.global_names:
         frame.summaries.set_global(frame, target.id, value)
     forget_parts(frame, path)
@@ -724,6 +764,33 @@ def _store(frame: Frame, target: ast.Subscript, base: Value) -> None:
 
         call = ast.copy_location(ast.Call(func=target, args=[target.slice], keywords=[]), target)
         communicate(frame, entry, Arguments((evaluate(frame, target.slice),)), call, confidence=Confidence.MEDIUM)
+
+
+#: Entries that are kept of a dictionary.
+_ENTRIES = 64
+
+
+def _enter(frame: Frame, target: ast.Subscript, base: Value, key: Value, value: Value) -> None:
+    """``stats["kl"] = kl``: an entry of a dictionary that this function has made, by key as far as that is known."""
+    path = dotted(target.value)
+    if base.entries is None or not path or len(base.entries) >= _ENTRIES:
+        return
+    own = passed_on(frame, target, [value]).varies
+    if key.constant is None:
+        fill(frame, path, target, own)
+        return
+    entries = {**base.entries, key.constant.value: value}
+    varies = base.varies if base.varies is not None and base.open else own
+    now = ("stored", frame.key(target), base.key)
+    stored = filled(now, varies) if varies is not None else unknown(now)
+    frame.env[path] = dataclasses.replace(stored, entries=entries)
+
+
+def fill(frame: Frame, path: str, at: ast.AST, own: Variation | None) -> None:
+    """From here on an empty list or dictionary holds values of which some are each rank's own, as many on all ranks."""
+    before = frame.env.get(path)
+    if own is not None and before is not None and (before.items == () or before.entries == {}):
+        frame.env[path] = filled(frame.key(at), own)
 
 
 def _lambda(frame: Frame, node: ast.Lambda) -> Value:

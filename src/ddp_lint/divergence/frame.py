@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.effects import Effect
-from ddp_lint.divergence.references import ClassRef, FunctionRef, Reference
+from ddp_lint.divergence.references import SET, ClassRef, FunctionRef, Generator, Instance, Reference
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.values import Symbol, Test, Value, Variation, constant, divergent, per_rank, unknown
 from ddp_lint.findings import Confidence, Label, Span
@@ -39,6 +39,8 @@ class Frame:
     global_names: frozenset[str] = frozenset()
     alive: bool = True
     loops: int = 0
+    #: Set within a loop that has the order of a set.
+    order: Variation | None = None
     depth: int = 0
     #: Variables of modules at the last `yield`.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
@@ -136,6 +138,7 @@ def text_of(node: ast.AST, limit: int = 60) -> str:
 
 def entering(value: Value) -> Value:
     """An argument as the callee sees it: its variation is foreign there."""
+    value = _handed(value, 1)
     if value.varies is None:
         return value
     varies = dataclasses.replace(value.varies, foreign=value.varies.foreign + 1)
@@ -144,10 +147,22 @@ def entering(value: Value) -> Value:
 
 def leaving(value: Value) -> Value:
     """A returned value as the caller sees it."""
+    value = _handed(value, -1)
     if value.varies is None or not value.varies.foreign:
         return value
     varies = dataclasses.replace(value.varies, foreign=value.varies.foreign - 1)
     return dataclasses.replace(value, varies=varies, test=_shifted(value.test, -1))
+
+
+def _handed(value: Value, by: int) -> Value:
+    """Sets and generators vary by the order of their elements, which is another one further up, too."""
+    reference = value.reference
+    if isinstance(reference, Generator):
+        call = dataclasses.replace(reference.call, handed=max(0, reference.call.handed + by))
+        return value.with_reference(dataclasses.replace(reference, call=call))
+    if isinstance(reference, Instance) and reference.of == SET and reference.handed + by >= 0:
+        return value.with_reference(dataclasses.replace(reference, handed=reference.handed + by))
+    return value
 
 
 def _shifted(test: Test | None, by: int) -> Test | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import TypeGuard
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds
+from ddp_lint.divergence.effects import Effect, Emitted, Leave, flat
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.values import Symbol, Value, Variation, divergent
@@ -171,26 +171,12 @@ def _assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
 def agrees_to_stop(body: list[Effect]) -> bool:
     """Does a round leave the loop after a collective: what the ranks have agreed on ends it for all of them?"""
     communicated = False
-    for effect in _flat(body):
+    for effect in flat(body):
         if isinstance(effect, Emitted) and effect.letter.kind == "collective":
             communicated = True
         elif isinstance(effect, Leave) and effect.what in ("break", "return") and communicated:
             return True
     return False
-
-
-def _flat(effects: list[Effect]) -> Iterator[Effect]:
-    for effect in effects:
-        yield effect
-        if isinstance(effect, Branch):
-            yield from _flat(effect.yes)
-            yield from _flat(effect.no)
-        elif isinstance(effect, Attempt):
-            yield from _flat(effect.body)
-        elif isinstance(effect, Rounds):
-            yield from (inner for inner in _flat(effect.body) if isinstance(inner, Emitted))
-        elif isinstance(effect, Inline):
-            yield from (inner for inner in _flat(effect.effects) if isinstance(inner, Emitted))
 
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ddp_lint.divergence.groups import Group
 from ddp_lint.project.facts import ModuleFacts
@@ -46,6 +46,10 @@ class Instance:
     whole: bool = False
     #: A loader whose batches come from a stream of this rank's own, and end with it.
     streams: bool = False
+    #: Of a set: through how many calls it came in as an argument (see `Variation.foreign`).
+    handed: int = 0
+    #: Of a list in the order of a set: the loop over the set that has filled it.
+    filled: Any = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
@@ -126,6 +130,9 @@ class Enumerated:
     of: Any
     element: Any = dataclasses.field(default=None, compare=False)
 
+
+#: The class of sets.
+SET: Final = "builtins.set"
 
 Reference = (
     External | ModuleRef | ClassRef | Instance | FunctionRef | Method | Partial | GroupRef | Generator | Super | Dynamic

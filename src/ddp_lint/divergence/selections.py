@@ -18,11 +18,18 @@ SELECTION = "builtins.selection"
 SIZED = "builtins.sized"
 #: Sequences as long as the longest of the rank's own.
 PADDED = "builtins.padded"
+#: What depends on whether a rank has any of the data depends on this.
+EMPTINESS: Final = "whether this rank's own data give any elements"
+#: What depends on whether a rank has such a field depends on this.
+MODALITY: Final = "whether this rank's own samples have it"
 _KNOWN = table("tensors")["selection"]
 #: Functions that make a tensor of a size, with the number of leading arguments that are sizes (0: all are).
 MAKING: Final[dict[str, int]] = _KNOWN["making"]
 SELECTING: Final[tuple[str, ...]] = tuple(_KNOWN["selecting"])
 SIZES: Final[frozenset[str]] = frozenset(_KNOWN["sizes"])
+MODALITIES: Final[frozenset[str]] = frozenset(_KNOWN["modalities"])
+#: Methods that count all elements of a tensor.
+COUNTING: Final = frozenset({"numel", "nelement"})
 _MASK = re.compile(r"(^|_)masks?$")
 
 
@@ -95,6 +102,47 @@ def own_size(frame: Frame, node: ast.AST) -> Variation:
     origin = Label(frame.span(node), "each rank selects as many elements as its own data give")
     says = "how many elements this rank's own data select"
     return Variation("data", says, origin=origin, confidence=Confidence.MEDIUM)
+
+
+#: Tensors of a rank's own data by name; those of the model have one size on all ranks.
+_OF_DATA = re.compile(rf"(^|[._])({'|'.join(_KNOWN['data'])})$")
+
+
+def counted(node: ast.expr) -> ast.expr | None:
+    """The tensor whose elements or rows an expression counts: ``x.numel()``, ``x.size(0)``, ``x.shape[0]``."""
+    if isinstance(node, ast.Subscript):
+        of = node.value
+        first = isinstance(node.slice, ast.Constant) and node.slice.value == 0
+        return of.value if first and isinstance(of, ast.Attribute) and of.attr == "shape" else None
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
+        return None
+    first = [getattr(argument, "value", None) for argument in node.args] == [0]
+    counts = (node.func.attr in COUNTING and not node.args) or (node.func.attr == "size" and first)
+    return node.func.value if counts else None
+
+
+def may_be_empty(frame: Frame, node: ast.expr) -> bool:
+    """Is it the number of elements of a tensor of data by name, which one rank may have none of?"""
+    of = counted(node)
+    return of is not None and _OF_DATA.search(frame.text(of)) is not None
+
+
+def may_be_missing(node: ast.expr) -> bool:
+    """Is it by name a field that some samples of a mixed data set have, and a rank's own may all lack?"""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return name in MODALITIES
+
+
+def own_modality(frame: Frame, node: ast.AST) -> Variation:
+    """Why a field of the samples is missing on some ranks."""
+    origin = Label(frame.span(node), "a rank whose own samples lack it has none here")
+    return Variation("data", MODALITY, origin=origin, confidence=Confidence.MEDIUM)
+
+
+def own_emptiness(frame: Frame, node: ast.AST) -> Variation:
+    """Why a tensor is empty on some ranks."""
+    origin = Label(frame.span(node), "a rank whose own data give nothing has an empty tensor here")
+    return Variation("data", EMPTINESS, origin=origin, confidence=Confidence.MEDIUM)
 
 
 def own_longest(frame: Frame, node: ast.AST) -> Variation:

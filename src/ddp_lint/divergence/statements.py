@@ -11,8 +11,17 @@ from typing import Any
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, doubtful, matters
-from ddp_lint.divergence.endings import own_end
-from ddp_lint.divergence.expressions import bind, dotted, element_of, evaluate, rounds_of, test_of, visible
+from ddp_lint.divergence.endings import own_end, own_refusal
+from ddp_lint.divergence.expressions import (
+    bind,
+    dotted,
+    element_of,
+    evaluate,
+    order_of,
+    rounds_of,
+    test_of,
+    visible,
+)
 from ddp_lint.divergence.frame import Frame, none, reference_of
 from ddp_lint.divergence.lengths import agrees_to_stop
 from ddp_lint.divergence.resolve import children, known
@@ -225,7 +234,9 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     def once() -> tuple[list[Effect], dict[str, Value], bool]:
         return _arm(frame, node.body, _round_test(frame, node))
 
+    outer, frame.order = frame.order, order_of(iterable, rounds) or frame.order
     body, env = _rounds(frame, node, once)
+    frame.order = outer
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
     frame.env = env
@@ -330,7 +341,7 @@ def _try(frame: Frame, node: ast.Try) -> None:
     entry = frame.env
     env, any_alive = body_env, alive
     for handler in node.handlers:
-        condition = _raised(frame, node, handler, matters(body))
+        condition = own_refusal(frame, handler, body) or _raised(frame, node, handler, matters(body))
         test = Test("atom", atom=condition)
         frame.env = _join(frame, _round_test(frame, node), body_env, entry, node)
         if handler.name:

@@ -355,7 +355,7 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
 def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if yes is no or (yes.key == no.key and yes.varies == no.varies and yes.test is no.test and yes.items == no.items):
         return yes
-    reference = yes.reference if no.constant == Known(None) else no.reference if yes.constant == Known(None) else None
+    reference = yes.reference if _is_empty(no) else no.reference if _is_empty(yes) else None
     if reference is None and yes.reference == no.reference:
         reference = yes.reference
     if yes.agreed and no.agreed:
@@ -389,6 +389,11 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if varies is not None:
         return dataclasses.replace(divergent(key, varies), reference=reference)
     return unknown(key, reference)
+
+
+def _is_empty(value: Value) -> bool:
+    """Is it what a name holds before it holds an object: None or an empty list?"""
+    return value.constant == Known(None) or value.items == ()
 
 
 def _partly(test: Test, outcomes: list[bool | None], yes: Value, no: Value, key: Hashable, reference: Any) -> Value:

@@ -10,6 +10,7 @@ from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Si
 from ddp_lint.divergence.expressions import SHARE
 from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.partings import Kind, Parting
+from ddp_lint.divergence.selections import EMPTINESS, MODALITY
 from ddp_lint.divergence.values import Component, Known, Value, Variation
 from ddp_lint.divergence.words import CONFIDENCES, Choice, Emit, Letter, Words
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
@@ -83,7 +84,8 @@ def _reason(difference: Difference) -> str:
 
 
 def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Confidence:
-    limits = [letter.confidence, varies.confidence]
+    sharded = varies.cause == "order" and letter.op == "full_tensor"  # in an order of its own, wherever it may be done
+    limits = [Confidence.MEDIUM if sharded else letter.confidence, varies.confidence]
     if len(letter.chain) > 4 or letter.kind == "leave" or letter.streams:
         limits.append(Confidence.MEDIUM)
     if letter.group.key and not letter.group.axis and varies.scope != f"group:{letter.group.key}":
@@ -101,6 +103,10 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         and varies.says != SHARE
     ):
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
+    if varies.says in (EMPTINESS, MODALITY) and "broadcast" in letter.op:
+        limits.append(Confidence.LOW)  # all receive what one rank sends, an empty tensor as well
+    if varies.says == MODALITY and letter.group.key:
+        limits.append(Confidence.LOW)  # ranks of a smaller group mostly share their samples
     if letter.op == "learning rate" and varies.cause != "rank":
         limits.append(Confidence.LOW)  # in a script of one process it may follow the loss
     other_when = difference.other.when if difference.other is not None else ""
