@@ -30,7 +30,6 @@ from ddp_lint.divergence.groups import Group, handed_out, named, of_callee
 from ddp_lint.divergence.lengths import is_whole, of_batches, size_of, streams
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import (
-    EMPTINESS,
     MAKING,
     PADDED,
     SELECTING,
@@ -472,7 +471,7 @@ def _grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
         frame.env[path] = unknown(frame.key(node, "list"), listed)
         return
     varies = next((v for test in frame.path if (v := test.varying()) is not None), None)
-    if varies is not None and varies.says != EMPTINESS:  # where there is nothing, something else is added mostly
+    if varies is not None and not varies.confined:
         frame.env[path] = divergent(("grown", frame.key(node)), varies)
         return
     if (own := passed_on(frame, node, given).varies) is not None:

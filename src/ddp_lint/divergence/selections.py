@@ -136,13 +136,13 @@ def may_be_missing(node: ast.expr) -> bool:
 def own_modality(frame: Frame, node: ast.AST) -> Variation:
     """Why a field of the samples is missing on some ranks."""
     origin = Label(frame.span(node), "a rank whose own samples lack it has none here")
-    return Variation("data", MODALITY, origin=origin, confidence=Confidence.MEDIUM)
+    return Variation("data", MODALITY, origin=origin, confidence=Confidence.MEDIUM, confined=True)
 
 
 def own_emptiness(frame: Frame, node: ast.AST) -> Variation:
     """Why a tensor is empty on some ranks."""
     origin = Label(frame.span(node), "a rank whose own data give nothing has an empty tensor here")
-    return Variation("data", EMPTINESS, origin=origin, confidence=Confidence.MEDIUM)
+    return Variation("data", EMPTINESS, origin=origin, confidence=Confidence.MEDIUM, confined=True)
 
 
 def own_longest(frame: Frame, node: ast.AST) -> Variation:

@@ -103,7 +103,7 @@ def _join(frame: Frame, test: Test, yes: dict[str, Value], no: dict[str, Value],
 def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AST) -> Value:
     """A name that only one arm binds keeps that value; an attribute had one before, which other ranks still see."""
     varies = test.varying()
-    if "." not in name or varies is None or value.reference is not None or not value.same:
+    if "." not in name or varies is None or varies.confined or value.reference is not None or not value.same:
         return value
     key = ("set", frame.key(node), name)
     if value.constant is None:

@@ -72,7 +72,7 @@ class Variation:
     `cause` is 'rank', 'membership' or a cause of the knowledge; `says` completes "depends on"; `scope` is the axis
     that the value varies over: 'world', 'node', a parallel axis, or ``group:<key>``; `origin` where the value came
     from; `foreign` through how many calls it came
-    in as an argument (0: it arose in the function at hand).
+    in as an argument (0: it arose in the function at hand). What a test sets that is `confined` is not taken to vary.
     """
 
     cause: str
@@ -81,6 +81,7 @@ class Variation:
     origin: Label | None = None
     confidence: Confidence = Confidence.HIGH
     foreign: int = 0
+    confined: bool = False
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
@@ -344,6 +345,9 @@ _CEILING = 24
 
 def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     """The value after ``if test: x = yes`` / ``else: x = no``."""
+    varies = test.varying()
+    if varies is not None and varies.confined and _formula(test, yes, no) is None:
+        test = Test("atom", atom=Condition((("confined", key),) * worlds.COUNT, ""))
     merged = _merged(test, yes, no, key)
     if test.varying() is None:
         even = (yes.even or no.even) and all(value.even or value.varies is None for value in (yes, no))
