@@ -10,9 +10,10 @@ class CollectiveUnderLocalCondition(PartingRule):
     ## What it does
 
     Finds collectives, also implicit ones, whose condition mentions no rank and still differs between ranks: a value of
-    this rank's batch (`loss.item()`, `isnan`, an empty selection), the wall clock, a future that has finished here but
-    not there, free memory, an exception caught where only this rank works, or a barrier for those alone that found a
-    file missing which one of them makes. Other conditions on files are DDP111, other exceptions DDP112.
+    this rank's batch (`loss.item()`, `isnan`, an empty selection, `masks.numel() == 0`, images that its samples lack),
+    the wall clock, a future that has finished here but not there, free memory, an exception caught where only this rank
+    works, or a barrier for those alone that found a file missing which one of them makes. Other conditions on files are
+    DDP111, other exceptions DDP112.
 
     ## Why it breaks
 

@@ -10,8 +10,8 @@ class CollectivesInDifferentOrder(PartingRule):
     ## What it does
 
     Finds code in which two ranks issue different collectives first, because of a rank test or because they walk
-    something whose order differs between processes (a `set`); two arms of a rank test that reduce the same two tensors
-    the other way round; also two groups that ranks enter in opposite order.
+    something whose order differs between processes (a `set`, or a list or generator filled from one); two arms of a
+    rank test that reduce the same two tensors the other way round; also two groups that ranks enter in opposite order.
 
     ## Why it breaks
 

@@ -10,8 +10,9 @@ class StepUnderLocalCondition(PartingRule):
     ## What it does
 
     Finds `optimizer.step()`, `scheduler.step()`, `scaler.update()`, gradient clipping and `loss.backward()` that
-    only some ranks run: under a rank test, or under a test of this rank's own loss or data. Also
-    `ReduceLROnPlateau.step(loss)` with each rank's own loss.
+    only some ranks run: under a rank test, or under a test of this rank's own loss or data, or unless an exception of
+    the project refuses the batch and the handler goes on. Also `ReduceLROnPlateau.step(loss)` with each rank's own
+    loss.
 
     ## Why it breaks
 
