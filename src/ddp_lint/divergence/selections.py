@@ -76,10 +76,22 @@ def is_generated(node: ast.Call, method: str) -> bool:
 
 
 def is_padded_field(frame: Frame, node: ast.Subscript) -> bool:
-    """``batch["input_ids"]`` of a batch that is given to this function: a collator pads it to its own longest."""
+    """``batch["input_ids"]`` of a batch that is given to this function, or what a language model predicts of one: a
+    collator pads it to its own longest."""
+    if _is_shifted(node):
+        return True
     if not isinstance(node.value, ast.Name) or not isinstance(node.slice, ast.Constant) or frame.function is None:
         return False
     return node.slice.value in _KNOWN["padded_fields"] and node.value.id in _KNOWN["batches"]
+
+
+def _is_shifted(node: ast.Subscript) -> bool:
+    """``logits[..., :-1, :]``, ``labels[:, 1:]``: one token of each sequence against the next."""
+    name = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+    if isinstance(node.value, ast.Subscript) and isinstance(node.value.slice, ast.Constant):
+        name = str(node.value.slice.value)
+    parts = node.slice.elts[1:] if isinstance(node.slice, ast.Tuple) else []
+    return name in _KNOWN["shifted"] and any(ast.unparse(part) in (":-1", "1:") for part in parts)
 
 
 def runs_to_end(index: ast.expr) -> bool:
