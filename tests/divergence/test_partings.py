@@ -1648,6 +1648,21 @@ def test_witness_of_a_loop(source: str, told: list[list[str]], tmp_path: pathlib
     assert [[step.message for step in trace.steps[:2]] for trace in parting.witness] == told
 
 
+@pytest.mark.parametrize(("leaving", "skips"), [("continue", True), ("return", False)])
+def test_an_exit_from_the_round_alone_says_so(leaving: str, skips: bool, tmp_path: pathlib.Path) -> None:
+    (parting,) = partings(
+        tmp_path,
+        f"""
+        def f(loader: torch.utils.data.DataLoader, x):
+            for batch in loader:
+                if batch.sum().item() > 10:
+                    {leaving}
+                dist.all_reduce(x)
+        """,
+    )
+    assert parting.exit is not None and parting.skips is skips
+
+
 @pytest.mark.parametrize(
     "body",
     [

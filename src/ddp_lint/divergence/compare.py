@@ -119,13 +119,24 @@ class Comparison:
                 key = self._projection.truth(node.condition, 0)
                 if not self._is_first(start, node, key):
                     continue
-                for world, other in ((here[0], here[1 % len(here)]), (here[1 % len(here)], here[0])):
+                first, second = here[0], here[1 % len(here)]
+                level = self._is_level(start, node, first, second)
+                pairs = ((first, second), (second, first)) if level else ((first, first), (second, second))
+                for world, other in pairs:
                     yes = Step(node.condition, True, node.span, None, 0)
                     no = Step(node.condition, False, node.span, None, 0)
                     yield from self._walk(
                         Side(node.yes, world, {**common, key: True}, yes),
                         Side(node.no, other, {**common, key: False}, no),
                     )
+
+    def _is_level(self, start: Node, choice: Choice, one: int, two: int) -> bool:
+        """Have ranks of the two worlds done the same by the time that they come to the choice?
+
+        They have not where their whole words are equal and what is left of them is not: the one makes up for it later.
+        """
+        first, second = self._projection.numbers[one], self._projection.numbers[two]
+        return first[choice.number] == second[choice.number] or first[start.number] != second[start.number]
 
     def _is_first(self, start: Node, choice: Choice, key: Hashable) -> bool:
         """Does a way lead to the choice before the rank has made it elsewhere (``if mine:`` .. ``if not mine:``)?"""

@@ -52,4 +52,5 @@ def _told(first: Parting, others: list[Parting], left: ast.stmt | None) -> Parti
     end = left.end_col_offset or left.col_offset + 1
     span = Span(first.span.path, left.lineno, left.col_offset + 1, left.end_lineno or left.lineno, end + 1)
     labels.insert(1, Label(span, f"{first.ranks[1]} {_LEAVING[type(left)]} here"))
-    return dataclasses.replace(first, labels=tuple(labels), exit=span).told_with(others)
+    skips = isinstance(left, ast.Continue)
+    return dataclasses.replace(first, labels=tuple(labels), exit=span, skips=skips).told_with(others)

@@ -76,6 +76,8 @@ class Parting:
     rounds: bool = False
     #: Where the ranks that miss the call have left, if an early exit parts them.
     exit: Span | None = None
+    #: Whether that exit is a `continue`, which ends the round alone.
+    skips: bool = False
     witness: tuple[RankTrace, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -609,7 +609,11 @@ def _delete(frame: Frame, node: ast.Delete) -> None:
 
 
 def _assert(frame: Frame, node: ast.Assert) -> None:
-    evaluate(frame, node.test)
+    """Where a rank alone may come by (``assert rank == 0``), the others end here; other tests hold on all ranks."""
+    test = evaluate(frame, node.test).truth(frame.text(node.test))
+    varies = test.varying()
+    if varies is not None and varies.cause == "rank":
+        frame.effects.append(Branch(test, [], [Leave("raise", "AssertionError")], frame.span(node)))
 
 
 def _function(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:

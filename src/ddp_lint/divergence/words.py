@@ -272,10 +272,10 @@ class Projection:
             truth = self.truth(node.condition, world)
             yes, no = numbers[node.yes.number], numbers[node.no.number]
             error = self._number(("stop", "error"))
-            if error in (yes, no):  # an error ends the job on every rank: what counts is the way without
-                return no if yes == error else yes
             if isinstance(truth, bool):
                 return yes if truth else no
+            if error in (yes, no):  # an error ends the job on every rank: what counts is the way without
+                return no if yes == error else yes
             return yes if yes == no else ("choice", truth, yes, no)
         after, body = numbers[node.after.number], numbers[node.body.number]
         return after if not self.is_live(node) and body == after else ("loop", body, after)

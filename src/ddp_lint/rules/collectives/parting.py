@@ -15,6 +15,7 @@ from ddp_lint.tensors.operations import words_of
 _CONSEQUENCES = frozenset(
     {"timeout", "timeouts", "hang", "hangs", "deadlock", "desync", "stall", "mismatch", "watchdog"}
 )
+_SKIP = "let all ranks skip the round together: all_reduce the decision before the `continue` (MAX: any rank skips)"
 _EXIT = "let all ranks leave together: broadcast the decision before the exit, or raise an error, which ends the job"
 
 
@@ -39,10 +40,15 @@ class PartingRule(Rule):
                     self.message(parting),
                     labels=[(label.span, label.message) for label in parting.labels],
                     notes=parting.notes,
-                    help=_EXIT if parting.exit is not None else self.remedy(parting),
+                    help=self._help(parting),
                     confidence=parting.confidence,
                     witness=parting.witness,
                 )
+
+    def _help(self, parting: Parting) -> str:
+        if parting.exit is None:
+            return self.remedy(parting)
+        return _SKIP if parting.skips else _EXIT
 
     def concerns(self, parting: Parting) -> bool:
         """Partings by files and by exceptions have rules of their own: they need more than the code to be real."""
