@@ -91,6 +91,19 @@ PARTING = {
                     break
                 dist.all_reduce(loss(batch))  # !loop-count
     """,
+    "batches of a stream that are asked for with a default": """
+        class Lines(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                yield from open("lines")
+
+        def train(loss):
+            batches = iter(torch.utils.data.DataLoader(Lines()))
+            while True:
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                dist.all_reduce(loss(batch))  # !loop-count
+    """,
     "a flag of the object itself that this rank's own loss sets": """
         from torch.utils.data import DataLoader
 

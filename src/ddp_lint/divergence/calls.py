@@ -27,7 +27,7 @@ from ddp_lint.divergence.expressions import (
 )
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, handed_out, named, of_callee
-from ddp_lint.divergence.lengths import is_whole, of_batches, size_of, streams
+from ddp_lint.divergence.lengths import is_whole, of_batches, own_length, size_of, streams
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import (
     MAKING,
@@ -495,7 +495,12 @@ def _by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: H
     value = passed_on(frame, node, parts, key)
     if is_method and name == "size" and (not node.args or parts[-1].constant == Known(0)) and of_batches(value.varies):
         return size_of(key, value.varies)
-    return dataclasses.replace(value, even=True) if is_method and name in _PIECES else value
+    if not is_method or name not in _PIECES:
+        return value
+    count = parts[1] if len(parts) > 1 and name == "chunk" else None
+    if count is not None and of_batches(count.varies) and not count.even:
+        return divergent(("grown", key), count.varies)
+    return dataclasses.replace(value, even=True)
 
 
 def _from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call) -> Value:
@@ -781,6 +786,8 @@ def _next(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     for value in arguments.positional[:1]:
         consume(frame, value)
     source = known().source("call", "next")
+    if len(node.args) == 2 and (own := own_length(frame, arguments.positional[0], node.args[0], None)) is not None:
+        return divergent(("next or default", frame.key(node)), own)
     if source is None or len(node.args) > 1:
         return passed_on(frame, node, arguments.values)
     reference = arguments.positional[0].reference if arguments.positional else None

@@ -605,6 +605,8 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 
 #: What depends on how a list was dealt to the ranks depends on this.
 SHARE: Final = "how many elements this rank's share has"
+#: What depends on a number that follows from a rank's own batch depends on this.
+COUNT: Final = "how many this rank's own batch asks for"
 
 
 #: A loader by name; what holds several loaders hands out loaders.
@@ -694,7 +696,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         return Condition((("rounds", frame.key(node)),) * 3, text, own, open=True)
     if iterable.varies is None or iterable.even or iterable.items is not None or is_filled(iterable):
         return None
-    counted = isinstance(node, ast.Call) and dotted(node.func) == "range"
+    counted = iterable.kind == "grown" or (isinstance(node, ast.Call) and dotted(node.func) == "range")
     if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
         return None  # as many as the batch holds
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_DICTIONARY:
@@ -702,7 +704,10 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     if not iterable.open and all(isinstance(component, Symbol) for component in iterable.components):
         return None  # something else on each rank, which may well be as long
     truths = tuple(("rounds", component) for component in iterable.components)
-    return Condition(truths, text, iterable.varies, open=True)
+    varies = iterable.varies
+    if counted and of_batches(varies):
+        varies = dataclasses.replace(varies, says=COUNT)
+    return Condition(truths, text, varies, open=True)
 
 
 def order_of(iterable: Value, rounds: Condition | None) -> Variation | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ddp_lint.divergence import makers, worlds
 from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, varies_of
-from ddp_lint.divergence.expressions import SHARE
+from ddp_lint.divergence.expressions import COUNT, SHARE
 from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.partings import Kind, Parting
 from ddp_lint.divergence.selections import EMPTINESS, MODALITY
@@ -94,13 +94,13 @@ def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Co
         limits.append(Confidence.LOW)
     if letter.kind == "leave" or (letter.kind == "group" and varies.cause not in ("rank", "membership")):
         limits.append(Confidence.LOW)
-    if varies.cause == "order" and ("object" in letter.op or letter.op == "barrier"):
+    if varies.cause == "order" and ("object" in letter.op or letter.op == "barrier" or letter.streams):
         limits.append(Confidence.LOW)  # the same call whatever the element
     if (
         letter.kind in ("step", "backward")
         and _goes_round(difference)
         and varies.cause not in ("length", "rank", "clock", "signal")
-        and varies.says != SHARE
+        and varies.says not in (SHARE, COUNT)
     ):
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
     if varies.says in (EMPTINESS, MODALITY) and "broadcast" in letter.op:
