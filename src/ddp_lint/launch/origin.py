@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 
 import libcst as cst
 
 from ddp_lint.knowledge import table
+from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.scopes import Binding
 
@@ -34,12 +36,46 @@ def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: i
         return node
     if isinstance(node, cst.Call):
         group = next((a for a in node.args if a.keyword is None or a.keyword.value == "group"), None)
-        return node if module.qualified(node.func) in _known(section, "calls") and group is None else None
+        own = module.qualified(node.func) in _known(section, "calls") and group is None
+        return node if own or returns_rank(module, node, (), section) else None
     if isinstance(node, cst.IfExp):
         return _either(module, node, section, depth)
     if not isinstance(node, (cst.Name, cst.Attribute)) or not depth:
         return None
     return _bound_to(module, node, section, depth) or _attribute(module, node, section)
+
+
+def returns_rank(module: Module, call: cst.Call, index: tuple[int, ...], section: str) -> bool:
+    """Whether a function of the project, called with nothing, returns the rank there or a constant."""
+    helper = helper_of(module, call) if not call.args else None
+    if helper is None:
+        return False
+    returned = [helper.part(value, index) for value in helper.returned]
+    found = [value for value in returned if value is None or not isinstance(value, ast.Constant)]
+    return bool(found) and all(value is not None and _is_rank(helper, value, section) for value in found)
+
+
+def _is_rank(helper: Helper, value: ast.expr, section: str, depth: int = _DEPTH) -> bool:
+    if isinstance(value, ast.Name) and depth:
+        values = [v for v in helper.assigned(value.id) if not isinstance(v, ast.Constant)]
+        return bool(values) and all(_is_rank(helper, v, section, depth - 1) for v in values)
+    if isinstance(value, ast.Subscript):
+        return helper.facts.qualified(value.value) == "os.environ" and _key(value.slice) in _known(
+            section, "environment"
+        )
+    if not isinstance(value, ast.Call):
+        return False
+    name = helper.facts.qualified(value.func)
+    if isinstance(value.func, ast.Name) and value.func.id in _CASTS and value.args:
+        return _is_rank(helper, value.args[0], section, depth)
+    if name in _ENVIRONMENT and value.args:
+        return _key(value.args[0]) in _known(section, "environment")
+    default = all(isinstance(a, ast.Name) and a.id in helper.parameters for a in value.args)
+    return name in _known(section, "calls") and default and not value.keywords
+
+
+def _key(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def _either(module: Module, node: cst.IfExp, section: str, depth: int) -> cst.CSTNode | None:
@@ -49,8 +85,8 @@ def _either(module: Module, node: cst.IfExp, section: str, depth: int) -> cst.CS
 
 
 def _bound_to(module: Module, node: cst.BaseExpression, section: str, depth: int) -> cst.CSTNode | None:
-    bound = [b for b in module.bindings(node) if b.kind == "assign" and not b.index]
-    sources = {b: rank_source(module, b.value, section, depth - 1) for b in bound if b.value is not None}
+    bound = [b for b in module.bindings(node) if b.kind == "assign"]
+    sources = {b: _source_of(module, b, section, depth) for b in bound if b.value is not None}
     if not any(sources.values()):
         return None  # most names: no need to ask where their bindings stand
     other = "local_rank" if section == "global_rank" else "global_rank"
@@ -59,7 +95,7 @@ def _bound_to(module: Module, node: cst.BaseExpression, section: str, depth: int
         source = sources.get(binding)
         if source is not None:
             found.append(source)
-        elif binding not in sources or not _is_harmless(module, binding.value, other, depth):
+        elif binding not in sources or binding.index or not _is_harmless(module, binding.value, other, depth):
             return None
     return found[0] if found else None
 
@@ -67,6 +103,14 @@ def _bound_to(module: Module, node: cst.BaseExpression, section: str, depth: int
 def _is_harmless(module: Module, value: cst.BaseExpression | None, other: str, depth: int) -> bool:
     """Whether a name may be bound to the value besides: a constant, the other kind of rank."""
     return value is not None and (is_constant(value) or rank_source(module, value, other, depth - 1) is not None)
+
+
+def _source_of(module: Module, binding: Binding, section: str, depth: int) -> cst.CSTNode | None:
+    """The rank that a name is bound to, also by ``world_size, rank = self.where_am_i()``."""
+    if binding.value is None or not binding.index:
+        return rank_source(module, binding.value, section, depth - 1) if binding.value is not None else None
+    call = binding.value
+    return call if isinstance(call, cst.Call) and returns_rank(module, call, binding.index, section) else None
 
 
 def _before(module: Module, node: cst.BaseExpression) -> list[Binding]:

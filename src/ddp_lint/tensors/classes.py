@@ -194,18 +194,31 @@ def _own_attributes(cls: ModuleClass) -> Iterator[tuple[str, Attribute]]:
     for method in cls.node.body:
         if not isinstance(method, ast.FunctionDef):
             continue
+        defaults = _defaults(method)
         for node in walk(method):
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+                given = defaults.get(node.value.id) if isinstance(node.value, ast.Name) else None
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     name = dotted_ast(target)
                     if name.startswith("self.") and name.count(".") == 1:
-                        attribute = _attribute(node.value, method.name, cls)
+                        attribute = _attribute(given or node.value, method.name, cls)
                         if attribute is not None:
                             yield name[5:], attribute
             elif isinstance(node, ast.Call):
                 registered = _registered(node, method.name, cls)
                 if registered is not None:
                     yield registered
+
+
+def _defaults(method: ast.FunctionDef) -> dict[str, ast.expr]:
+    """The layers that a constructor makes when its caller gives none: ``def __init__(self, act=nn.ReLU())``."""
+    arguments = method.args
+    last = arguments.args[len(arguments.args) - len(arguments.defaults) :]
+    pairs = (
+        *zip(last, arguments.defaults, strict=True),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    )
+    return {argument.arg: default for argument, default in pairs if isinstance(default, ast.Call)}
 
 
 def _attribute(value: ast.expr, method: str, cls: ModuleClass) -> Attribute | None:

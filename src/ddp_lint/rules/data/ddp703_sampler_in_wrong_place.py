@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER, is_sampler
+from ddp_lint.rules.failures.exits import literal_text
 from ddp_lint.source.wraps import argument
 
 
@@ -12,7 +13,8 @@ class SamplerInWrongPlace(Rule):
 
     ## What it does
 
-    Finds `DataLoader(batch_sampler=DistributedSampler(...))`, and `shuffle=True` next to `sampler=` of a
+    Finds `DataLoader(batch_sampler=DistributedSampler(...))`, the same in options that are handed to a loader
+    (`options["batch_sampler"] = DistributedSampler(...)`), and `shuffle=True` next to `sampler=` of a
     DistributedSampler.
 
     ## Why it breaks
@@ -72,7 +74,7 @@ class SamplerInWrongPlace(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = ("DataLoader",)
+    triggers = ("DataLoader", "batch_sampler")
     requires = ("DistributedSampler",)
     oracles = ("exception",)
 
@@ -81,12 +83,7 @@ class SamplerInWrongPlace(Rule):
             return
         batch_sampler = argument(node, 4, "batch_sampler")
         if batch_sampler is not None and self._is_sampler(batch_sampler):
-            self.report(
-                node,
-                "takes a DistributedSampler as batch_sampler, which yields single indices where lists are needed: "
-                "iteration fails on every rank",
-                help="pass it as sampler=, or wrap it: BatchSampler(sampler, batch_size, drop_last)",
-            )
+            self._report_batches(node)
         shuffle, sampler = argument(node, 2, "shuffle"), argument(node, 3, "sampler")
         shuffles = isinstance(shuffle, cst.Name) and shuffle.value == "True"
         if shuffles and sampler is not None and self._is_sampler(sampler):
@@ -95,6 +92,22 @@ class SamplerInWrongPlace(Rule):
                 "combines shuffle=True with a sampler: the constructor raises on every rank of a distributed run",
                 help="let the sampler shuffle, and pass shuffle=(sampler is None)",
             )
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        """``options["batch_sampler"] = DistributedSampler(...)``, options that are handed to a loader elsewhere."""
+        key = node.targets[0].target
+        if isinstance(key, cst.Subscript) and "batch_sampler" in self.module.code(key) and self._is_sampler(node.value):
+            index = key.slice[0].slice
+            if isinstance(index, cst.Index) and literal_text(index.value) == "batch_sampler":
+                self._report_batches(node)
+
+    def _report_batches(self, node: cst.CSTNode) -> None:
+        self.report(
+            node,
+            "takes a DistributedSampler as batch_sampler, which yields single indices where lists are needed: "
+            "iteration fails on every rank",
+            help="pass it as sampler=, or wrap it: BatchSampler(sampler, batch_size, drop_last)",
+        )
 
     def _is_sampler(self, value: cst.BaseExpression) -> bool:
         values = [value, *self.module.assignments(value)]

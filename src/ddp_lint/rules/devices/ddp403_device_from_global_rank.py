@@ -22,7 +22,8 @@ class DeviceFromGlobalRank(Rule):
 
     ## What it does
 
-    Finds `get_rank()`, `RANK`, `process_index` and values that hold them used as a device index: in `set_device`,
+    Finds `get_rank()`, `RANK`, `process_index`, functions of the project that return them when they are called with
+    nothing (`comm.get_rank()`), and values that hold them used as a device index: in `set_device`,
     `torch.device("cuda", rank)`, `f"cuda:{rank}"`, `DDP(device_ids=[rank])`, `barrier(device_ids=[rank])`,
     `.cuda(rank)`.
 

@@ -1,0 +1,58 @@
+"""Small functions of the project that are called for what they return."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.project.facts import FunctionNode, ModuleFacts
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.syntax import walk
+
+
+@dataclasses.dataclass(frozen=True)
+class Helper:
+    """A function of the project and the file that it stands in."""
+
+    facts: ModuleFacts
+    function: FunctionNode
+
+    @property
+    def returned(self) -> list[ast.expr]:
+        return [n.value for n in walk(self.function) if isinstance(n, ast.Return) and n.value is not None]
+
+    @property
+    def parameters(self) -> set[str]:
+        return {argument.arg for argument in (*self.function.args.args, *self.function.args.kwonlyargs)}
+
+    def assigned(self, name: str) -> Iterator[ast.expr]:
+        """What a name is assigned, in the function."""
+        for node in walk(self.function):
+            if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+                yield node.value
+
+    def part(self, value: ast.expr, index: tuple[int, ...]) -> ast.expr | None:
+        """The part of a returned tuple, None where it is not written as one."""
+        for number in index:
+            if not isinstance(value, ast.Tuple) or number >= len(value.elts):
+                return None
+            value = value.elts[number]
+        return value
+
+
+def helper_of(module: Module, call: cst.Call) -> Helper | None:
+    """The function or method of the project that is called, as far as its name tells."""
+    project = module.project
+    if project is None:
+        return None
+    owner = module.class_of(call) if dotted(call.func).startswith("self.") else None
+    if owner is not None and isinstance(call.func, cst.Attribute) and dotted(call.func).count(".") == 1:
+        method = project.method(module.name_of(owner), call.func.attr.value)
+        return Helper(method[0].module, method[1]) if method is not None else None
+    name = module.callee(call)
+    found = project.split(name) if name else None
+    node = found[0].definitions.get(found[1]) if found is not None else None
+    return Helper(found[0], node) if found is not None and isinstance(node, ast.FunctionDef) else None
