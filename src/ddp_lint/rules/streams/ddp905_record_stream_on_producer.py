@@ -4,9 +4,11 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.streams.stream import stream_of
+from ddp_lint.rules.streams.stream import side_stream
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
+
+_DEPTH = 3  # of methods that call one another inside the block
 
 
 class RecordStreamOnProducer(Rule):
@@ -15,7 +17,7 @@ class RecordStreamOnProducer(Rule):
     ## What it does
 
     Finds `t.record_stream(torch.cuda.current_stream())` inside `with torch.cuda.stream(side):` for a tensor that is
-    made inside the same block.
+    made inside the same block, or in a method that its class calls only from such blocks.
 
     ## Why it breaks
 
@@ -112,6 +114,7 @@ class RecordStreamOnProducer(Rule):
 
     triggers = ("record_stream",)
     oracles = ("streams",)
+    whole_class = True
     needs_cuda = True
     confidence = Confidence.MEDIUM
 
@@ -122,15 +125,12 @@ class RecordStreamOnProducer(Rule):
         stream = node.args[0].value
         if not isinstance(stream, cst.Call) or not dotted(stream.func).endswith("current_stream"):
             return
-        block = next(
-            (
-                up
-                for up in self.module.ancestors(node)
-                if isinstance(up, cst.With) and any(stream_of(self.module, item.item) for item in up.items)
-            ),
-            None,
-        )
-        if block is None or not self._made_before(tensor, node, block):
+        block = self._block_around(node)
+        function = self.module.function_of(node)
+        made_in = block if block is not None else function
+        if block is None and function is not None:
+            block = self._block_of_callers(function)
+        if block is None or made_in is None or not self._made_before(tensor, node, made_in.body):
             return
         self.report(
             node,
@@ -140,9 +140,30 @@ class RecordStreamOnProducer(Rule):
             help="look the consuming stream up before the block and record that one",
         )
 
-    def _made_before(self, tensor: str, use: cst.Call, block: cst.With) -> bool:
-        """Whether the block computes the tensor above the use; what it merely fetches was made somewhere else."""
-        for node in descendants(block.body):
+    def _block_around(self, node: cst.CSTNode) -> cst.With | None:
+        for up in self.module.ancestors(node):
+            if isinstance(up, cst.FunctionDef):
+                return None
+            if isinstance(up, cst.With) and any(side_stream(self.module, item.item) for item in up.items):
+                return up
+        return None
+
+    def _block_of_callers(self, method: cst.FunctionDef, depth: int = _DEPTH) -> cst.With | None:
+        """The block that a method runs in, where every call of it in its class stands in one."""
+        owner = self.module.class_of(method)
+        name = f"self.{method.name.value}"
+        nodes = descendants(owner) if owner is not None and depth else ()
+        calls = [n for n in nodes if isinstance(n, cst.Call) and dotted(n.func) == name]
+        blocks = [self._block_around(call) or self._block_around_caller(call, depth) for call in calls]
+        return blocks[0] if blocks and all(blocks) else None
+
+    def _block_around_caller(self, call: cst.Call, depth: int) -> cst.With | None:
+        caller = self.module.function_of(call)
+        return self._block_of_callers(caller, depth - 1) if caller is not None else None
+
+    def _made_before(self, tensor: str, use: cst.Call, body: cst.BaseSuite) -> bool:
+        """Whether the tensor is computed above the use; what is merely fetched was made somewhere else."""
+        for node in descendants(body):
             if node is use:
                 return False
             if isinstance(node, cst.Assign) and dotted(node.targets[0].target) == tensor:

@@ -16,3 +16,11 @@ def stream_of(module: Module, context: cst.BaseExpression) -> str:
         return ""
     is_stream = context.func.attr.value == "stream" or module.qualified(context.func) == "torch.cuda.stream"
     return dotted(context.args[0].value) if is_stream else ""
+
+
+def side_stream(module: Module, context: cst.BaseExpression) -> str:
+    """The same through a name, and where there may be no stream at all:
+    ``context = nullcontext() if side is None else torch.cuda.stream(side)``."""
+    values = module.assignments(context) if isinstance(context, cst.Name) else [context]
+    arms = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
+    return next(filter(None, (stream_of(module, arm) for arm in arms)), "")
