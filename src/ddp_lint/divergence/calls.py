@@ -645,7 +645,7 @@ def _agree(frame: Frame, argument: ast.expr | None) -> None:
         for element in argument.elts:
             _agree(frame, element)
         return
-    path = dotted(argument) if argument is not None else ""
+    path = dotted(argument).removesuffix(".data") if argument is not None else ""
     if path:
         forget_parts(frame, path)
         reference = reference_of(frame.env.get(path))

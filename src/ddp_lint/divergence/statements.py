@@ -229,9 +229,9 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     element = element_of(frame, iterable, node.iter, node.target)
     rounds = rounds_of(frame, iterable, node.iter, node.target)
     source = reference_of(iterable)
-    bind(frame, node.target, element, node.iter)
 
     def once() -> tuple[list[Effect], dict[str, Value], bool]:
+        bind(frame, node.target, element, node.iter)  # anew in each round, whatever the last one left in it
         return _arm(frame, node.body, _round_test(frame, node))
 
     outer, frame.order = frame.order, order_of(iterable, rounds) or frame.order

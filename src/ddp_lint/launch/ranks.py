@@ -158,7 +158,7 @@ def _last(node: ast.expr) -> str:
 
 @functools.cache
 def _patterns(kind: str) -> re.Pattern[str]:
-    return re.compile("|".join(table("launch")["one_rank"][kind]))
+    return re.compile("|".join(table("launch")["one_rank"][kind]), re.IGNORECASE)
 
 
 def on_one_rank(module: Module, node: cst.CSTNode) -> bool:

@@ -126,6 +126,8 @@ class SamplerNeverSetEpoch(Rule):
         if mentions_nearby(self.module, "set_epoch"):
             return
         for sampler in self._samplers:
+            if self._set_elsewhere(sampler):
+                continue
             loop = self._loop_for(sampler)
             self.report(
                 sampler,
@@ -135,6 +137,15 @@ class SamplerNeverSetEpoch(Rule):
                 help="call sampler.set_epoch(epoch) at the top of the epoch loop",
                 fix=self._fix(sampler, loop),
             )
+
+    def _set_elsewhere(self, sampler: cst.Call) -> bool:
+        """The function hands the sampler out, maybe in its loader, and another file of the project sets an epoch."""
+        name, function = assigned_name(self.module, sampler), self.module.function_of(sampler)
+        if not name or function is None or self.module.project is None:
+            return False
+        returned = (n.value for n in descendants(function.body) if isinstance(n, cst.Return) and n.value is not None)
+        handed_out = any(dotted(part) == name for value in returned for part in (value, *descendants(value)))
+        return handed_out and any(self.module.project.holding("set_epoch"))
 
     def _several_passes(self) -> bool:
         """The data is read more than once: here, or where a script imports this helper and wraps its model."""

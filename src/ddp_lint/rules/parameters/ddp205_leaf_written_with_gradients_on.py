@@ -6,6 +6,7 @@ from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, Reached, Write
+from ddp_lint.tensors.contexts import conditions
 
 
 class LeafWrittenWithGradientsOn(InPlaceRule):
@@ -67,7 +68,7 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
 
     Under `torch.no_grad()`, also as a decorator, through `.data` or `detach()`, in helpers (initialisation, weight
     conversion, moving averages: their callers usually hold `no_grad`), in tests, for parameters with
-    `requires_grad=False`.
+    `requires_grad=False`, where ``isinstance(self.x, nn.Parameter)`` has come out false.
 
     ## How to confirm
 
@@ -87,7 +88,7 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         value = write.value
-        if not value.name or value.detached or not write.gradient:
+        if not value.name or value.detached or not write.gradient or self._is_no_parameter_here(write):
             return
         in_forward = reached is not None and reached.gradient
         constructs = isinstance(function, cst.FunctionDef) and function.name.value == "__init__"
@@ -99,6 +100,19 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
                 "rank that comes to it",
                 help="put the write under `with torch.no_grad():`",
             )
+
+    def _is_no_parameter_here(self, write: Write) -> bool:
+        """Whether a test has shown that the attribute, which is a parameter elsewhere, is none yet."""
+        failed = (test for test, taken in conditions(self.module, write.node) if not taken)
+        return any(
+            isinstance(n, cst.Call)
+            and dotted(n.func) == "isinstance"
+            and len(n.args) == 2
+            and dotted(n.args[0].value) == write.value.name
+            and self.module.qualified(n.args[1].value) == "torch.nn.Parameter"
+            for test in failed
+            for n in (test, *descendants(test))
+        )
 
     def _steps_by_hand(self, write: Write) -> bool:
         """Whether the write is a step of gradient descent on ``model.parameters()``: it reads the gradient."""

@@ -220,7 +220,8 @@ class AttributeBehindWrapper(Rule):
 
     def _last_binding(self, use: cst.BaseExpression, name: str) -> Binding | None:
         bindings = self.module.bindings(name, use)
-        if name.startswith("self."):
+        here = self.module.function_of(use)
+        if name.startswith("self.") and all(self.module.function_of(b.node) is not here for b in bindings):
             return bindings[-1] if bindings else None
         earlier = [b for b in bindings if self.module.scopes.before(b, use)]
         return earlier[-1] if earlier else None
