@@ -91,9 +91,10 @@ class UnreadExitStatus(Rule):
     ## When it is silent
 
     Files that read `exitcode`, `returncode` or `sentinel` anywhere, or whose workers hand their exceptions over a
-    queue, or their results over one that the parent reads; daemon processes; commands other than launchers, those in a
-    shell's background, and `check=False`; statuses that are returned, raised or exited with; a parent that asks after
-    the join whether the worker's results have come, or takes them by their place from a shared dictionary or array.
+    queue, or their results over one whose `get()` the parent waits in; daemon processes; commands other than launchers,
+    those in a shell's background, and `check=False`; statuses that are returned, raised or exited with; a parent that
+    asks after the join whether the worker's results have come, or takes them by their place from a shared dictionary or
+    array.
 
     ## How to confirm
 
@@ -169,7 +170,7 @@ class UnreadExitStatus(Rule):
         later = [n for n in descendants(scope) if isinstance(n, (cst.Name, cst.Assert)) and self._is_below(n, line)]
         handed = argument(node, 3, "args")
         shared = {dotted(n) for n in descendants(handed) if self._is_shared(n)} if handed is not None else set()
-        if any(self._is_queue(receiver(call)) for call in methods(scope, "get")):
+        if any(not call.args and self._is_queue(receiver(call)) for call in methods(scope, "get")):
             return True  # the parent asks for the workers' results: it waits there for one that died
         reads = [n for n in later if isinstance(n, cst.Name) and n.value in shared]
         if self.module.file.is_test:
