@@ -110,7 +110,8 @@ class SamplerInWrongPlace(Rule):
         )
 
     def _is_sampler(self, value: cst.BaseExpression) -> bool:
-        values = [value, *self.module.assignments(value)]
-        for option in (v for v in values if isinstance(v, cst.IfExp)):
-            values = [*values, option.body, option.orelse]
-        return any(isinstance(v, cst.Call) and is_sampler(self.module, v) for v in values)
+        """A DistributedSampler in all that the expression can be, but for None and what nothing tells."""
+        values = self.module.assignments(value) or [value]
+        arms = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
+        calls = [arm for arm in arms if isinstance(arm, cst.Call)]
+        return bool(calls) and all(is_sampler(self.module, call) for call in calls)
