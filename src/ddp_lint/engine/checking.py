@@ -17,10 +17,14 @@ from ddp_lint.source import SourceFile, Unreadable, suppressions
 
 
 class Checker:
-    """Checks files of one project, one after the other; what it learns of other files it keeps."""
+    """Checks files of one project, one after the other; what it learns of other files it keeps.
 
-    def __init__(self, settings: Settings) -> None:
+    `for_cache`: results say what they rest on.
+    """
+
+    def __init__(self, settings: Settings, *, for_cache: bool = False) -> None:
         self._settings = settings
+        self._for_cache = for_cache
         self.project = Project(settings.root)
 
     def check(self, path: pathlib.Path) -> FileResult:
@@ -38,7 +42,7 @@ class Checker:
         try:
             with self.project.recording() as asked:
                 findings, parsed = _check(file, path, self.project, self._settings)
-            dependencies = tuple(self.project.dependencies(asked).items())
+            dependencies = tuple(self.project.dependencies(asked).items()) if self._for_cache else ()
         except Exception as e:  # a defect of ours must not cost the other files
             return FileResult(file.path, error=f"ddp-lint failed on it, please report: {type(e).__name__}: {e}")
         seconds = time.perf_counter() - started

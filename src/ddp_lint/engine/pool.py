@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext
 
 
-def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int) -> Iterator[FileResult]:
-    """The results for `paths`, in any order, from `jobs` processes."""
+def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int, *, for_cache: bool) -> Iterator[FileResult]:
+    """The results for `paths`, in any order, from `jobs` processes; `for_cache` as for `Checker`."""
     if _context().get_start_method() == "fork":
         preload(settings)
     chunks = deque(chunks_of(paths, jobs))
@@ -34,7 +34,7 @@ def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int) -> Iterato
     try:
         while chunks or workers:
             while chunks and len(workers) < jobs:
-                workers.append(_Worker(settings))
+                workers.append(_Worker(settings, for_cache))
                 workers[-1].give(chunks.popleft())
             for ready in multiprocessing.connection.wait([w.connection for w in workers]):
                 worker = next(w for w in workers if w.connection is ready)
@@ -56,10 +56,10 @@ def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int) -> Iterato
 class _Worker:
     """A process and what it was last given. It says which file it starts on, and sends a chunk's results at the end."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, for_cache: bool) -> None:
         context = _context()
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, self.connection, settings), daemon=True)
+        self._process = context.Process(target=_work, args=(theirs, self.connection, settings, for_cache), daemon=True)
         with _interrupts_held():
             self._process.start()
         theirs.close()
@@ -128,14 +128,14 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(connection: Connection, other_end: Connection, settings: Settings) -> None:
+def _work(connection: Connection, other_end: Connection, settings: Settings, for_cache: bool) -> None:
     """The life of a worker: chunks in, results out, until there is None or nobody holds the other end any more."""
     other_end.close()  # a copy of the parent's: with it here, the parent's death would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before the start
     with rare_collections(), contextlib.suppress(EOFError, ConnectionError):
-        _serve(connection, Checker(settings))
+        _serve(connection, Checker(settings, for_cache=for_cache))
 
 
 def _serve(connection: Connection, checker: Checker) -> None:

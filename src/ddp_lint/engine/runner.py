@@ -29,7 +29,7 @@ def check_paths(
     kept = {path: result for path in files if cache and (result := cache.get(path))}
     results = dict(kept)
     shown = {project.shown(path): path for path in files}
-    for result in _check([path for path in files if path not in kept], settings, jobs):
+    for result in _check([path for path in files if path not in kept], settings, jobs, for_cache=cache is not None):
         path = shown[result.path]
         results[path] = result
         if cache:
@@ -39,16 +39,16 @@ def check_paths(
     return Report.of([results[path] for path in files])
 
 
-def _check(files: list[pathlib.Path], settings: Settings, jobs: int | None) -> Iterator[FileResult]:
+def _check(files: list[pathlib.Path], settings: Settings, jobs: int | None, *, for_cache: bool) -> Iterator[FileResult]:
     processes = processes_for(jobs, sum(map(size_of, files)), len(files)) if files else 1
     if processes > 1:
         from ddp_lint.engine import pool
 
-        yield from pool.run(files, settings, processes)
+        yield from pool.run(files, settings, processes, for_cache=for_cache)
     elif files:
         from ddp_lint.engine.checking import Checker  # not where the cache knows it all
 
-        checker = Checker(settings)
+        checker = Checker(settings, for_cache=for_cache)
         with rare_collections():
             yield from map(checker.check, files)
 
