@@ -118,7 +118,7 @@ LIMIT = 3
 
 def idle(a,
          b=1):
-    # a comment
+    # no load
     return a
 
 
@@ -168,13 +168,12 @@ def kept(text: str, *rules: type[Rule]) -> str:
 def test_definitions_without_a_trigger_keep_their_header_only() -> None:
     assert (
         kept(TEXT, Loads)
-        == '''\
-"""Docstring with load."""
+        == """\
 from torch import load as fetch
 LIMIT = 3
 def idle(a,
          b=1):
-    # a comment
+    # no load
  ...
 @torch.no_grad()
 def one(): return torch.load("x")
@@ -190,8 +189,14 @@ class Net(torch.nn.Module):
 class Idle:
  ...
 if LIMIT: LIMIT = 4; torch.load("y")
-'''
+"""
     )
+
+
+def test_code_beside_a_text_counts() -> None:
+    assert kept('"load"\n# load\nx = 1\n', Loads) == ""
+    assert kept('"text"; torch.load(y)\n', Loads)
+    assert kept('torch.load(y); "text"\n', Loads)
 
 
 def test_a_rule_may_ask_for_whole_classes_or_for_functions_that_no_word_tells() -> None:

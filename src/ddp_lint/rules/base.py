@@ -62,8 +62,9 @@ class Rule(Documented):
     definitions (and files) without a trigger of any active rule are not parsed at all.
     """
 
-    #: Words (identifiers) that a definition must contain one of. Empty: the rule sees every definition, or, where it
-    #: has no `visit_` and `leave_` methods, none: such a rule asks `module.facts` (`ast`), nothing is parsed for it.
+    #: Words (identifiers) that a definition must contain one of, in its code and not in comments alone. Empty: the rule
+    #: sees every definition, or, where it has no `visit_` and `leave_` methods, none: such a rule asks `module.facts`
+    #: (`ast`), nothing is parsed for it.
     triggers: ClassVar[tuple[str, ...]] = ()
     #: Words of which the file must contain one besides, e.g. "torch".
     requires: ClassVar[tuple[str, ...]] = ()
