@@ -138,7 +138,8 @@ def text_of(node: ast.AST, limit: int = 60) -> str:
 
 def entering(value: Value) -> Value:
     """An argument as the callee sees it: its variation is foreign there."""
-    value = _handed(value, 1)
+    if isinstance(value.reference, (Generator, Instance)):
+        value = _handed(value, value.reference, 1)
     if value.varies is None:
         return value
     varies = dataclasses.replace(value.varies, foreign=value.varies.foreign + 1)
@@ -147,20 +148,20 @@ def entering(value: Value) -> Value:
 
 def leaving(value: Value) -> Value:
     """A returned value as the caller sees it."""
-    value = _handed(value, -1)
+    if isinstance(value.reference, (Generator, Instance)):
+        value = _handed(value, value.reference, -1)
     if value.varies is None or not value.varies.foreign:
         return value
     varies = dataclasses.replace(value.varies, foreign=value.varies.foreign - 1)
     return dataclasses.replace(value, varies=varies, test=_shifted(value.test, -1))
 
 
-def _handed(value: Value, by: int) -> Value:
+def _handed(value: Value, reference: Generator | Instance, by: int) -> Value:
     """Sets and generators vary by the order of their elements, which is another one further up, too."""
-    reference = value.reference
     if isinstance(reference, Generator):
         call = dataclasses.replace(reference.call, handed=max(0, reference.call.handed + by))
         return value.with_reference(dataclasses.replace(reference, call=call))
-    if isinstance(reference, Instance) and reference.of == SET and reference.handed + by >= 0:
+    if reference.of == SET and reference.handed + by >= 0:
         return value.with_reference(dataclasses.replace(reference, handed=reference.handed + by))
     return value
 
