@@ -347,9 +347,9 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     """The value after ``if test: x = yes`` / ``else: x = no``."""
     varies = test.varying()
     if varies is not None and varies.confined and _formula(test, yes, no) is None:
-        test = Test("atom", atom=Condition((("confined", key),) * worlds.COUNT, ""))
+        test, varies = Test("atom", atom=Condition((("confined", key),) * worlds.COUNT, "")), None
     merged = _merged(test, yes, no, key)
-    if test.varying() is None:
+    if varies is None:
         even = (yes.even or no.even) and all(value.even or value.varies is None for value in (yes, no))
     else:  # another object on some ranks, which may well be as long
         even = all((value.varies is None or value.even) and value.constant is None for value in (yes, no))
