@@ -89,6 +89,10 @@ class Comparison:
         self._met: set[tuple[int, int]] = set()
         self._doomed = self._ends_in_error()
         self._equalities: dict[Hashable, tuple[Hashable, Hashable] | None] = {}
+        stream = projection.stream
+        #: Replicas of a model take their steps together in the whole world.
+        self._group = stream if isinstance(stream, Group) else Group()
+        self._alone = set(self._ways_alone())
 
     def of_worlds(self, start: Node, first: int, second: int) -> Iterator[Difference]:
         """Where the words of two worlds part, if they do."""
@@ -117,6 +121,8 @@ class Comparison:
             common = assumed.get(node.number, {})
             if isinstance(node, Choice) and node.condition.open and self._may_part(node.condition):
                 key = self._projection.truth(node.condition, 0)
+                if any(common.get(choice) is chosen for choice, chosen in self._alone):
+                    continue
                 if not self._is_first(start, node, key):
                     continue
                 first, second = here[0], here[1 % len(here)]
@@ -137,6 +143,14 @@ class Comparison:
         """
         first, second = self._projection.numbers[one], self._projection.numbers[two]
         return first[choice.number] == second[choice.number] or first[start.number] != second[start.number]
+
+    def _ways_alone(self) -> Iterator[tuple[Hashable, bool]]:
+        """Shared choices, with the outcome that leaves a rank without peers: ``if not is_distributed:``."""
+        for node in self._words.nodes:
+            if isinstance(node, Choice) and node.condition.varies is None:
+                for chosen in (False, True):
+                    if leaves_alone(node.condition.text, chosen, self._group):
+                        yield self._projection.truth(node.condition, 0), chosen
 
     def _is_first(self, start: Node, choice: Choice, key: Hashable) -> bool:
         """Does a way lead to the choice before the rank has made it elsewhere (``if mine:`` .. ``if not mine:``)?"""
@@ -448,10 +462,9 @@ class Comparison:
         assert isinstance(node, Choice)
         world = one.world if node is one.node else two.world
         key = self._projection.truth(node.condition, world)
-        group = self._projection.stream
         # The last is walked first: a job that shards parameters, since others may not communicate at all.
         for chosen in (False, True) if SHARDED_MODE.search(node.condition.text) else (True, False):
-            if isinstance(group, Group) and leaves_alone(node.condition.text, chosen, group):
+            if leaves_alone(node.condition.text, chosen, self._group):
                 continue
             sides = [
                 dataclasses.replace(side, own={**side.own, key: chosen})

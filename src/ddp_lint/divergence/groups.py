@@ -112,15 +112,18 @@ def seen_through(scope: str, receiver: str) -> str:
 #: A test of how many ranks lie along an axis: ``is_pipe_parallel``, ``tp_size > 1``.
 _SEVERAL = re.compile(r"(?:^|\.)(?:is_(\w+)_parallel|(?:get_)?(\w*size)(?:\(.*\))? > 1)$")
 _SINGLE = re.compile(r"(?:^|\.)(?:get_)?(\w*size)(?:\(.*\))? == 1$")
+_DISTRIBUTED = re.compile(r"(?:^|\.)is_distributed(?:\(\))?$")
 
 
 def leaves_alone(test: str, chosen: bool, group: Group) -> bool:
     """Does this outcome of a test say that the group has a single member, who waits for nobody?"""
+    if _DISTRIBUTED.search(test):
+        return not chosen
     several, single = _SEVERAL.search(test), _SINGLE.search(test)
     name = next((g for g in (several or single).groups() if g), "") if several or single else ""  # type: ignore[union-attr]
     if not name or chosen is (several is not None):
         return False
-    return group.is_world if name == "world_size" else bool(group.axis) and axis_in(name) == group.axis
+    return group.is_world if name.endswith("world_size") else bool(group.axis) and axis_in(name) == group.axis
 
 
 def replicas_can_part(varies: Variation) -> bool:
