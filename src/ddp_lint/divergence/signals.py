@@ -48,12 +48,14 @@ def _heard(call: ast.Call, facts: ModuleFacts) -> Variation:
 
 def _registered(facts: ModuleFacts) -> Iterator[ast.Call]:
     """Calls of ``signal.signal(number, handler)``."""
-    candidates = _candidates(facts.tree) if "signal" in facts.file.text else ()
+    candidates = _candidates(facts.tree, facts.file.text)
     return (call for call in candidates if facts.imports.resolve(dotted(call.func)) == "signal.signal")
 
 
 @functools.lru_cache(maxsize=512)
-def _candidates(tree: ast.Module) -> tuple[ast.Call, ...]:
+def _candidates(tree: ast.Module, text: str) -> tuple[ast.Call, ...]:
+    if "signal" not in text:
+        return ()
     calls = (node for node in walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
     return tuple(call for call in calls if dotted(call.func).endswith("signal"))
 
