@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import libcst as cst
 
+from ddp_lint.knowledge import table
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import children, descendants
-from ddp_lint.source.wraps import assigned_name
+from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, ModuleClasses, Role
 from ddp_lint.tensors.operations import layer_kind, names
@@ -39,6 +40,7 @@ _PYTHON_CALLS = {
 }
 _TRANSPARENT_CALLS = {"list", "tuple", "reversed", "sorted", "iter", "next", "set"}
 _PARAMETER_ITERATORS = {"parameters", "named_parameters"}
+_PACKED = "torch.nn.utils.rnn.PackedSequence"
 _ROLES = {Role.PARAMETER: Kind.PARAMETER, Role.BUFFER: Kind.BUFFER, Role.LAYER: Kind.LAYER}
 
 
@@ -72,6 +74,8 @@ class Evaluator:
         for param in _parameters(self._function):
             name = param.name.value
             found[name] = self._argument(param, name in used)
+        for name in self._lengths_of_packed(self._function) & found.keys():
+            found[name] = dataclasses.replace(found[name], on_host=True)
         if self._owner is not None:
             found.pop("self", None)
         return found
@@ -84,6 +88,8 @@ class Evaluator:
         tensor = Value(Kind.TENSOR, frozenset({next(self._storages)}), inputs=True, argument=name)
         if param.annotation is not None and _may_be_plain(param.annotation.annotation):
             return dataclasses.replace(tensor, kind=Kind.UNKNOWN)
+        if last_words == {"PackedSequence"}:
+            return self._packed()
         if last_words & {"Tensor", "FloatTensor", "LongTensor"}:
             grouped = Value(Kind.GROUP, inputs=True, argument=name, each=tensor)
             of_containers = bool(last_words & _CONTAINER_ANNOTATIONS)
@@ -114,6 +120,29 @@ class Evaluator:
                 if computes or (layer is not None and layer_kind(layer.maker)):
                     found.add(node.args[0].value.value)
         return found
+
+    def _lengths_of_packed(self, function: cst.FunctionDef) -> set[str]:
+        """Arguments that a packed sequence takes its lengths from as they are: torch takes them from the host alone."""
+        if not any(maker.rpartition(".")[2] in self._module.file.text for maker in names("packed", "packing")):
+            return set()
+        calls = [n for n in descendants(function.body) if isinstance(n, cst.Call)]
+        packing = [c for c in calls if self._module.qualified(c.func) in names("packed", "packing")]
+        given = [(c, argument(c, 1, "lengths")) for c in packing]
+        return {
+            lengths.value
+            for call, lengths in given
+            if isinstance(lengths, cst.Name)
+            and all(b.kind == "parameter" for b in self._module.bindings(lengths, call))
+        }
+
+    def _packed(self) -> Value:
+        """A packed sequence: a named tuple of tensors, some of which lie on the host always."""
+        host = names("packed", "host")
+        items = tuple(
+            Value(Kind.TENSOR, frozenset({next(self._storages)}), inputs=True, on_host=field in host)
+            for field in table("tensors")["packed"]["fields"]
+        )
+        return dataclasses.replace(group(items), maker=_PACKED)
 
     def _layer(self, name: str) -> Value | None:
         if self._owner is None or not name.startswith("self.") or name.count(".") != 1:
@@ -158,6 +187,11 @@ class Evaluator:
             return self._attribute_of_layer(base, name, attribute, state)
         if attribute in names("python_values", "attributes"):
             return PYTHON
+        if attribute in names("packed", "host"):
+            return Value(Kind.TENSOR, inputs=True, on_host=True)
+        if base.maker == _PACKED and attribute in names("packed", "fields"):
+            fields: list[str] = table("tensors")["packed"]["fields"]
+            return base.items[fields.index(attribute)]
         if base.tensorish and attribute in names("views", "attributes"):
             return base.view(detached=attribute == "data")
         if base.tensorish and attribute == "grad":
@@ -252,21 +286,29 @@ class Evaluator:
     def arms(self, test: cst.BaseExpression, state: State) -> tuple[State, State]:
         """The state where a test holds and where it does not: what fails ``isinstance(x, Tensor)`` is no tensor."""
         holds, fails = state.copy(), state.copy()
-        negated = isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not)
-        asked = test.expression if isinstance(test, cst.UnaryOperation) and negated else test
-        name = self._asked_for_tensor(asked)
-        if name:
-            (holds if negated else fails).names[name] = PYTHON
+        self._learn(test, holds, outcome=True)
+        self._learn(test, fails, outcome=False)
         return holds, fails
 
-    def _asked_for_tensor(self, test: cst.BaseExpression) -> str:
-        """The name that ``isinstance(x, torch.Tensor)`` or ``torch.is_tensor(x)`` asks about, '' for other tests."""
-        if not isinstance(test, cst.Call) or not test.args:
-            return ""
+    def _learn(self, test: cst.BaseExpression, state: State, *, outcome: bool) -> None:
+        """Take up what the outcome of a test says of names."""
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            self._learn(test.expression, state, outcome=not outcome)
+        elif isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And if outcome else cst.Or):
+            self._learn(test.left, state, outcome=outcome)
+            self._learn(test.right, state, outcome=outcome)
+        elif isinstance(test, cst.Call) and test.args and (name := dotted(test.args[0].value)):
+            kind = self._asked_for(test)
+            if kind == "torch.Tensor" and not outcome:
+                state.names[name] = PYTHON
+            elif kind == _PACKED and outcome:
+                state.names[name] = self._packed()
+
+    def _asked_for(self, test: cst.Call) -> str:
+        """The class that ``isinstance(x, torch.Tensor)`` or ``torch.is_tensor(x)`` asks for, '' for other tests."""
         if dotted(test.func) == "isinstance" and len(test.args) == 2:
-            kind = self._module.qualified(test.args[1].value)
-            return dotted(test.args[0].value) if kind == "torch.Tensor" else ""
-        return dotted(test.args[0].value) if self._module.qualified(test.func) == "torch.is_tensor" else ""
+            return self._module.qualified(test.args[1].value)
+        return "torch.Tensor" if self._module.qualified(test.func) == "torch.is_tensor" else ""
 
     def _NamedExpr(self, node: cst.NamedExpr, state: State) -> Value:
         value = self.value(node.value, state)
@@ -360,6 +402,11 @@ class Evaluator:
         if operations.is_factory(qualified):
             on_host = self._on_host(node)
             return Value(Kind.TENSOR, frozenset({next(self._storages)}), inputs=not on_host, on_host=on_host)
+        if qualified in names("packed", "makers"):
+            return self._packed()
+        if qualified in names("packed", "unpacking"):
+            padded = Value(Kind.TENSOR, frozenset({next(self._storages)}), inputs=True, learned=True)
+            return group([padded, Value(Kind.TENSOR, inputs=True, on_host=True)])
         if qualified in PARAMETER_MAKERS:
             frozen = any(a.keyword is not None and a.keyword.value == "requires_grad" for a in node.args)
             kind = Kind.BUFFER if frozen else Kind.PARAMETER

@@ -132,6 +132,10 @@ class Flow:
             self._suite(node.orelse.body, other)
         state.become([taken, other])
 
+    def _Assert(self, node: cst.Assert, state: State) -> None:
+        self._other(node, state)
+        state.become([self._evaluator.arms(node.test, state)[0]])
+
     def _For(self, node: cst.For, state: State) -> None:
         iterated = self._evaluator.value(node.iter, state)
         self._loop(node.body, state, lambda s: self._bind(node.target, iterated.element, s, node))
