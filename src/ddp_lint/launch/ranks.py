@@ -103,9 +103,10 @@ def _known() -> dict[str, frozenset[str]]:
 
 
 def _evidence(tree: ast.AST, is_own: Callable[[str], bool]) -> Iterator[tuple[str, ast.AST]]:
-    known, counted = _known(), _counted(tree)
+    known, idle = _known(), _counted(tree) | _by_default(tree)
     for node in walk(tree):
-        if isinstance(node, ast.Name) and node.id in counted:
+        handed_on = node.value if isinstance(node, ast.keyword) else node
+        if _identifier(handed_on) in idle and isinstance(handed_on, (ast.Name, ast.arg)):
             continue
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
@@ -129,6 +130,26 @@ def _counted(tree: ast.AST) -> frozenset[str]:
         for loop in loops
         if isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Call) and _last(loop.iter.func) == "range"
     )
+
+
+def _by_default(tree: ast.AST) -> frozenset[str]:
+    """World sizes that functions have as a number by default, wherever they are taken: ``def plan(world_size=2):``.
+    Whoever is a rank is told the size."""
+    taken: dict[str, list[bool]] = {}
+    for node in walk(tree):
+        if isinstance(node, ast.arguments):
+            for parameter, default in _defaults(node):
+                if parameter.arg in _known()["sizes"]:
+                    taken.setdefault(parameter.arg, []).append(isinstance(default, ast.Constant))
+    return frozenset(name for name, constant in taken.items() if all(constant))
+
+
+def _defaults(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+    """The parameters with their defaults, None for one without."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    without = len(positional) - len(arguments.defaults)
+    yield from zip(positional, [None] * without + list(arguments.defaults), strict=True)
+    yield from zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -82,10 +82,11 @@ class TensorReadOnHost(HostRule):
     ## When it is silent
 
     Shapes, `len`, `numel()`, tensors made on the host (`torch.arange(n).tolist()`, `torch.rand(1).item()`), the sizes
-    and lengths of packed sequences, which torch keeps there; behind `torch.compiler.is_compiling()`, under `torch.compiler.disable`, in branches and functions for logging, debugging,
-    evaluation or generation, in what the first forward alone sets up, in tests, under `torch.no_grad()`; buffers and
-    attributes that are read as they are, since they may live on the host; loops of training scripts outside of
-    forward. With `capture_scalar_outputs` or `fullgraph=True` the reads that are captured.
+    and lengths of packed sequences, which torch keeps there; behind `torch.compiler.is_compiling()`, under
+    `torch.compiler.disable`, in branches and functions for logging, debugging, evaluation or generation, in what the
+    first forward alone sets up, in tests, under `torch.no_grad()`; buffers and attributes that are read as they are,
+    since they may live on the host; loops of training scripts outside of forward. With `capture_scalar_outputs` or
+    `fullgraph=True` the reads that are captured.
 
     ## How to confirm
 

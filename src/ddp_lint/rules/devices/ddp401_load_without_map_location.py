@@ -10,14 +10,13 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import Evidence, called_on_one_rank, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.devices.saved import saved_from_cpu
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.operations import words_of
-
-_SAVE = re.compile(r"\btorch\.save\(([^\n]*(?:\n[^\n]*)?)")
 
 
 class LoadWithoutMapLocation(Rule):
@@ -92,7 +91,7 @@ class LoadWithoutMapLocation(Rule):
     `map_location` that comes from a parameter, a variable or `**kwargs`; loads on one rank alone, or in a function
     that only one rank calls; files that no evidence ties to several ranks; schedulers, vocabularies, statistics and
     other CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with
-    `offload_to_cpu`, and files that only save what `.cpu()` returned.
+    `offload_to_cpu`, and files that only save what lies on the CPU.
 
     ## How to confirm
 
@@ -255,9 +254,8 @@ class LoadWithoutMapLocation(Rule):
         return {word for place in (function, owner) if place is not None for word in words_of(place.name.value)}
 
     def _saved_from_cpu(self) -> bool:
-        text = self.module.file.text
-        saved = _SAVE.findall(text)
-        return any(word in text for word in _known("offloaded")) or bool(saved and all(_on_cpu(s, text) for s in saved))
+        text, facts = self.module.file.text, self.module.facts
+        return any(word in text for word in _known("offloaded")) or (facts is not None and saved_from_cpu(facts))
 
     # ---- the finding
 
@@ -297,12 +295,6 @@ def _moves_to(function: cst.Lambda) -> str:
 
 def _is_map_location(arg: cst.Arg, position: int) -> bool:
     return arg.keyword.value == "map_location" if arg.keyword is not None else position == 1
-
-
-def _on_cpu(saved: str, text: str) -> bool:
-    """Whether what `torch.save` gets comes from `.cpu()`, directly or by a name that a line of the file assigns."""
-    name = re.match(r"\w+", saved)
-    return ".cpu()" in saved or bool(name and re.search(rf"^\s*{name[0]} = .*\.cpu\(\)", text, re.MULTILINE))
 
 
 @functools.cache

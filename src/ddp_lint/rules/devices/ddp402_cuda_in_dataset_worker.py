@@ -8,6 +8,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.devices.saved import saved_from_cpu
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import add_argument
 from ddp_lint.source.tree import descendants
@@ -86,7 +87,8 @@ class CudaInDatasetWorker(Rule):
     ## When it is silent
 
     Loaders with `num_workers=0` (or without it) and code that no DataLoader with workers is known for; `.to(device)`
-    with a device that may be the CPU; `torch.load` with a `map_location`; branches on `get_worker_info()`.
+    with a device that may be the CPU; `torch.load` with a `map_location`, or of what the file saved from the CPU;
+    branches on `get_worker_info()`.
 
     ## How to confirm
 
@@ -179,7 +181,8 @@ class CudaInDatasetWorker(Rule):
     def _keeps_device(self, call: cst.Call) -> bool:
         if any(arg.star for arg in call.args) or argument(call, 1, "map_location") is not None:
             return False
-        return "cuda" in self.module.file.text and "torch.save" in self.module.file.text
+        facts, text = self.module.facts, self.module.file.text
+        return "cuda" in text and "torch.save" in text and facts is not None and not saved_from_cpu(facts)
 
     def _runs_in_worker(self, call: cst.Call) -> bool:
         for test, _ in conditions(self.module, call):
