@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from ddp_lint.knowledge import table
 from ddp_lint.rules.parameters.in_place import InPlaceRule, is_moving_average
+from ddp_lint.rules.parameters.replicas import Replicas
 from ddp_lint.tensors import Code, Kind, Reached, Write
 
 
@@ -64,10 +66,10 @@ class ParameterWrittenInForward(InPlaceRule):
 
     ## When it is silent
 
-    Initialisation, optimizers, clamps and moving averages outside of `forward`, buffers, parameters that were made
-    with `requires_grad=False`, evaluation branches. The moving average of a momentum encoder in `forward`: it is
-    right under DDP, for which it is written (FSDP loses it). Writes that raise at once (a leaf with gradients on) are
-    DDP205.
+    Initialisation, optimizers, clamps and moving averages outside of `forward`, buffers, parameters that were made with
+    `requires_grad=False`, evaluation branches. The moving average of a momentum encoder in `forward`: it is right under
+    DDP, for which it is written (FSDP loses it). In a project that never speaks of FSDP, writes that are the same on
+    all ranks: clamps, a norm that is kept to 1. Writes that raise at once (a leaf with gradients on) are DDP205.
 
     ## How to confirm
 
@@ -94,6 +96,8 @@ class ParameterWrittenInForward(InPlaceRule):
         if raises_at_once or is_moving_average(self.module, write, function):
             return
         flow = self.flow(function)
+        if not self._may_be_sharded() and Replicas(self.module, flow).write_alike(write):
+            return
         from_batch = any(flow.value(n).inputs for n in self.operands(write))
         ranks = (
             "rank 0 and rank 1 write different values from their own batches and drift apart"
@@ -106,3 +110,8 @@ class ParameterWrittenInForward(InPlaceRule):
             f"copy and the write is lost; under DDP {ranks}",
             help="compute with a new tensor (`weight = self.weight * scale`), or write after optimizer.step()",
         )
+
+    def _may_be_sharded(self) -> bool:
+        """Whether the project speaks of FSDP. Under DDP a write that is the same on all ranks does no harm."""
+        project = self.module.project
+        return project is None or any(project.holding(word) for word in table("wrappers")["sharding"])

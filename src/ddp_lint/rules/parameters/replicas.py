@@ -1,0 +1,70 @@
+"""Whether the replicas of a model write the same into a parameter: what they compute from what they have in common."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.tree import children
+from ddp_lint.tensors import Flow, Write
+from ddp_lint.tensors.contexts import conditions
+from ddp_lint.tensors.operations import names, words_of
+from ddp_lint.tensors.values import Kind
+
+
+class Replicas:
+    """Asked about the writes of one function. What is not understood may differ."""
+
+    def __init__(self, module: Module, flow: Flow) -> None:
+        self._module = module
+        self._flow = flow
+
+    def write_alike(self, write: Write) -> bool:
+        """Whether the values of a write, its place and the tests around it come from parameters and settings alone."""
+        tests = (test for test, _ in conditions(self._module, write.node))
+        return not any(self._flow.value(test).inputs for test in tests) and self._is_common(write.node, frozenset())
+
+    def _is_common(self, node: cst.CSTNode, followed: frozenset[str]) -> bool:
+        value = self._flow.value(node)
+        if value.inputs or value.kind is Kind.BUFFER:  # a buffer may hold the statistics of this rank's batches
+            return False
+        if isinstance(node, cst.Name):
+            return self._is_common_name(node, followed)
+        if isinstance(node, cst.Attribute):
+            return not words_of(node.attr.value) & {"rank"} and (
+                bool(dotted(node)) or self._is_common(node.value, followed)
+            )
+        if isinstance(node, cst.Call):
+            return self._is_common_call(node, followed)
+        if isinstance(node, cst.AssignTarget):
+            return self._is_common(node.target, followed)
+        return all(self._is_common(child, followed) for child in children(node) if not _is_sign(child))
+
+    def _is_common_name(self, node: cst.Name, followed: frozenset[str]) -> bool:
+        value = self._flow.value(node)
+        if value.kind in (Kind.PYTHON, Kind.PARAMETER, Kind.LAYER) or node.value in ("self", *followed):
+            return True
+        given = self._module.assignments(node)
+        return bool(given) and all(self._is_common(v, followed | {node.value}) for v in given)
+
+    def _is_common_call(self, node: cst.Call, followed: frozenset[str]) -> bool:
+        qualified = self._module.qualified(node.func)
+        called = (qualified or dotted(node.func) or _method(node)).rpartition(".")[2]
+        if called.strip("_") in names("random", "calls"):
+            return False
+        understood = self._flow.value(node).kind is not Kind.UNKNOWN
+        receiver = node.func.value if isinstance(node.func, cst.Attribute) and not qualified else None
+        return (
+            understood
+            and (receiver is None or self._is_common(receiver, followed))
+            and all(self._is_common(arg.value, followed) for arg in node.args)
+        )
+
+
+def _method(call: cst.Call) -> str:
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+
+
+def _is_sign(node: cst.CSTNode) -> bool:
+    """What holds no value: operators, the names of a keyword argument."""
+    return isinstance(node, (cst.BaseBinaryOp, cst.BaseUnaryOp, cst.BaseAugOp, cst.BaseCompOp, cst.BaseBooleanOp))
