@@ -765,7 +765,8 @@ def _store(frame: Frame, target: ast.Subscript, base: Value) -> None:
     of = base.reference.of if isinstance(base.reference, ref.Instance) else None
     entry = known().method(of, "__setitem__") if isinstance(of, str) else None
     if entry is not None:
-        from ddp_lint.divergence.calls import Arguments, communicate
+        from ddp_lint.divergence.arguments import Arguments
+        from ddp_lint.divergence.collectives import communicate
 
         call = ast.copy_location(ast.Call(func=target, args=[target.slice], keywords=[]), target)
         communicate(frame, entry, Arguments((evaluate(frame, target.slice),)), call, confidence=Confidence.MEDIUM)

@@ -12,8 +12,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
+from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.build import build
-from ddp_lint.divergence.calls import Arguments, communicate, invoke, is_agreement, turn
+from ddp_lint.divergence.calls import invoke
+from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.definitions import (
     assignments_in,
     defaults_of,
@@ -30,6 +32,7 @@ from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame, argument_key, entering, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import Group, handed_out, named, seen_through
 from ddp_lint.divergence.hooks import is_batch
+from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.statements import run
@@ -240,15 +243,13 @@ class Summaries:
 
     def _agree(self, frame: Frame, function: FunctionRef, summary: Summary, arguments: Arguments) -> None:
         """Arguments that the callee changes: ``all_reduce(x)``, ``fully_shard(model)`` in a helper."""
-        from ddp_lint.divergence.calls import _agree
-
         names = [a.arg for a in (*function.node.args.posonlyargs, *function.node.args.args)]
         if function.receiver is not None and names:
             names = names[1:]
         for index, name in enumerate(names):
             argument = arguments.nodes.get(index) or arguments.nodes.get(name)
             if name in summary.agreed:
-                _agree(frame, argument)
+                agree(frame, argument)
             elif name in summary.turned:
                 turn(frame, argument, summary.turned[name])
 

@@ -1,0 +1,180 @@
+"""What a communicating call of the knowledge does: its letter, what it agrees on, and what comes back."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Hashable
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.effects import Emitted
+from ddp_lint.divergence.expressions import dotted, forget_parts, passed_on
+from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.groups import Group, named, of_callee
+from ddp_lint.divergence.resolve import children, known
+from ddp_lint.divergence.selections import is_padded, is_selection, is_sized, needs_one_shape, own_longest, own_size
+from ddp_lint.divergence.values import Value, Variation, unknown
+from ddp_lint.divergence.words import Letter
+from ddp_lint.findings import Confidence
+from ddp_lint.knowledge.communication import Collective, Source
+
+_SHARDS = re.compile(r"fully_shard|shard_model|FullyShardedDataParallel|\bFSDP$|parallelize|prepare$")
+
+
+def communicate(
+    frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, *, guessed: bool = False,
+    confidence: Confidence = Confidence.HIGH,
+) -> Value:  # fmt: skip
+    """Emit the letter of a knowledge entry and give what the call returns."""
+    key = ("result", entry.op, frame.text(node))
+    if entry.kind in ("p2p", "local") or not happens(entry, arguments):
+        _turn_arguments(frame, entry, arguments)
+        return _result(frame, entry, arguments, node, key)
+    replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != "learning rate"
+    if replicas and not frame.summaries.is_distributed(frame.facts, frame.owner):
+        return passed_on(frame, node, arguments.values, key)
+    evident = not entry.when or frame.summaries.shows(frame.facts, frame.owner, entry.when)
+    if guessed:
+        confidence = Confidence.LOW if entry.when and not evident else Confidence.MEDIUM
+    elif entry.when:
+        confidence = Confidence.MEDIUM if evident else Confidence.LOW
+    if entry.when == "sharded" and _is_sharded_later(frame, node):
+        confidence = Confidence.LOW
+    group = group_of(frame, *arguments.get(entry.group, entry.takes)) if entry.group else Group()
+    if group.is_world and entry.scope != "world":
+        group = Group(entry.scope, entry.scope)
+    if entry.kind == "group":  # made by the whole world, or by the ranks of a mesh
+        is_method = entry.name.rpartition(".")[0] in known().types and isinstance(node.func, ast.Attribute)
+        group = named(frame.text(node.func.value)) if is_method and isinstance(node.func, ast.Attribute) else Group()
+    root = arguments.get(entry.root, entry.takes)[0] if entry.root else None
+    reduce_op = arguments.get(entry.reduce_op, entry.takes)[0] if entry.reduce_op else None
+    letter = Letter(
+        entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
+        confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
+        _own_number(entry, arguments), _own_members(entry, arguments),
+        buffer=dotted(node.args[0]) if node.args else "",
+    )  # fmt: skip
+    frame.effects.append(Emitted(letter))
+    for name in entry.uniform:
+        agree(frame, arguments.get(name, entry.takes)[1])
+    _turn_arguments(frame, entry, arguments)
+    return _result(frame, entry, arguments, node, key)
+
+
+def _turn_arguments(frame: Frame, entry: Collective, arguments: Arguments) -> None:
+    for name, type_ in entry.turns.items():
+        turn(frame, arguments.get(name, entry.takes)[1], type_)
+
+
+def turn(frame: Frame, argument: ast.expr | None, type_: str) -> None:
+    """After the call the argument is an object of this class."""
+    path = dotted(argument) if argument is not None else ""
+    if path:
+        frame.env[path] = unknown(("turned", path), ref.Instance(type_))
+        frame.turned[path] = type_
+
+
+def _is_sharded_later(frame: Frame, node: ast.Call) -> bool:
+    """Is the object of the call still whole: the function shards it further down, and nowhere before?"""
+    model = dotted(node.args[0]) if node.args else ""
+    if not model or frame.function is None:
+        return False
+    shards = [
+        call.lineno
+        for call in children(frame.function)
+        if isinstance(call, ast.Call)
+        and _SHARDS.search(dotted(call.func))
+        and any(dotted(argument) == model for argument in call.args)
+    ]
+    return bool(shards) and min(shards) > node.lineno
+
+
+def _uneven_payload(
+    frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, group: Group
+) -> Variation | None:
+    """Why a tensor that must have one shape on all ranks has as many elements as each rank's own data give.
+
+    Ranks of a smaller group (tensor, context parallel) mostly have the same batch, so that its length is no reason.
+    """
+    if entry.objects and arguments.get(entry.objects, entry.takes)[1] is not None:
+        return None
+    payload = [arguments.get(name, entry.takes) for name in entry.payload]
+    pairs = [(each, at) for value, at in payload if value is not None for each in (value, *(value.items or ()))]
+    for value, at in pairs:
+        if is_selection(value):
+            return own_size(frame, at or node)
+        if is_sized(value) and needs_one_shape(entry.op):
+            return value.varies
+        if is_padded(value) and group.is_world and "gather" in entry.op:
+            return own_longest(frame, at or node)
+    return None
+
+
+def _own_number(entry: Collective, arguments: Arguments) -> Variation | None:
+    """Why the number by which the call decides is another one on each rank: ``plateau.step(loss.item())``."""
+    number = arguments.get(entry.decides, entry.takes)[0] if entry.decides else None
+    return number.varies if number is not None and number.open else None
+
+
+def _own_members(entry: Collective, arguments: Arguments) -> Variation | None:
+    """Why each rank asks for a group of other members, where it names those of its own group alone."""
+    ranks = arguments.get(entry.ranks, entry.takes)[0] if entry.ranks else None
+    varies = ranks.varies if ranks is not None else None
+    return varies if varies is not None and varies.cause in ("rank", "membership") else None
+
+
+def happens(entry: Collective | Source, arguments: Arguments) -> bool:
+    for name, expected in entry.only_if.items() if isinstance(entry, Collective) else ():
+        value = arguments.get(name, entry.takes)[0]
+        if value is None or value.constant is None or value.constant.value != expected:
+            return False
+    for name, expected in entry.unless.items():
+        value = arguments.get(name, entry.takes)[0]
+        if value is not None and value.constant is not None and value.constant.value == expected:
+            return False
+    return True
+
+
+def agree(frame: Frame, argument: ast.expr | None) -> None:
+    """After the call the argument holds one value on all ranks."""
+    if isinstance(argument, (ast.List, ast.Tuple)):
+        for element in argument.elts:
+            agree(frame, element)
+        return
+    path = dotted(argument).removesuffix(".data") if argument is not None else ""
+    if path:
+        forget_parts(frame, path)
+        reference = reference_of(frame.env.get(path))
+        frame.env[path] = unknown(("agreed", path), reference, agreed=True)
+        frame.agreed.add(path)
+
+
+def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
+    if entry.returns == "group":
+        return unknown(frame.key(node), ref.GroupRef(Group(str(frame.key(node)), "", own=frame.owner is not None)))
+    if len(entry.result) == 1 and entry.result[0]:
+        return unknown(frame.key(node), ref.Instance(entry.result[0]))
+    if entry.result:
+        items = tuple(
+            unknown((key, index), ref.Instance(name) if name else None) for index, name in enumerate(entry.result)
+        )
+        return dataclasses.replace(unknown(key), items=items)
+    made = known().type_of(entry.name)
+    if made:
+        return unknown(frame.key(node), ref.Instance(made))
+    if entry.kind == "forward":  # replicas: each rank's output follows from its own batch
+        return passed_on(frame, node, arguments.values, key)
+    return unknown(key, agreed=entry.returns == "uniform")
+
+
+def group_of(frame: Frame, value: Value | None, node: ast.expr | None) -> Group:
+    if value is None or (value.constant is not None and value.constant.value is None):
+        return Group()
+    if isinstance(value.reference, ref.GroupRef):
+        return value.reference.group
+    text = frame.text(node) if node is not None else "group"
+    if text.endswith("WORLD") or text.endswith("get_default_group()"):
+        return Group()
+    return of_callee(text) if frame.depth else named(text)

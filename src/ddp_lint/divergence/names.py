@@ -1,0 +1,153 @@
+"""What a call does that nothing resolves, as far as its name leaves no doubt."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import re
+from collections.abc import Hashable
+from typing import Final
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.expressions import dotted, passed_on
+from ddp_lint.divergence.frame import Frame
+from ddp_lint.divergence.groups import handed_out
+from ddp_lint.divergence.lengths import of_batches, size_of
+from ddp_lint.divergence.resolve import children, known
+from ddp_lint.divergence.selections import PADDED, SELECTING, is_generated, selection
+from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
+from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge import table
+from ddp_lint.knowledge.communication import Collective, Source
+
+#: In the name of an unresolved function: what it returns has probably been agreed on by all ranks.
+_AGREED = re.compile(r"reduce|gather|sync|broadcast|(^|_)all_|consensus|agree|average_across")
+#: Methods that are collective on whatever object has them.
+DISTINCTIVE = frozenset(
+    {
+        "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "reduce_scatter",
+        "reduce_scatter_tensor", "broadcast_object_list", "all_to_all_single", "monitored_barrier", "barrier",
+    }
+)  # fmt: skip
+#: Methods that run the model that they are given forward and backward, and what the model is called there.
+_STEPS: Final = frozenset(table("tensors")["steps"]["methods"])
+_MODELS: Final = frozenset(table("tensors")["steps"]["models"])
+_ACCELERATE = ("wait_for_everyone", "gather_for_metrics", "pad_across_processes")
+#: Tests of a number that are made of each rank's own loss.
+_NOT_A_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
+#: In a name: a number that is the same on all ranks.
+_SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b")
+#: Methods that cut a batch into pieces, as many as its size asks for.
+_PIECES = frozenset({"split", "chunk", "unbind"})
+#: Methods that tell a tensor's shape, whatever it holds.
+_SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
+
+
+def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
+    """``reference(x).backward()`` of a model that this function makes and hands to nothing that would wrap it."""
+    loss = node.func.value if isinstance(node.func, ast.Attribute) else None
+    model = loss.func.id if isinstance(loss, ast.Call) and isinstance(loss.func, ast.Name) else ""
+    if not model or frame.function is None:
+        return False
+    made = [
+        child.value
+        for child in children(frame.function)
+        if isinstance(child, ast.Assign) and any(dotted(target) == model for target in child.targets)
+    ]
+    return len(made) == 1 and _is_new_module(frame, made[0])
+
+
+def _is_new_module(frame: Frame, node: ast.expr) -> bool:
+    """``Net().to(device)``: an object of a module class of the project, moved at most."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+        node = node.func.value
+    reference = frame.linker.expression(frame.facts, node.func) if isinstance(node, ast.Call) else None
+    return isinstance(reference, ref.ClassRef) and frame.linker.is_module(reference)
+
+
+def distinctive(frame: Frame, name: str, arguments: Arguments) -> tuple[Collective, Confidence] | None:
+    """What a method does on whatever object has it, and how sure that is."""
+    knows = known()
+    if name in DISTINCTIVE:
+        return knows.collectives[f"torch.distributed.{name}"], Confidence.LOW
+    if name == "full_tensor":
+        whole = knows.method("torch.distributed.tensor.DTensor", name)
+        return (whole, Confidence.LOW if frame.depth else Confidence.MEDIUM) if whole is not None else None
+    if name in _ACCELERATE:
+        return knows.collectives[f"accelerate.Accelerator.{name}"], Confidence.HIGH
+    if name in _STEPS and any(frame.text(given) in _MODELS for given in arguments.nodes.values()):
+        return knows.collectives["torch.Tensor.backward"], Confidence.MEDIUM
+    return None
+
+
+def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
+    """``losses.append(x)`` on some ranks only: from here on the list is longer on them. On all ranks, of a value that
+    is each rank's own: it is as long on all, and holds something else."""
+    path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    before = frame.env.get(path)
+    if before is None or before.items != ():
+        return
+    if (order := frame.order) is not None:
+        listed = ref.Instance(ref.SET, handed=order.foreign, filled=order.origin)
+        frame.env[path] = unknown(frame.key(node, "list"), listed)
+        return
+    varies = next((v for test in frame.path if (v := test.varying()) is not None), None)
+    if varies is not None and not varies.confined:
+        frame.env[path] = divergent(("grown", frame.key(node)), varies)
+        return
+    if (own := passed_on(frame, node, given).varies) is not None:
+        frame.env[path] = filled(frame.key(node), own)
+
+
+def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Hashable) -> Value:
+    """What an unresolved function without effect returns."""
+    if is_agreement(name):
+        return unknown(key, agreed=True)
+    group = handed_out(name)
+    if group is not None:
+        return unknown(key, ref.GroupRef(group))
+    is_method = isinstance(node.func, ast.Attribute)
+    if is_method and name in SELECTING and not node.keywords and len(node.args) == (name == "masked_select"):
+        return selection(frame, node, parts)
+    if is_method and is_generated(node, name):
+        return unknown(frame.key(node), ref.Instance(PADDED))
+    if is_method and name == "keys" and not node.args:
+        return unknown(key)  # what a batch has is the same for all
+    value = passed_on(frame, node, parts, key)
+    if is_method and name == "size" and (not node.args or parts[-1].constant == Known(0)) and of_batches(value.varies):
+        return size_of(key, value.varies)
+    if not is_method or name not in _PIECES:
+        return value
+    count = parts[1] if len(parts) > 1 and name == "chunk" else None
+    if count is not None and of_batches(count.varies) and not count.even:
+        return divergent(("grown", key), count.varies)
+    return dataclasses.replace(value, even=True)
+
+
+def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call) -> Value:
+    """A value that differs although no rank is mentioned. Data must come from this rank's batches."""
+    key = ("call", frame.text(node))
+    if source.cause == "data" and source.name.rpartition(".")[2] in _NOT_A_NUMBER:
+        text = frame.text(node).lower()
+        if any(p.agreed or p.constant is not None for p in parts) or _SHARED.search(text):
+            return unknown(key)
+    elif source.cause == "data":
+        varying = next((p.varies for p in parts if p.varies is not None and p.open), None)
+        if varying is None and source.name != "next":
+            return unknown(key)
+        if varying is not None and varying.cause == "rank" and source.name.rpartition(".")[2] in _SIZES:
+            return unknown(key)  # tensors of another content, of one shape
+        if varying is not None:
+            return divergent(key, varying)
+        if not frame.summaries.is_batch_iterator(node):
+            return unknown(key)
+    label = Label(frame.span(node), f"`{frame.text(node)}` depends on {source.says}")
+    return divergent(key, Variation(source.cause, source.says, origin=label, confidence=Confidence.MEDIUM))
+
+
+@functools.lru_cache(maxsize=8192)
+def is_agreement(name: str) -> bool:
+    """Does the name say that ranks agree on what the function returns?"""
+    return _AGREED.search(name.lower()) is not None

@@ -1,0 +1,198 @@
+"""Builtins, the standard library and torch: what a call of theirs gives without communication."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+from collections.abc import Callable
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.expressions import consume, element_of, environment, pair, passed_on, unordered
+from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.lengths import is_whole, of_batches, own_length, size_of, streams
+from ddp_lint.divergence.names import from_source
+from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.selections import MAKING, SELECTING, SIZED, is_selection, own_size, selection
+from ddp_lint.divergence.values import SET, Value, combine, constant, divergent, is_filled, unknown
+
+_KEPT = frozenset({"int", "float", "bool", "abs", "round", "min", "max", "sum", "any", "all", "str", "divmod", "pow"})
+_SHAPELESS = frozenset(
+    {"isinstance", "hasattr", "callable", "type", "print", "repr", "id", "issubclass", "vars", "dir"}
+)
+
+
+def _kept(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """int(rank) is the rank."""
+    for value in arguments.values:
+        consume(frame, value)
+    assert isinstance(node.func, ast.Name)
+    kept: dict[str, Callable[..., object]] = {"int": int, "bool": bool, "str": str, "abs": abs, "float": float}
+    function = kept.get(node.func.id, _nothing)
+    if len(arguments.positional) == 1 and not arguments.keywords:
+        value = arguments.positional[0]
+        if value.test is SET and node.func.id in ("int", "float"):
+            return dataclasses.replace(value, test=None)
+        if value.test is not None and node.func.id in ("bool", "int"):
+            return value
+        result = combine(function, (value,), (node.func.id, value.key))
+        return dataclasses.replace(result, agreed=True) if value.agreed else result
+    if not arguments.values:
+        return unknown(frame.key(node))
+    return combine(function, tuple(arguments.values), (node.func.id, tuple(v.key for v in arguments.values)))
+
+
+def _nothing(*_: object) -> object:
+    raise TypeError
+
+
+def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    if not arguments.positional:
+        return unknown(frame.key(node))
+    of = arguments.positional[0]
+    key = ("len", of.key)
+    if is_selection(of):
+        return divergent(key, own_size(frame, node))
+    if is_filled(of):
+        return unknown(key)
+    if of.kind == "grown" and of.varies is not None:
+        return divergent(key, of.varies)
+    value = passed_on(frame, node, arguments.values, key)
+    return size_of(value.key, value.varies) if of_batches(value.varies) else value
+
+
+def _selected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    if node.keywords:  # a tuple, with counts or places besides
+        return passed_on(frame, node, arguments.values)
+    return selection(frame, node, arguments.values)
+
+
+def _made(count: int, frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``torch.zeros(rank + 1)``: a tensor of another shape on each rank. The first `count` arguments tell the size (0:
+    all)."""
+    sizes = [
+        *arguments.positional[: count or None],
+        *(value for key, value in arguments.keywords.items() if key == "size"),
+    ]
+    parts = [part for size in sizes for part in (size.items or (size,))]
+    varies = next((p.varies for p in parts if p.varies is not None and p.varies.cause == "rank"), None)
+    if varies is None:
+        return passed_on(frame, node, arguments.values)
+    return dataclasses.replace(unknown(frame.key(node), ref.Instance(SIZED)), varies=varies)
+
+
+def _range(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    return combine(_nothing, tuple(arguments.values), ("range", tuple(v.key for v in arguments.values)))
+
+
+def _shapeless(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    return unknown(("call", frame.text(node)))
+
+
+def _getattr(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    from ddp_lint.divergence.expressions import attribute
+
+    name = arguments.positional[1].constant if len(arguments.positional) > 1 else None
+    if name is None or not isinstance(name.value, str):
+        return frame.summaries.dynamic_attribute(frame, arguments.positional[0] if arguments.positional else None, node)
+    base = arguments.positional[0]
+    path = f"{frame.text(node.args[0])}.{name.value}"
+    return frame.env.get(path) or attribute(frame, base, name.value, node, path)
+
+
+def _next(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    for value in arguments.positional[:1]:
+        consume(frame, value)
+    source = known().source("call", "next")
+    if len(node.args) == 2 and (own := own_length(frame, arguments.positional[0], node.args[0], None)) is not None:
+        return divergent(("next or default", frame.key(node)), own)
+    if source is None or len(node.args) > 1:
+        return passed_on(frame, node, arguments.values)
+    reference = arguments.positional[0].reference if arguments.positional else None
+    if isinstance(reference, ref.Enumerated):
+        return pair(frame, node, reference.element)
+    if isinstance(reference, ref.Instance) and reference.whole:
+        return unknown(frame.key(node))
+    return from_source(frame, source, arguments.values, node)
+
+
+def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    for value in arguments.values:
+        consume(frame, value)
+    assert isinstance(node.func, ast.Name)
+    if not arguments.positional:
+        value = passed_on(frame, node, arguments.values)
+        if node.func.id != "dict" or arguments.starred:
+            return value
+        return dataclasses.replace(value, entries=dict(arguments.keywords.items()))
+    first = arguments.positional[0]
+    if node.func.id in ("list", "tuple", "iter", "enumerate", "reversed") and len(arguments.positional) == 1:
+        if node.func.id == "enumerate" and not isinstance(first.reference, ref.Generator):
+            numbered = ref.Enumerated(first.reference, element_of(frame, first, node.args[0]))
+            return dataclasses.replace(first, items=None, reference=numbered)
+        if node.func.id in ("enumerate", "reversed"):
+            return dataclasses.replace(first, items=None)
+        return first
+    return passed_on(frame, node, arguments.values)
+
+
+def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    dataset = arguments.get("dataset", ("dataset",))[0]
+    streamed = streams(frame, dataset)
+    whole = is_whole(node) and not streamed and (dataset is None or dataset.varies is None)
+    return unknown(frame.key(node), ref.Instance("torch.utils.data.DataLoader", whole=whole, streams=streamed))
+
+
+def _set(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    return unordered(frame, node)
+
+
+def _super(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    if frame.owner is None or frame.receiver is None:
+        return unknown(frame.key(node))
+    instance = reference_of(frame.receiver)
+    of = instance.of if isinstance(instance, ref.Instance) and isinstance(instance.of, ref.ClassRef) else frame.owner
+    return unknown(("super",), ref.Super(of, frame.owner, frame.receiver))
+
+
+def _environ_get(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    key = arguments.positional[0].constant if arguments.positional else None
+    return environment(frame, key.value, node) if key is not None else unknown(frame.key(node))
+
+
+def _functools_partial(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    if not arguments.positional:
+        return unknown(frame.key(node))
+    partial = ref.Partial(
+        arguments.positional[0], arguments.positional[1:], tuple(arguments.keywords.items()), identity=id(node)
+    )
+    return unknown(frame.key(node), partial)
+
+
+def _same(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    return arguments.positional[0] if arguments.positional else unknown(frame.key(node))
+
+
+_Handler = Callable[[Frame, ast.Call, Arguments], Value]
+
+
+BUILTINS: dict[str, _Handler] = {
+    **dict.fromkeys(_KEPT, _kept), **dict.fromkeys(_SHAPELESS, _shapeless), "len": _length, "range": _range,
+    "getattr": _getattr, "next": _next, "super": _super, "set": _set, "frozenset": _set,
+    **dict.fromkeys(("list", "tuple", "iter", "enumerate", "sorted", "dict", "reversed", "zip"), _collected),
+}  # fmt: skip
+
+
+LIBRARY: dict[str, _Handler] = {
+    "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
+    **{f"torch.{name}": _selected for name in SELECTING},
+    **{f"torch.{name}": functools.partial(_made, count) for name, count in MAKING.items()},
+    "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
+    **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
+    # The worlds are those of a distributed job.
+    "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),
+    "torch.distributed.is_available": lambda frame, node, arguments: constant(True),
+    **dict.fromkeys(("torch.is_tensor", "torch.is_floating_point", "torch.is_complex"), _shapeless),
+    "typing.cast": lambda frame, node, arguments: arguments.positional[-1] if arguments.positional else constant(None),
+}  # fmt: skip
