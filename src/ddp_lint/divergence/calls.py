@@ -8,17 +8,20 @@ import re
 from typing import Final
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments, arguments_of
 from ddp_lint.divergence.collectives import communicate, group_of, happens
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
-from ddp_lint.divergence.expressions import HANDLERS, consume, dotted, element_of, evaluate, fill, passed_on, unordered
+from ddp_lint.divergence.expressions import HANDLERS, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
+from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.names import DISTINCTIVE, by_name, distinctive, from_source, grow, is_of_plain_model
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import PADDED, SELECTION, keeps, selection
 from ddp_lint.divergence.standard import BUILTINS, LIBRARY
-from ddp_lint.divergence.values import MADE, Value, Variation, divergent, unknown
+from ddp_lint.divergence.targets import fill
+from ddp_lint.divergence.values import MADE, Value, Variation, divergent, per_rank, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import Gate
@@ -143,9 +146,6 @@ def _gated(frame: Frame, gate: Gate, inner: Value, arguments: Arguments, node: a
 
 
 def _gate_value(frame: Frame, gate: Gate, node: ast.AST) -> Value:
-    from ddp_lint.divergence import worlds
-    from ddp_lint.divergence.values import per_rank
-
     label = Label(frame.span(node), f"`{gate.name.rpartition('.')[2]}` lets only some ranks run this")
     confidence = Confidence.MEDIUM if gate.name.startswith("*.") else Confidence.HIGH
     scope = "node" if "local" in gate.runs_on else "world"
@@ -311,8 +311,6 @@ def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
 
 def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """`map(f, xs)`: f is called for each, as if in a loop."""
-    from ddp_lint.divergence.expressions import rounds_of
-
     if len(node.args) < 2:
         return unknown(frame.key(node))
     outer, frame.effects = frame.effects, []

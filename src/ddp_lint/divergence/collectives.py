@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Emitted
-from ddp_lint.divergence.expressions import dotted, forget_parts, passed_on
+from ddp_lint.divergence.expressions import dotted, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, named, of_callee
 from ddp_lint.divergence.resolve import children, known
@@ -145,7 +145,7 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
         return
     path = dotted(argument).removesuffix(".data") if argument is not None else ""
     if path:
-        forget_parts(frame, path)
+        frame.forget_parts(path)
         reference = reference_of(frame.env.get(path))
         frame.env[path] = unknown(("agreed", path), reference, agreed=True)
         frame.agreed.add(path)

@@ -63,6 +63,12 @@ class Frame:
     def text(self, node: ast.AST) -> str:
         return text_of(node)
 
+    def forget_parts(self, path: str) -> None:
+        """What was known of attributes and items of a name that now stands for another object."""
+        parts = (path + ".", path + "[")
+        for name in [name for name in self.env if name.startswith(parts)]:
+            del self.env[name]
+
     def rank_value(self, entry: Rank, node: ast.AST, group: str = "", text: str = "") -> Value:
         """The value of an expression that asks which rank this is."""
         scope = {"world": "world", "node": "node"}.get(entry.scope, entry.scope)

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import re
 from collections.abc import Hashable
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Effect, Emitted, Leave, flat
@@ -16,6 +16,11 @@ from ddp_lint.divergence.values import Symbol, Value, Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.syntax import walk
+
+#: What depends on how a list was dealt to the ranks depends on this.
+SHARE: Final = "how many elements this rank's share has"
+#: What depends on a number that follows from a rank's own batch depends on this.
+COUNT: Final = "how many this rank's own batch asks for"
 
 _LOADER = "torch.utils.data.DataLoader"
 _STREAM = "torch.utils.data.IterableDataset"
@@ -179,7 +184,13 @@ def agrees_to_stop(body: list[Effect]) -> bool:
     return False
 
 
+def own_share(frame: Frame, node: ast.AST) -> Variation:
+    """Why a rank has as many elements as fall to it."""
+    origin = Label(frame.span(node), "each rank takes elements of its own, not always equally many")
+    return Variation("data", SHARE, origin=origin)
+
+
 __all__ = [
-    "agrees_to_stop", "dealt_evenly", "extent_of", "follows_from_extent", "is_size", "is_whole", "of_batches",
-    "own_length", "size_of", "streams",
+    "COUNT", "SHARE", "agrees_to_stop", "dealt_evenly", "extent_of", "follows_from_extent", "is_size", "is_whole",
+    "of_batches", "own_length", "own_share", "size_of", "streams",
 ]  # fmt: skip

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.expressions import consume, element_of, environment, pair, passed_on, unordered
+from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered
 from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.iteration import element_of, pair
 from ddp_lint.divergence.lengths import is_whole, of_batches, own_length, size_of, streams
 from ddp_lint.divergence.names import from_source
 from ddp_lint.divergence.resolve import known
@@ -91,8 +92,6 @@ def _shapeless(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 
 def _getattr(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
-    from ddp_lint.divergence.expressions import attribute
-
     name = arguments.positional[1].constant if len(arguments.positional) > 1 else None
     if name is None or not isinstance(name.value, str):
         return frame.summaries.dynamic_attribute(frame, arguments.positional[0] if arguments.positional else None, node)

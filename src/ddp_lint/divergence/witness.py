@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ddp_lint.divergence import makers, worlds
 from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, varies_of
-from ddp_lint.divergence.expressions import COUNT, SHARE
 from ddp_lint.divergence.groups import shown
+from ddp_lint.divergence.lengths import COUNT, SHARE
 from ddp_lint.divergence.partings import Kind, Parting
 from ddp_lint.divergence.selections import EMPTINESS, MODALITY
 from ddp_lint.divergence.values import Component, Known, Value, Variation

@@ -1,0 +1,246 @@
+"""Conditions: comparisons, `and`, `or`, `not`, and what follows from either arm of a conditional expression."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+from collections.abc import Hashable
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.effects import Branch, Effect
+from ddp_lint.divergence.expressions import HANDLERS, dotted, evaluate, passed_on
+from ddp_lint.divergence.frame import Frame, text_of
+from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
+from ddp_lint.divergence.lengths import follows_from_extent, is_size
+from ddp_lint.divergence.selections import may_be_empty, may_be_missing, own_emptiness, own_modality
+from ddp_lint.divergence.values import (
+    COMPARE,
+    SET,
+    Known,
+    Symbol,
+    Test,
+    Value,
+    Variation,
+    combine,
+    constant,
+    divergent,
+    merge,
+    negated,
+    unknown,
+)
+from ddp_lint.findings import Confidence
+
+
+def test_of(frame: Frame, node: ast.expr) -> Test:
+    """The expression as a condition."""
+    return evaluate(frame, node).truth(frame.text(node))
+
+
+def _compare(frame: Frame, node: ast.Compare) -> Value:
+    values = [evaluate(frame, part) for part in (node.left, *node.comparators)]
+    if len(node.ops) > 1:
+        operators = tuple(type(op).__name__ for op in node.ops)
+        return _among(combine(_unknown, tuple(values), ("compare", operators, _keys(values))), values)
+    operation = type(node.ops[0])
+    if operation in (ast.Eq, ast.NotEq) and _is_text_and_number(*values):
+        return constant(operation is ast.NotEq)
+    left, right = _as_numbers(*values)
+    values = [left, right]
+    with_none = operation in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and right.constant == Known(None)
+    if with_none and (left.made or isinstance(left.reference, (ref.FunctionRef, ref.ClassRef))):
+        return constant(operation in (ast.IsNot, ast.NotEq))
+    negative = operation in (ast.NotEq, ast.IsNot, ast.NotIn)
+    opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(operation, operation)
+    key = ("compare", opposite.__name__, _keys(values))
+    lacking = _lacking(frame, node, left, right)
+    result = combine(COMPARE[opposite], (left, right), key) if lacking is None else divergent(key, lacking)
+    if lacking is None and _is_alike(left, right, result, opposite):
+        return unknown(key)
+    result = _among_ranks(node, left, right, result, key)
+    if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
+        if left.open:  # a key that each rank looks up: ranks fill their caches alike
+            return unknown(key)
+        result = dataclasses.replace(result, varies=dataclasses.replace(left.varies, cause="membership"))
+    if negative:
+        return _truth_value(frame, node, negated(result.truth(_text_of_opposite(node, opposite))), [result])
+    return result
+
+
+def _asks_for_any(operation: type[ast.cmpop], right: Value) -> bool:
+    """``== 0``, ``> 0``, ``< 1``: is there anything at all?"""
+    if operation in (ast.Lt, ast.GtE):
+        return right.constant == Known(1)
+    return operation in (ast.Eq, ast.NotEq, ast.Gt, ast.LtE) and right.constant == Known(0)
+
+
+@functools.lru_cache(maxsize=8192)
+def _text_of_opposite(node: ast.Compare, opposite: type[ast.cmpop]) -> str:
+    return text_of(ast.Compare(node.left, [opposite()], node.comparators))
+
+
+def _lacking(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Variation | None:
+    """Why a rank may have no such data, if that is the question and the name is one of data: ``images is None``."""
+    if left.varies is not None or left.agreed or left.constant is not None:
+        return None
+    operation = type(node.ops[0])
+    if operation in (ast.Is, ast.IsNot) and right.constant == Known(None) and may_be_missing(node.left):
+        return own_modality(frame, node.left)
+    if _asks_for_any(operation, right) and may_be_empty(frame, node.left):
+        return own_emptiness(frame, node.left)
+    return None
+
+
+def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, key: Hashable) -> Value:
+    """The comparison where it is one of ranks: of two groups' ranks, with a place along an axis, with bounds."""
+    if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
+        grouped = left.varies.scope != right.varies.scope or left.varies.scope.startswith("group:")
+        if grouped and not left.open and not right.open:
+            doubtful = dataclasses.replace(left.varies, cause="membership", confidence=Confidence.LOW)
+            result = divergent(key, doubtful)  # mostly two names of one group
+    elif result.varies is not None and result.varies.cause == "rank" and _is_place(node, left, right):
+        result = divergent(key, dataclasses.replace(result.varies, cause="membership", confidence=Confidence.LOW))
+    if isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+        result = _among(result, [left, right])
+    return result
+
+
+def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpop]) -> bool:
+    """Does the comparison come out the same on all ranks, though what is compared differs?"""
+    with_none = operation in (ast.Is, ast.Eq) and right.constant == Known(None)
+    if with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components):
+        return True  # another object on each rank, none of which is known to be missing
+    if right.constant == Known(0) and follows_from_extent(left):
+        return True
+    formal = with_none or operation is ast.In or _is_text(right) or _is_text(left)
+    if result.varies is None or not (result.even or formal or right.constant == Known(None)):
+        return False
+    if result.even:  # how much the batches hold, unlike the question whether one is empty
+        return not (is_size(left) and right.constant in (Known(0), Known(1)))
+    if with_none and result.varies.cause == "host":
+        return True  # each process has a name and a number of its own, none has none
+    return result.open and result.varies.cause == "data"  # what a batch has, and of which kind it is
+
+
+def _is_place(node: ast.Compare, left: Value, right: Value) -> bool:
+    """Is this rank within a group compared with a place along a parallel axis (``dist.get_rank(group) == dp_rank``)?
+
+    The whole group may have one answer to that, as the groups lie along the axis one after the other.
+    """
+    for one, other, at in ((left, right, node.comparators[0]), (right, left, node.left)):
+        if one.varies is not None and one.varies.scope.startswith("group:") and other.varies is None:
+            name = dotted(at)
+            if name.endswith("rank") and axis_in(name) not in ("", WORLD_AXIS):
+                return True
+    return False
+
+
+def _among(result: Value, values: list[Value]) -> Value:
+    """``first <= rank < last``: ranks of one part of the job, which has groups of its own; ``rank < 1`` is one rank."""
+    bounds = [value.constant for value in values if value.varies is None]
+    if any(len({type(component) for component in value.components}) > 1 for value in values):
+        return result  # no place among the ranks: a number that some of them have counted on
+    if result.varies is None or result.varies.cause != "rank" or bounds == [Known(0)] or bounds == [Known(1)]:
+        return result
+    return dataclasses.replace(result, varies=dataclasses.replace(result.varies, cause="membership"))
+
+
+def _is_text_and_number(left: Value, right: Value) -> bool:
+    """``os.environ["RANK"] == 0``: text is no number, on no rank."""
+    return any(
+        one.test is SET and other.constant is not None and isinstance(other.constant.value, int)
+        for one, other in ((left, right), (right, left))
+    )
+
+
+def _as_numbers(left: Value, right: Value) -> tuple[Value, Value]:
+    """``os.environ["RANK"] == "0"``: the environment holds text, the worlds know numbers."""
+    for one, other in ((left, right), (right, left)):
+        if one.varies is None or one.varies.cause != "rank" or other.constant is None:
+            continue
+        text = other.constant.value
+        texts = text if isinstance(text, tuple) else (text,)
+        if texts and all(isinstance(each, str) and each.lstrip("-").isdigit() for each in texts):
+            numbers = tuple(int(each) for each in texts)
+            number = constant(numbers if isinstance(text, tuple) else numbers[0])
+            return (left, number) if one is left else (number, right)
+    return left, right
+
+
+def _is_text(value: Value) -> bool:
+    return value.constant is not None and isinstance(value.constant.value, str)
+
+
+def _keys(values: list[Value]) -> Hashable:
+    return tuple(value.key for value in values)
+
+
+def _unknown(*_: object) -> object:
+    raise TypeError
+
+
+def _truth_value(frame: Frame, node: ast.expr, test: Test, parts: list[Value]) -> Value:
+    """A Boolean that is this formula."""
+    truths = [test.truth(world) for world in range(len(parts[0].components))]
+    key = ("formula", tuple(part.key for part in parts), type(node).__name__, frame.text(node))
+    components = tuple(Symbol(key) if truth is None else Known(truth) for truth in truths)
+    varies = test.varying()
+    return Value(components, varies, varies is not None and any(atom.open for atom in test.atoms()), test=test)
+
+
+def _boolean(frame: Frame, node: ast.BoolOp) -> Value:
+    """`and`, `or`: the later parts happen only if the earlier ones let them."""
+    conjunction = isinstance(node.op, ast.And)
+    first = evaluate(frame, node.values[0])
+    parts, tests = [first], [first.truth(frame.text(node.values[0]))]
+    for operand in node.values[1:]:
+        outer, frame.effects = frame.effects, []
+        value = evaluate(frame, operand)
+        inner, frame.effects = frame.effects, outer
+        if inner:
+            guard = tests[0] if len(tests) == 1 else Test("and" if conjunction else "or", tuple(tests))
+            yes, no = (inner, []) if conjunction else ([], inner)
+            frame.effects.append(Branch(guard, yes, no, frame.span(operand)))
+        parts.append(value)
+        tests.append(value.truth(frame.text(operand)))
+    if not conjunction and not all(part.test or _is_boolean(part) for part in parts):
+        return _either(frame, node, parts, tests)
+    return _truth_value(frame, node, Test("and" if conjunction else "or", tuple(tests)), parts)
+
+
+def _is_boolean(value: Value) -> bool:
+    return all(isinstance(c, Symbol) or isinstance(c.value, bool) for c in value.components)
+
+
+def _either(frame: Frame, node: ast.BoolOp, parts: list[Value], tests: list[Test]) -> Value:
+    """`a or b` as a value: a default."""
+    result = parts[-1]
+    for part, test in zip(parts[-2::-1], tests[-2::-1], strict=False):
+        result = merge(test, part, result, frame.key(node))
+    return result
+
+
+def _unary(frame: Frame, node: ast.UnaryOp) -> Value:
+    value = evaluate(frame, node.operand)
+    if isinstance(node.op, ast.Not):
+        return _truth_value(frame, node, negated(value.truth(frame.text(node.operand))), [value])
+    if isinstance(node.op, ast.USub):
+        return combine(lambda x: -x, (value,), ("minus", value.key))
+    return passed_on(frame, node, [value])
+
+
+def _conditional(frame: Frame, node: ast.IfExp) -> Value:
+    test = test_of(frame, node.test)
+    arms: list[Value] = []
+    effects: list[list[Effect]] = []
+    for arm in (node.body, node.orelse):
+        outer, frame.effects = frame.effects, []
+        arms.append(evaluate(frame, arm))
+        effects.append(frame.effects)
+        frame.effects = outer
+    if any(effects):
+        frame.effects.append(Branch(test, effects[0], effects[1], frame.span(node)))
+    return merge(test, arms[0], arms[1], frame.key(node))
+
+
+HANDLERS.update({ast.Compare: _compare, ast.BoolOp: _boolean, ast.UnaryOp: _unary, ast.IfExp: _conditional})

@@ -1,0 +1,180 @@
+"""Iteration: what a loop variable is on each rank, how often ranks go round, and in which order."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Sequence
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.effects import Rounds
+from ddp_lint.divergence.expressions import (
+    HANDLERS,
+    dotted,
+    evaluate,
+    is_set,
+    of_ranks,
+    parameter_group,
+    passed_on,
+    unordered,
+)
+from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.lengths import COUNT, of_batches, own_length, own_share
+from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.selections import own_size
+from ddp_lint.divergence.targets import bind
+from ddp_lint.divergence.values import Condition, Symbol, Value, Variation, divergent, is_filled, unknown
+from ddp_lint.findings import Confidence, Label
+
+#: A loader by name; what holds several loaders hands out loaders.
+_LOADER = re.compile(r"(?<!down)loader(?!s)")
+#: What a collection is named after that holds no batches: loaders by data set, evaluators, metrics by name.
+_NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|key|split|set)s?$")
+#: Progress bars, which hand on what they are given.
+_PROGRESS = frozenset({"tqdm", "track", "progress_bar", "ProgressBar"})
+_OF_DICTIONARY = frozenset({"values", "items", "keys"})
+
+
+def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+    outer, frame.effects = frame.effects, []
+    saved = dict(frame.env)
+    iterables: list[Value] = []
+    for generator in node.generators:
+        iterable = evaluate(frame, generator.iter)
+        iterables.append(iterable)
+        element = element_of(frame, iterable, generator.iter, generator.target)
+        bind(frame, generator.target, element, generator.iter)
+        for condition in generator.ifs:
+            iterables.append(evaluate(frame, condition))
+    elements = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+    values = [evaluate(frame, element) for element in elements]
+    inner, frame.effects = frame.effects, outer
+    frame.env = saved
+    rounds = rounds_of(frame, iterables[0], node.generators[0].iter)
+    source = reference_of(iterables[0])
+    if isinstance(source, ref.Generator):
+        frame.effects.append(dataclasses.replace(source.call, yields=inner))
+    elif inner:
+        frame.effects.append(Rounds(inner, [], rounds, frame.span(node)))
+    if isinstance(node, ast.SetComp) or is_set(iterables[0]):
+        return unordered(frame, node)
+    even = rounds is None and len(node.generators) == 1 and not node.generators[0].ifs
+    value = passed_on(frame, node, [*iterables, *values])
+    if of_batches(value.varies) and any(generator.ifs for generator in node.generators):
+        return divergent(frame.key(node, "kept"), own_size(frame, node))
+    share = _share(frame, node) if value.varies is None else None
+    if share is not None:
+        return divergent(frame.key(node, "share"), share)
+    return dataclasses.replace(of_ranks(value, values) if isinstance(node, ast.ListComp) else value, even=even)
+
+
+def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Variation | None:
+    """``[f for i, f in enumerate(files) if i % world == rank]``: why ranks have different numbers of elements."""
+    for test in (test for generator in node.generators for test in generator.ifs):
+        sides = (test.left, *test.comparators) if isinstance(test, ast.Compare) else ()
+        dealt = any(isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in sides)
+        if dealt and any((varies := evaluate(frame, side).varies) and varies.cause == "rank" for side in sides):
+            return own_share(frame, node)
+    return None
+
+
+def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
+    """What a loop variable is: an element of the iterable."""
+    while isinstance(node, ast.Call) and node.args and dotted(node.func).rpartition(".")[2] in _PROGRESS:
+        node = node.args[0]
+    path = frame.text(node)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+        parts = target.elts if isinstance(target, ast.Tuple) else [None] * (len(node.args) + 1)
+        if node.func.id == "enumerate":
+            return pair(frame, node, element_of(frame, _numbered(iterable), node.args[0], parts[-1]))
+        if node.func.id == "zip" and len(parts) >= len(node.args):
+            return _zipped(frame, node, parts)
+    if isinstance(iterable.reference, ref.Enumerated):
+        return pair(frame, node, iterable.reference.element)
+    if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
+        return unknown(("element", frame.key(node)))
+    if isinstance(node, ast.Call) and dotted(node.func) == "range" and len(node.args) == 1:
+        return unknown(("element", frame.key(node)))  # ranks that go round together count alike
+    if iterable.varies is not None and iterable.open:
+        return divergent(("element", frame.key(node)), iterable.varies)
+    if is_loader(iterable, path):
+        origin = Label(frame.span(node), "each rank iterates over its own batches here")
+        varies = Variation("data", "the batches of this rank", origin=origin, confidence=Confidence.MEDIUM)
+        return divergent(("element", frame.key(node)), varies)
+    return unknown(("element", frame.key(node)), parameter_group(frame, node))
+
+
+def pair(frame: Frame, node: ast.AST, element: Value) -> Value:
+    """What ``enumerate()`` hands out: a number, the same on all ranks in one round, and an element."""
+    items = (unknown(("index", frame.key(node))), element)
+    return dataclasses.replace(unknown(("element", frame.key(node))), items=items)
+
+
+def _numbered(value: Value) -> Value:
+    """What is numbered by an ``enumerate()``; anything else as it is."""
+    return value.with_reference(value.reference.of) if isinstance(value.reference, ref.Enumerated) else value
+
+
+def _zipped(frame: Frame, node: ast.Call, targets: Sequence[ast.expr | None]) -> Value:
+    """One element of each iterable: ``zip(loader, range(n))`` pairs a rank's batch with a number that all share."""
+    outer, frame.effects = frame.effects, []
+    items = tuple(
+        element_of(frame, evaluate(frame, argument), argument, target)
+        for argument, target in zip(node.args, targets, strict=False)
+    )
+    frame.effects = outer  # the arguments were evaluated as the loop's iterable already
+    return dataclasses.replace(unknown(("element", frame.key(node))), items=items)
+
+
+def _is_rank(value: Value) -> bool:
+    return value.varies is not None and value.varies.cause == "rank"
+
+
+def is_loader(iterable: Value, text: str) -> bool:
+    """Is it a data loader, by type or, when nothing resolves it, by name?"""
+    reference = iterable.reference
+    if isinstance(reference, ref.Instance) and isinstance(reference.of, str):
+        return not reference.whole and known().source("iterate", reference.of) is not None and reference.of != ref.SET
+    return _LOADER.search(text.lower()) is not None and not text.startswith("range(")  # numbers, of whatever they count
+
+
+def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None) -> Condition | None:
+    """How often a loop over the iterable goes round, where ranks may differ in it."""
+    text, iterable = frame.text(node), _numbered(iterable)
+    if is_set(iterable):
+        here = Label(frame.span(node), "a set: each process iterates over it in an order of its own")
+        origin = iterable.reference.filled or here
+        says = "the order of a set, which differs between processes"
+        varies = Variation("order", says, origin=origin, foreign=iterable.reference.handed)
+        return Condition((("order", frame.key(node)),) * 3, text, varies, open=True)
+    own = own_length(frame, iterable, node, target)
+    if own is not None:
+        return Condition((("rounds", frame.key(node)),) * 3, text, own, open=True)
+    if iterable.varies is None or iterable.even or iterable.items is not None or is_filled(iterable):
+        return None
+    counted = iterable.kind == "grown" or (isinstance(node, ast.Call) and dotted(node.func) == "range")
+    if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
+        return None  # as many as the batch holds
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_DICTIONARY:
+        return None  # values differ between ranks, the keys hardly ever
+    if not iterable.open and all(isinstance(component, Symbol) for component in iterable.components):
+        return None  # something else on each rank, which may well be as long
+    truths = tuple(("rounds", component) for component in iterable.components)
+    varies = iterable.varies
+    if counted and of_batches(varies):
+        varies = dataclasses.replace(varies, says=COUNT)
+    return Condition(truths, text, varies, open=True)
+
+
+def order_of(iterable: Value, rounds: Condition | None) -> Variation | None:
+    """Why a loop meets its elements in an order of each process's own: over a set, or a generator that has one."""
+    generator = iterable.reference if isinstance(iterable.reference, ref.Generator) else None
+    loops = [e.rounds for e in generator.call.effects if isinstance(e, Rounds)] if generator is not None else [rounds]
+    varies = next((loop.varies for loop in loops if loop and loop.varies and loop.varies.cause == "order"), None)
+    if varies is None or generator is None:
+        return varies
+    return dataclasses.replace(varies, foreign=generator.call.handed)
+
+
+HANDLERS.update(dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), _comprehension))

@@ -1,0 +1,93 @@
+"""Assignments: what a name, an attribute or an entry holds from here on."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.collectives import communicate
+from ddp_lint.divergence.expressions import HANDLERS, dotted, evaluate, passed_on
+from ddp_lint.divergence.frame import Frame
+from ddp_lint.divergence.lengths import extent_of, is_size, size_of
+from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.values import Value, Variation, divergent, filled, unknown
+from ddp_lint.findings import Confidence
+
+#: Entries that are kept of a dictionary.
+_ENTRIES = 64
+
+
+def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
+    """Assign to a target."""
+    if isinstance(target, ast.Starred):
+        target = target.value
+    if isinstance(target, (ast.Tuple, ast.List)):
+        starred = any(isinstance(part, ast.Starred) for part in target.elts)
+        items = value.items if value.items is not None and (starred or len(value.items) == len(target.elts)) else ()
+        for index, part in enumerate(target.elts):
+            if index < len(items):
+                item = items[index]
+            elif value.varies is not None and is_size(value) and index == 0:
+                item = size_of((value.key, index), value.varies)
+            elif value.varies is not None and is_size(value):
+                item = extent_of((value.key, index), value.varies)
+            elif value.varies is not None and value.open:
+                item = divergent(("part", frame.key(source), index), value.varies)
+            else:
+                item = unknown(("part", frame.key(source), frame.key(target), index))
+            bind(frame, part, item, source)
+        return
+    path = dotted(target)
+    if isinstance(target, ast.Subscript):
+        key, base = evaluate(frame, target.slice), evaluate(frame, target.value)
+        _store(frame, target, base)
+        _enter(frame, target, base, key, value)
+    if not path:
+        return
+    if isinstance(target, ast.Name) and target.id in frame.global_names:
+        frame.summaries.set_global(frame, target.id, value)
+    frame.forget_parts(path)
+    frame.env[path] = value
+
+
+def _store(frame: Frame, target: ast.Subscript, base: Value) -> None:
+    """``param_group["lr"] = lr``: what the knowledge says of a key of this object."""
+    of = base.reference.of if isinstance(base.reference, ref.Instance) else None
+    entry = known().method(of, "__setitem__") if isinstance(of, str) else None
+    if entry is not None:
+        call = ast.copy_location(ast.Call(func=target, args=[target.slice], keywords=[]), target)
+        communicate(frame, entry, Arguments((evaluate(frame, target.slice),)), call, confidence=Confidence.MEDIUM)
+
+
+def _enter(frame: Frame, target: ast.Subscript, base: Value, key: Value, value: Value) -> None:
+    """``stats["kl"] = kl``: an entry of a dictionary that this function has made, by key as far as that is known."""
+    path = dotted(target.value)
+    if base.entries is None or not path or len(base.entries) >= _ENTRIES:
+        return
+    own = passed_on(frame, target, [value]).varies
+    if key.constant is None:
+        fill(frame, path, target, own)
+        return
+    entries = {**base.entries, key.constant.value: value}
+    varies = base.varies if base.varies is not None and base.open else own
+    now = ("stored", frame.key(target), base.key)
+    stored = filled(now, varies) if varies is not None else unknown(now)
+    frame.env[path] = dataclasses.replace(stored, entries=entries)
+
+
+def fill(frame: Frame, path: str, at: ast.AST, own: Variation | None) -> None:
+    """From here on an empty list or dictionary holds values of which some are each rank's own, as many on all ranks."""
+    before = frame.env.get(path)
+    if own is not None and before is not None and (before.items == () or before.entries == {}):
+        frame.env[path] = filled(frame.key(at), own)
+
+
+def _walrus(frame: Frame, node: ast.NamedExpr) -> Value:
+    value = evaluate(frame, node.value)
+    bind(frame, node.target, value, node)
+    return value
+
+
+HANDLERS[ast.NamedExpr] = _walrus
