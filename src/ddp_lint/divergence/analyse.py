@@ -14,6 +14,7 @@ from ddp_lint.divergence.build import build, callee_of
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.exits import one_for_each_exit
 from ddp_lint.divergence.frame import Frame, span_of
+from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.partings import Parting
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import children
@@ -299,7 +300,7 @@ def word_of(root: Root, facts: ModuleFacts, summaries: Summaries) -> tuple[Words
     elif root.decorated:
         frame = summaries.decorated(root.function) or Frame(summaries, facts, None)
     else:
-        frame = summaries.evaluate(root.function, summaries.general(root.function, heuristic=True))
+        frame = summaries.evaluate(root.function, general(summaries, root.function, heuristic=True))
     words = Words()
     return words, build(frame.effects, words)
 

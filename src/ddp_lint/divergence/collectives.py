@@ -33,9 +33,9 @@ def communicate(
         _turn_arguments(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
     replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != "learning rate"
-    if replicas and not frame.summaries.is_distributed(frame.facts, frame.owner):
+    if replicas and not frame.summaries.evidence.is_distributed(frame.facts, frame.owner):
         return passed_on(frame, node, arguments.values, key)
-    evident = not entry.when or frame.summaries.shows(frame.facts, frame.owner, entry.when)
+    evident = not entry.when or frame.summaries.evidence.shows(frame.facts, frame.owner, entry.when)
     if guessed:
         confidence = Confidence.LOW if entry.when and not evident else Confidence.MEDIUM
     elif entry.when:

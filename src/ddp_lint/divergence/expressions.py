@@ -86,7 +86,7 @@ def _name(frame: Frame, node: ast.Name) -> Value:
     for scope in (frame.env, frame.closure or {}):
         if node.id in scope:
             return scope[node.id]
-    return frame.summaries.module_name(frame, node)
+    return frame.summaries.variables.module_name(frame, node)
 
 
 def _attribute(frame: Frame, node: ast.Attribute) -> Value:
@@ -106,7 +106,7 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         found = frame.linker.method(reference, name)
         if found is not None:
             return unknown(("method", path), found)
-        return frame.summaries.class_variable(reference, name) or unknown(("attribute", path))
+        return frame.summaries.variables.class_variable(reference, name) or unknown(("attribute", path))
     if isinstance(reference, ref.Super):
         found = frame.linker.method(reference.of, name, reference.after)
         if found is not None:
@@ -139,7 +139,7 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
 def _of_module(frame: Frame, reference: ref.External | ref.ModuleRef, name: str, node: ast.AST) -> Value:
     found = frame.linker.attribute(reference, name)
     if isinstance(found, ref.ModuleRef):
-        variable = frame.summaries.variable_at(found.name)
+        variable = frame.summaries.variables.variable_at(found.name)
         if variable is not None:
             return variable
     if isinstance(found, ref.External):
@@ -169,7 +169,7 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
         if is_property(found):
             return frame.summaries.property_value(frame, found, base, node)
         return method_value
-    value = frame.summaries.attribute_of(of, name)
+    value = frame.summaries.variables.attribute_of(of, name)
     if value is not None and (value.varies is not None or value.reference is not None):
         return value
     for outside in frame.linker.linearised(of)[1]:
@@ -336,7 +336,7 @@ def _await(frame: Frame, node: ast.Await) -> Value:
 def _yield(frame: Frame, node: ast.Yield) -> Value:
     evaluate(frame, node.value)
     frame.effects.append(Yielded())
-    frame.summaries.hand_over(frame)
+    frame.summaries.variables.hand_over(frame)
     return unknown(frame.key(node))
 
 

@@ -12,7 +12,7 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.references import SET, ClassRef, FunctionRef, Generator, Instance, Reference
 from ddp_lint.divergence.resolve import Linker, known
-from ddp_lint.divergence.values import Symbol, Test, Value, Variation, constant, divergent, per_rank, unknown
+from ddp_lint.divergence.values import Condition, Symbol, Test, Value, Variation, constant, divergent, per_rank, unknown
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Rank
 from ddp_lint.project.facts import ModuleFacts
@@ -99,6 +99,11 @@ class Frame:
             return None
         entry = known().rank(what, name, on)
         return self.rank_value(entry, node) if entry is not None else None
+
+
+def either_way(frame: Frame, node: ast.AST | None) -> Test:
+    """A test of which nothing is known: all ranks come out alike."""
+    return Test("atom", atom=Condition((("either", frame.facts.name, getattr(node, "lineno", 0)),) * worlds.COUNT, ""))
 
 
 def span_of(facts: ModuleFacts, node: ast.AST) -> Span:

@@ -65,6 +65,14 @@ def named(text: str) -> Group:
     return Group(key or text, axis, own=not axis and text.startswith("self."))
 
 
+_GROUP = re.compile(r"(^|[._])(process_)?(group|pg)$")
+
+
+def names_group(text: str) -> bool:
+    """Does the expression say that it is a process group?"""
+    return _GROUP.search(text) is not None
+
+
 _HANDS_OUT = re.compile(r"^_?get_\w+_group$")
 
 

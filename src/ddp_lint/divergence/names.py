@@ -41,6 +41,7 @@ _NOT_A_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
 _SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b")
 #: Methods that cut a batch into pieces, as many as its size asks for.
 _PIECES = frozenset({"split", "chunk", "unbind"})
+_OF_DICTIONARY = re.compile(r"\.(values|items|keys|parameters|named_parameters)\(\)\)?$")
 #: Methods that tell a tensor's shape, whatever it holds.
 _SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
 
@@ -141,7 +142,7 @@ def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call
             return unknown(key)  # tensors of another content, of one shape
         if varying is not None:
             return divergent(key, varying)
-        if not frame.summaries.is_batch_iterator(node):
+        if not _is_batch_iterator(node):
             return unknown(key)
     label = Label(frame.span(node), f"`{frame.text(node)}` depends on {source.says}")
     return divergent(key, Variation(source.cause, source.says, origin=label, confidence=Confidence.MEDIUM))
@@ -151,3 +152,24 @@ def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call
 def is_agreement(name: str) -> bool:
     """Does the name say that ranks agree on what the function returns?"""
     return _AGREED.search(name.lower()) is not None
+
+
+def _is_batch_iterator(node: ast.Call) -> bool:
+    text = ast.unparse(node.args[0]).lower() if node.args else ""
+    if _OF_DICTIONARY.search(text):
+        return False  # any one entry of a dictionary
+    fresh = re.fullmatch(r"iter\((.*)\)", text)
+    if fresh is not None and "loader" not in fresh[1]:
+        return False  # the first entry of a data set
+    return "loader" in text or "iter" in text or "stream" in text
+
+
+@functools.cache
+def _collective_names() -> frozenset[str]:
+    prefix = "torch.distributed."
+    return frozenset(name[len(prefix) :] for name in known().collectives if name.startswith(prefix))
+
+
+def is_collective_name(name: str) -> bool:
+    """Is it what torch.distributed calls one of its collectives?"""
+    return name in _collective_names()

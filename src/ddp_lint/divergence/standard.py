@@ -94,10 +94,18 @@ def _shapeless(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 def _getattr(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     name = arguments.positional[1].constant if len(arguments.positional) > 1 else None
     if name is None or not isinstance(name.value, str):
-        return frame.summaries.dynamic_attribute(frame, arguments.positional[0] if arguments.positional else None, node)
+        return _computed(frame, arguments.positional[0] if arguments.positional else None, node)
     base = arguments.positional[0]
     path = f"{frame.text(node.args[0])}.{name.value}"
     return frame.env.get(path) or attribute(frame, base, name.value, node, path)
+
+
+def _computed(frame: Frame, base: Value | None, node: ast.Call) -> Value:
+    """`getattr(self, name)` with a computed name: any hook that the class of the object overrides."""
+    reference = reference_of(base)
+    if isinstance(reference, ref.Instance) and isinstance(reference.of, ref.ClassRef):
+        return unknown(frame.key(node), ref.Dynamic(reference.of, base))
+    return unknown(frame.key(node))
 
 
 def _next(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

@@ -17,6 +17,7 @@ from ddp_lint.divergence.expressions import dotted, evaluate, visible
 from ddp_lint.divergence.frame import Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of
 from ddp_lint.divergence.lengths import agrees_to_stop
+from ddp_lint.divergence.names import is_collective_name
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
@@ -396,8 +397,7 @@ def _body_of_try(frame: Frame, node: ast.Try) -> tuple[list[Effect], list[Effect
 
 def _may_fail(frame: Frame, statement: ast.stmt) -> bool:
     """Does the statement call something that can raise on one rank alone? Collectives fail on all ranks."""
-    is_collective = frame.summaries.is_collective_name
-    return any(name not in _HARMLESS and not is_collective(name) for name in _called_in(statement))
+    return any(name not in _HARMLESS and not is_collective_name(name) for name in _called_in(statement))
 
 
 @functools.lru_cache(maxsize=8192)
@@ -465,7 +465,7 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
     if isinstance(call, ast.Call) and _is_context_letter(frame, call, frame.effects[start:]):
         deferred = [frame.effects.pop()]
     outer, frame.effects = frame.effects, []
-    with frame.summaries.switched(reference.switched if isinstance(reference, ref.Generator) else {}):
+    with frame.summaries.variables.switched(reference.switched if isinstance(reference, ref.Generator) else {}):
         _with_items(frame, node, index + 1)
     body, frame.effects = frame.effects, outer
     if isinstance(reference, ref.Generator):

@@ -47,7 +47,7 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
     if not path:
         return
     if isinstance(target, ast.Name) and target.id in frame.global_names:
-        frame.summaries.set_global(frame, target.id, value)
+        frame.summaries.variables.set_global(frame, target.id, value)
     frame.forget_parts(path)
     frame.env[path] = value
 

@@ -427,3 +427,8 @@ def _formula(test: Test, yes: Value, no: Value) -> Test | None:
     if yes.test is not None and no.test is not None and yes.test.size + no.test.size < _CEILING:
         return Test("or", (Test("and", (test, yes.test)), Test("and", (negated(test), no.test))))
     return None
+
+
+def is_absent(value: Value) -> bool:
+    """Is it what a variable holds before the job has started: None, 0 or -1?"""
+    return value.constant in (Known(None), Known(-1), Known(0))

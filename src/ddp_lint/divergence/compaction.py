@@ -1,0 +1,77 @@
+"""A callee as its callers need it: its effects, or one letter for what is large or parts the ranks by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable
+
+from ddp_lint.divergence import worlds
+from ddp_lint.divergence.build import build
+from ddp_lint.divergence.definitions import is_generator
+from ddp_lint.divergence.effects import Branch, Effect, Emitted, Leave, choices, matters, size
+from ddp_lint.divergence.frame import Frame
+from ddp_lint.divergence.groups import Group
+from ddp_lint.divergence.references import FunctionRef
+from ddp_lint.divergence.values import Condition, Test, negated
+from ddp_lint.divergence.words import CONFIDENCES, Emit, Letter, Projection, Words, guards_of_all, streams_of
+
+#: Effects of a callee that are spliced into its caller; a larger one stays one letter.
+_SPLICED = 160
+
+
+def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
+    """The callee as its callers need it: nothing, its effects, or one letter for a large or unbalanced one."""
+    effects = frame.effects
+    if not matters(effects):
+        last = effects[-1] if effects else None
+        if not isinstance(last, Leave) or last.what not in ("raise", "exit") or frame.returned:
+            return []
+        # an abstract method is another one at run time, which goes on
+        return [Leave(last.what)] if last.raised != "NotImplementedError" else []
+    if is_generator(function.node):
+        return effects
+    if size(effects) > _SPLICED:
+        return _whole(effects, function.name)
+    return effects if function.closure is not None else whole_if_parted(effects, function.name)
+
+
+def whole_if_parted(effects: list[Effect], name: str) -> list[Effect]:
+    """What parts the ranks by itself is reported where it stands; around it, it is one letter."""
+    if not matters(effects) or not any(condition.may_part for condition in choices(effects)):
+        return effects
+    words = Words()
+    start = build(effects, words)
+    if any(atom.varies is not None and atom.varies.foreign for atom in _atoms(words)):
+        return effects
+    parted = any(_parts(words, start, stream) for stream in list(streams_of(words.nodes)))
+    return _whole(effects, name) if parted else effects
+
+
+def _whole(effects: list[Effect], name: str) -> list[Effect]:
+    words = Words()
+    start = build(effects, words)
+    streams = frozenset(streams_of(words.nodes))
+    letters = [node.letter for node in reversed(words.nodes) if isinstance(node, Emit)]
+    if not letters:
+        return []
+    surest = max(letters, key=lambda letter: CONFIDENCES.index(letter.confidence))
+    whole: Letter = dataclasses.replace(
+        surest, op=name, kind="collective", group=Group(), streams=streams, root=None, reduce_op=None
+    )
+    kept: list[Effect] = [Emitted(whole)]
+    for condition, outcome in guards_of_all(words, start):
+        atom = Test("atom", atom=condition)
+        kept = [Branch(atom if outcome else negated(atom), kept, [], whole.span)]
+    return kept
+
+
+def _atoms(words: Words) -> list[Condition]:
+    from ddp_lint.divergence.words import Choice
+
+    return [node.condition for node in words.nodes if isinstance(node, Choice)]
+
+
+def _parts(words: Words, start: object, stream: Hashable) -> bool:
+    projection = Projection(words, stream)
+    numbers = {projection.numbers[world][start.number] for world in range(worlds.COUNT)}  # type: ignore[attr-defined]
+    return len(numbers) > 1

@@ -1,0 +1,192 @@
+"""Parameters: what a callee gets from its caller, by default, or by what its annotation, docstring and name say."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.definitions import defaults_of, documentation_of, is_positive
+from ddp_lint.divergence.expressions import evaluate
+from ddp_lint.divergence.frame import Frame, entering, reference_of, span_of
+from ddp_lint.divergence.groups import named, names_group
+from ddp_lint.divergence.hooks import is_batch
+from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.resolve import Linker, known
+from ddp_lint.divergence.values import Value, Variation, constant, divergent, unknown
+from ddp_lint.findings import Confidence, Label
+from ddp_lint.project.facts import ModuleFacts
+
+if TYPE_CHECKING:
+    from ddp_lint.divergence.summaries import Summaries
+
+#: Parameters that hold a rank's own data.
+_BATCHES = frozenset({"batch", "minibatch", "mini_batch", "micro_batch", "microbatch", "batch_data", "data_batch"})
+
+
+def bound(summaries: Summaries, frame: Frame, function: FunctionRef, arguments: Arguments) -> dict[str, Value]:
+    """The callee's parameters."""
+    signature = function.node.args
+    names = [a.arg for a in (*signature.posonlyargs, *signature.args)]
+    env: dict[str, Value] = {}
+    if function.receiver is not None and names and not is_static(function):
+        env[names[0]] = function.receiver
+        names = names[1:]
+        arguments = _without_receiver(arguments, function)
+    for index, (name, value) in enumerate(zip(names, arguments.positional, strict=False)):
+        env[name] = _named_group(frame, name, entering(value), arguments.nodes.get(index))
+    named = {*names, *(a.arg for a in signature.kwonlyargs)}
+    for name, value in arguments.keywords.items():
+        if name in named:
+            env[name] = _named_group(frame, name, entering(value), arguments.nodes.get(name))
+    if not arguments.starred:
+        env |= _collected(frame, signature, len(names), named, arguments)
+    defaults = defaults_of(function.node)
+    for parameter in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs):
+        if parameter.arg in env:
+            env[parameter.arg] = _typed(summaries, function, parameter, env[parameter.arg])
+            continue
+        default = defaults.get(parameter.arg)
+        if default is not None and not arguments.starred:
+            env[parameter.arg] = _default(summaries, function, default)
+        else:
+            env[parameter.arg] = unseen(summaries, function, parameter, heuristic=False)
+    return env
+
+
+def general(summaries: Summaries, function: FunctionRef, heuristic: bool) -> dict[str, Value]:
+    """Parameters for a function of which no call is known."""
+    signature = function.node.args
+    env: dict[str, Value] = {}
+    parameters = [*signature.posonlyargs, *signature.args, *signature.kwonlyargs]
+    for index, parameter in enumerate(parameters):
+        if index == 0 and function.receiver is not None and not is_static(function):
+            env[parameter.arg] = function.receiver
+        else:
+            env[parameter.arg] = unseen(summaries, function, parameter, heuristic)
+    return env
+
+
+def _default(summaries: Summaries, function: FunctionRef, default: ast.expr) -> Value:
+    if isinstance(default, (ast.Constant, ast.UnaryOp)):  # also ``rank=-1``
+        return evaluate(Frame(summaries, function.facts, None), default)
+    return unknown(("default", ast.dump(default)[:80]))
+
+
+def unseen(summaries: Summaries, function: FunctionRef, parameter: ast.arg, heuristic: bool) -> Value:
+    """A parameter that no caller is known for: its class by annotation; what its name says."""
+    frame = Frame(summaries, function.facts, function.node)
+    if heuristic and not is_positive(defaults_of(function.node).get(parameter.arg)):
+        ranked = frame.named_rank("name", parameter.arg, parameter)
+        if ranked is not None:
+            return ranked
+    if heuristic and (parameter.arg in _BATCHES or is_batch(summaries.linker, function, parameter)):
+        label = Label(span_of(function.facts, parameter), "each rank gets a batch of its own here")
+        says = "the batches of this rank"
+        varies = Variation("data", says, origin=label, confidence=Confidence.MEDIUM)
+        return divergent(("parameter", parameter.arg), varies)
+    linker = summaries.linker
+    of = annotated(linker, function.facts, parameter.annotation) or _documented(linker, function, parameter.arg)
+    if of is None:
+        guess = known().guessed_type(parameter.arg)
+        of = ref.Instance(guess, guessed=True) if guess else None
+    return unknown(("parameter", parameter.arg), of)
+
+
+def _typed(summaries: Summaries, function: FunctionRef, parameter: ast.arg, value: Value) -> Value:
+    """An argument of which the caller knows nothing is what the parameter's annotation says."""
+    if parameter.annotation is None or value.constant is not None or value.varies is not None:
+        return value
+    if value.reference is not None and not (isinstance(value.reference, ref.Method) and not value.reference.of):
+        return value
+    of = annotated(summaries.linker, function.facts, parameter.annotation)
+    return value.with_reference(of) if of is not None else value
+
+
+def annotated(linker: Linker, facts: ModuleFacts, annotation: ast.expr | None) -> ref.Instance | None:
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        try:
+            annotation = ast.parse(annotation.value, mode="eval").body
+        except (SyntaxError, ValueError):
+            return None
+    if isinstance(annotation, ast.BinOp):  # X | None
+        return annotated(linker, facts, annotation.left)
+    if isinstance(annotation, ast.Subscript):
+        if isinstance(annotation.value, ast.Name) and annotation.value.id == "Optional":
+            return annotated(linker, facts, annotation.slice)
+        return None
+    reference = linker.expression(facts, annotation) if annotation is not None else None
+    if isinstance(reference, ClassRef):
+        return ref.Instance(reference)
+    if isinstance(reference, ref.External) and reference.name in known().types:
+        return ref.Instance(reference.name)
+    return None
+
+
+def _documented(linker: Linker, function: FunctionRef, name: str) -> ref.Instance | None:
+    """The class that the docstring of the function or class gives: ``name : Optional[package.Class]``."""
+    for node in (function.node, function.owner.node if function.owner is not None else None):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        documentation = documentation_of(node)
+        if name not in documentation:
+            continue
+        match = re.search(rf"^\s*{re.escape(name)}\s*(?::|\()\s*(.+)$", documentation, re.M)
+        for path in re.findall(r"[A-Za-z_][\w.]*\.[A-Z]\w*|\b[A-Z]\w+", match[1]) if match else ():
+            reference = linker.dotted(path) if "." in path else linker.in_module(function.facts, path)
+            if isinstance(reference, ClassRef):
+                return ref.Instance(reference)
+    return None
+
+
+def _collected(
+    frame: Frame, signature: ast.arguments, count: int, named: set[str], arguments: Arguments
+) -> dict[str, Value]:
+    """What ``*args`` and ``**kwargs`` of the callee hold, so that a wrapper hands on what it was given."""
+    found: dict[str, Value] = {}
+    if signature.vararg is not None:
+        given = enumerate(arguments.positional[count:], count)
+        items = tuple(_kept_group(frame, entering(value), arguments.nodes.get(index)) for index, value in given)
+        found[signature.vararg.arg] = dataclasses.replace(unknown(("arguments", signature.vararg.arg)), items=items)
+    if signature.kwarg is not None:
+        entries: dict[Hashable, Value] = {
+            name: _kept_group(frame, entering(value), arguments.nodes.get(name))
+            for name, value in arguments.keywords.items()
+            if name not in named
+        }
+        found[signature.kwarg.arg] = dataclasses.replace(unknown(("arguments", signature.kwarg.arg)), entries=entries)
+    return found
+
+
+def _kept_group(frame: Frame, value: Value, node: ast.expr | None) -> Value:
+    """The same where no parameter's name says what is passed on: the argument's own name has to."""
+    text = frame.text(node) if node is not None else ""
+    return _named_group(frame, text, value, node) if names_group(text) else value
+
+
+def _named_group(frame: Frame, name: str, value: Value, node: ast.expr | None) -> Value:
+    """A group that is passed on keeps the name that the caller has for it."""
+    if value.reference is None and value.constant is None and node is not None and ("group" in name or name == "pg"):
+        text = frame.text(node)
+        if not text.endswith("WORLD"):
+            return value.with_reference(ref.GroupRef(named(text)))
+        return constant(None)
+    return value
+
+
+def _without_receiver(arguments: Arguments, function: FunctionRef) -> Arguments:
+    """What a wrapper hands on to the method that it decorates has the object in front, which is bound already."""
+    first = arguments.positional[0].reference if arguments.positional else None
+    if not function.bare or not isinstance(first, ref.Instance) or first != reference_of(function.receiver):
+        return arguments
+    nodes = {key - 1 if isinstance(key, int) else key: node for key, node in arguments.nodes.items() if key != 0}
+    return dataclasses.replace(arguments, positional=arguments.positional[1:], nodes=nodes)
+
+
+def is_static(function: FunctionRef) -> bool:
+    decorators = getattr(function.node, "decorator_list", ())
+    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in decorators)

@@ -1,0 +1,218 @@
+"""Variables of modules, classes and objects: what all that is assigned to them makes them."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence import signals
+from ddp_lint.divergence.definitions import assignments_in, rebinders_in, rebound_in, stores_in
+from ddp_lint.divergence.expressions import evaluate
+from ddp_lint.divergence.frame import Frame, either_way
+from ddp_lint.divergence.parameters import annotated
+from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.values import Known, Value, divergent, is_absent, merge, unknown
+from ddp_lint.project import Answered
+from ddp_lint.project.facts import ModuleFacts
+
+if TYPE_CHECKING:
+    from ddp_lint.divergence.summaries import Summaries
+
+#: Ways to rebind a module's variable that are followed from call to call.
+_FOLLOWED = ("counted", "switched")
+#: Functions that a module variable is asked for.
+_REBINDING = 3
+
+
+class Variables:
+    """What a project's modules and classes hold, each asked for once; for a call in hand, what it has rebound."""
+
+    def __init__(self, summaries: Summaries) -> None:
+        self._summaries = summaries
+        self._known: dict[str, dict[str, Answered[Value]]] = {}
+        self._pending_modules: set[Hashable] = set()
+        self._attributes: dict[Hashable, Answered[Value | None]] = {}
+        self._pending_attributes: set[Hashable] = set()
+        self._rebound: dict[tuple[str, str], Value] = {}
+
+    @property
+    def modules_read(self) -> int:
+        return len(self._known)
+
+    def rebound(self) -> Hashable:
+        """What is rebound by now, as a part of a summary's key."""
+        if not self._rebound:
+            return ()
+        return tuple(sorted((name, value.components) for name, value in self._rebound.items()))
+
+    def forget(self) -> None:
+        """Before a new root: all variables are as the modules make them."""
+        self._rebound.clear()
+
+    def module_name(self, frame: Frame, node: ast.Name) -> Value:
+        """A name that is no local one: a definition, an import, a variable of the module, a builtin."""
+        reference = self._summaries.linker.in_module(frame.facts, node.id)
+        if isinstance(reference, ref.ModuleRef):
+            variable = self.variable_at(reference.name)
+            if variable is not None:
+                return variable
+        if reference is not None:
+            if isinstance(reference, ref.External):
+                ranked = frame.named_rank("attribute", reference.name, node)
+                if ranked is not None:
+                    return ranked
+            return unknown(("name", getattr(reference, "name", node.id)), reference)
+        overlaid = self._rebound.get((frame.facts.name, node.id))
+        if overlaid is not None:
+            return overlaid
+        variable = self.module_variable(frame.facts, node.id)
+        if variable is not None and (variable.varies is not None or variable.reference is not None):
+            return variable
+        ranked = frame.named_rank("name", node.id, node)
+        if ranked is not None and (variable is None or variable.constant is None or is_absent(variable)):
+            return ranked
+        if variable is not None:
+            return variable
+        guess = known().guessed_type(node.id)
+        return unknown(("name", node.id), ref.Instance(guess, guessed=True) if guess else None)
+
+    def variable_at(self, name: str) -> Value | None:
+        """A module-level variable by absolute dotted name."""
+        found = self._summaries.linker.project.split(name)
+        if found is None or not found[1] or "." in found[1]:
+            return None
+        return self.module_variable(*found)
+
+    def module_variable(self, facts: ModuleFacts, name: str) -> Value | None:
+        """What top-level statements assign to the name, joined; a variable that functions rebind is unknown, but for
+        counters, which are taken to be as they start."""
+        values = self._known.setdefault(facts.name, {})
+        assigned = assignments_in(facts.tree).get(name) if name not in values else ()
+        if name not in values and (not assigned or (facts.name, name) in self._pending_modules):
+            return None
+        return self._summaries.linker.project.remember(name, lambda: self._joined(facts, name, assigned or ()), values)
+
+    def _joined(self, facts: ModuleFacts, name: str, assigned: Sequence[tuple[ast.expr, ast.expr]]) -> Value:
+        heard = signals.of_variable(facts, name)
+        if heard is not None:
+            return divergent(("signal", facts.name, name), heard)
+        self._pending_modules.add((facts.name, name))
+        frame = Frame(self._summaries, facts, None)
+        result: Value | None = None
+        try:
+            for target, value in assigned:
+                current = evaluate(frame, value) if isinstance(target, ast.Name) else unknown(frame.key(value))
+                either = either_way(frame, value)
+                result = current if result is None else merge(either, result, current, frame.key(value))
+        finally:
+            self._pending_modules.discard((facts.name, name))
+        assert result is not None
+        rebound = rebound_in(facts.tree).get(name)
+        counter = rebound in _FOLLOWED and isinstance(getattr(result.constant, "value", None), int)
+        if rebound and not counter and result.varies is None:
+            result = self._rebound_to(facts, name) or unknown(("global", facts.name, name), result.reference)
+        return result
+
+    def _rebound_to(self, facts: ModuleFacts, name: str) -> Value | None:
+        """What a function of the module makes of its variable, where that tells one rank from another."""
+        for node in rebinders_in(facts.tree).get(name, ())[:_REBINDING]:
+            function = FunctionRef(node, facts, bare=True)
+            env = self._summaries.names_after(function)
+            value = env.get(name) if env is not None else None
+            if value is not None and value.varies is not None and value.varies.cause == "rank" and not value.open:
+                return value
+        return None
+
+    def set_global(self, frame: Frame, name: str, value: Value) -> None:
+        """A function rebinds a variable of its module; callees see it until it is as it was."""
+        if rebound_in(frame.facts.tree).get(name) not in _FOLLOWED:
+            return
+        start = self.module_variable(frame.facts, name)
+        key = (frame.facts.name, name)
+        if start is not None and start.components == value.components:
+            self._rebound.pop(key, None)
+        else:
+            self._rebound[key] = value
+
+    @contextlib.contextmanager
+    def switched(self, variables: Mapping[tuple[str, str], Value]) -> Iterator[None]:
+        """For the body of a `with`: variables of modules are as its manager has set them."""
+        kept = dict(self._rebound)
+        self._rebound.update(variables)
+        try:
+            yield
+        finally:
+            self._rebound.clear()
+            self._rebound.update(kept)
+
+    def hand_over(self, frame: Frame) -> None:
+        """At a `yield`: what is set now holds for the body of the `with`."""
+        frame.switched = dict(self._rebound)
+
+    def class_variable(self, of: ClassRef, name: str) -> Value | None:
+        for owner in self._summaries.linker.linearised(of)[0]:
+            for statement in owner.node.body:
+                targets = statement.targets if isinstance(statement, ast.Assign) else []
+                if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                    assert isinstance(statement, ast.Assign)
+                    value = evaluate(Frame(self._summaries, owner.facts, None, owner), statement.value)
+                    plain = value.constant is None and value.varies is None and value.reference is None
+                    # two members of an enumeration are two values, though both are `auto()`
+                    return unknown(("class", owner.node.name, name)) if plain else value
+        return None
+
+    def attribute_of(self, of: ClassRef, name: str) -> Value | None:
+        """What the methods of the class assign to `self.name`, joined; None when none does."""
+        key = (of, name)
+        if key in self._pending_attributes:
+            return None
+        return self._summaries.linker.project.remember(key, lambda: self._assigned_to(of, name), self._attributes)
+
+    def _assigned_to(self, of: ClassRef, name: str) -> Value | None:
+        self._pending_attributes.add((of, name))
+        result: Value | None = None
+        try:
+            for owner in self._summaries.linker.linearised(of)[0]:
+                heard = signals.of_attribute(owner.node, owner.facts, name)
+                if heard is not None:
+                    return divergent(("signal", of.node.name, name), heard)
+                for method, value in stores_in(owner.node).get(name, ())[:4]:
+                    current = self._stored(of, owner, method, name, value)
+                    if current is None or (result is not None and current.constant == Known(None)):
+                        continue
+                    if result is None or result.constant == Known(None):
+                        result = current
+                    else:
+                        frame = Frame(self._summaries, owner.facts, None)
+                        result = merge(either_way(frame, value), result, current, ("attribute", name))
+        finally:
+            self._pending_attributes.discard((of, name))
+        if result is None:
+            result = self._declared(of, name)
+        if result is not None and result.constant is not None and result.constant.value is not None:
+            return unknown(("self", of.node.name, name))
+        return result
+
+    def _declared(self, of: ClassRef, name: str) -> Value | None:
+        """``trainer: Trainer`` in the class body."""
+        for owner in self._summaries.linker.linearised(of)[0]:
+            for statement in owner.node.body:
+                if isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", "") == name:
+                    instance = annotated(self._summaries.linker, owner.facts, statement.annotation)
+                    return unknown(("declared", name), instance) if instance else None
+        return None
+
+    def _stored(
+        self, of: ClassRef, owner: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str, value: ast.expr
+    ) -> Value | None:
+        """The value of `self.name` after the method, evaluated for arguments unknown."""
+        receiver = unknown(("object", of.node.name), ref.Instance(of))
+        function = FunctionRef(method, owner.facts, owner, receiver, of, bare=True)
+        if not method.args.args:
+            return None
+        env = self._summaries.names_after(function)
+        return env.get(f"{method.args.args[0].arg}.{name}") if env is not None else None
