@@ -19,8 +19,18 @@ def stream_of(module: Module, context: cst.BaseExpression) -> str:
 
 
 def side_stream(module: Module, context: cst.BaseExpression) -> str:
-    """The same through a name, and where there may be no stream at all:
-    ``context = nullcontext() if side is None else torch.cuda.stream(side)``."""
-    values = module.assignments(context) if isinstance(context, cst.Name) else [context]
+    """The same through a name, also one that is called, and where there may be no stream at all:
+    ``context = nullcontext() if side is None else torch.cuda.stream(side)``, ``enter = partial(torch.cuda.stream,
+    stream=side)`` and ``with enter():``."""
+    made = context.func if isinstance(context, cst.Call) and not context.args else context
+    values = module.assignments(made) if isinstance(made, cst.Name) else [context]
     arms = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
-    return next(filter(None, (stream_of(module, arm) for arm in arms)), "")
+    find = stream_of if made is context else _stream_of_partial
+    return next(filter(None, (find(module, arm) for arm in arms)), "")
+
+
+def _stream_of_partial(module: Module, made: cst.BaseExpression) -> str:
+    """The stream in ``partial(torch.cuda.stream, stream=side)``."""
+    if not isinstance(made, cst.Call) or module.qualified(made.func) != "functools.partial" or len(made.args) != 2:
+        return ""
+    return stream_of(module, cst.Call(made.args[0].value, made.args[1:]))
