@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
@@ -7,6 +10,11 @@ from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap, argument
 
+#: What writes one value into a tensor, whatever the generator gave it.
+_FILLS = frozenset({"fill_", "zero_"})
+_FILLING = frozenset(f"torch.nn.init.{name}" for name in ("constant_", "ones_", "zeros_"))
+#: What draws no bias, or builds one of zeros.
+_WITHOUT_BIAS = re.compile(r"\bbias=False|Norm\w*\(")
 _RANK_NAMES = frozenset({"rank", "local_rank", "global_rank", "get_rank", "process_index", "RANK", "LOCAL_RANK"})
 
 
@@ -72,7 +80,8 @@ class RankSeedBeforeShard(Rule):
     ## When it is silent
 
     DDP (it broadcasts), FSDP1 with `sync_module_states=True`, a seed that is set to one value again before the
-    model is built, a checkpoint loaded before the wrap, a model that was built (or copied from one) before the seed.
+    model is built, a checkpoint loaded before the wrap, a model that was built (or copied from one) before the seed,
+    on the meta device, or that gets constants before the wrap: there the seed decides nothing.
 
     ## How to confirm
 
@@ -127,7 +136,52 @@ class RankSeedBeforeShard(Rule):
             return not bound
         last = built[-1]
         copied = isinstance(last.value, cst.Call) and self.module.qualified(last.value.func) == "copy.deepcopy"
-        return last.kind != "for" and not copied and last.value is not None and self._wraps.follows(last.value, seed)
+        if last.kind == "for" or copied or last.value is None or not self._wraps.follows(last.value, seed):
+            return False
+        return not self._is_on_meta(last.value) and not self._is_filled(last.value, wrap)
+
+    # ---- what no generator decides
+
+    def _is_on_meta(self, built: cst.BaseExpression) -> bool:
+        """Built without storage, by ``device="meta"`` or inside ``with torch.device("meta")``: nothing is drawn yet."""
+        around = [up for up in self.module.ancestors(built) if isinstance(up, cst.With)]
+        places: list[cst.CSTNode] = [built, *(item.item for up in around for item in up.items)]
+        return any(
+            isinstance(node, cst.SimpleString) and node.evaluated_value == "meta"
+            for place in places
+            for node in descendants(place)
+        )
+
+    def _is_filled(self, built: cst.BaseExpression, wrap: Wrap) -> bool:
+        """Whether all that was drawn is written over with constants before the wrap."""
+        filled = set(self._filled(built, wrap))
+        without_bias = _WITHOUT_BIAS.search(self.module.code(built)) is not None
+        return "parameters()" in filled or ("weight" in filled and ("bias" in filled or without_bias))
+
+    def _filled(self, built: cst.BaseExpression, wrap: Wrap) -> Iterator[str]:
+        """The parameters of the model that get constants between its making and the wrap; `parameters()` for all."""
+        every = (f"{wrap.inner}.parameters", f"{wrap.inner}.named_parameters")
+        for call in self.module.nodes:
+            if not isinstance(call, cst.Call) or not self._wraps.before(call, wrap):
+                continue
+            target = self._filled_by(call) if self._wraps.follows(call, built) else None
+            if target is None or any(self._varies(arg.value) for arg in call.args):
+                continue
+            name = dotted(target).removesuffix(".data")
+            loops = [b.value for b in self.module.bindings(name, call) if b.kind == "for"]
+            if any(isinstance(v, cst.Call) and dotted(v.func) in every for v in loops):
+                yield "parameters()"
+            elif name.startswith(f"{wrap.inner}."):
+                yield name.removeprefix(f"{wrap.inner}.")
+
+    def _filled_by(self, call: cst.Call) -> cst.BaseExpression | None:
+        if self.module.qualified(call.func) in _FILLING and call.args:
+            return call.args[0].value
+        is_fill = isinstance(call.func, cst.Attribute) and call.func.attr.value in _FILLS
+        return call.func.value if is_fill and isinstance(call.func, cst.Attribute) else None
+
+    def _varies(self, value: cst.BaseExpression) -> bool:
+        return self._mentions_rank(value) or any(isinstance(n, cst.Call) for n in (value, *descendants(value)))
 
     def _report(self, seed: cst.Call, wrap: Wrap) -> None:
         self.report(
