@@ -127,7 +127,7 @@ class Concern:
         self._wanting = [(bit, wants) for bit, wants in wanting if wants is not None]
         self._wanted: dict[FunctionNode, int] = {}
         told = _told_by_word(interests, facts)
-        known, prose = told.keys(), _prose(facts)
+        known, prose = told.keys(), facts.prose
         self._lines: list[int] = []
         self._rules: list[int] = []
         for number, line in enumerate(facts.file.lines, 1):
@@ -179,22 +179,6 @@ def _told_by_word(interests: Sequence[_Interest], facts: ModuleFacts) -> dict[by
         for name, target in facts.imports.names.items()
     }
     return told | {name: rules | told.get(name, 0) for name, rules in aliases.items() if rules}
-
-
-def _prose(facts: ModuleFacts) -> set[int]:
-    """The lines of docstrings and comments: a function that speaks of a thing does not do it."""
-    lines = facts.file.lines
-    found = {number for number, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
-    for node in statements(facts.tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and _alone(node, lines):
-            found.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return found
-
-
-def _alone(node: ast.stmt, lines: list[str]) -> bool:
-    """Whether a statement has its lines for itself."""
-    first, last = lines[node.lineno - 1], lines[(node.end_lineno or node.lineno) - 1]
-    return not first[: node.col_offset].strip() and not last.encode()[node.end_col_offset :].strip()
 
 
 def _either(rules: Iterable[int]) -> int:

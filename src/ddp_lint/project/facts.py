@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable, dotted_ast
+from ddp_lint.source.syntax import statements
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -78,6 +79,16 @@ class ModuleFacts:
             found.update(_assigned(node))
         return found
 
+    @functools.cached_property
+    def prose(self) -> frozenset[int]:
+        """The lines of docstrings and comments: a function that speaks of a thing does not do it."""
+        lines = self.file.lines
+        found = {number for number, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
+        for node in statements(self.tree):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and _alone(node, lines):
+                found.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        return frozenset(found)
+
     def qualified(self, node: ast.AST | str | None) -> str:
         """The dotted name that an expression of this module stands for: imported, or defined at its top level; ''
         for anything else. Re-exports are not followed (`Project.canonical` does)."""
@@ -86,6 +97,12 @@ class ModuleFacts:
         if target is None and name.partition(".")[0] in self.definitions:
             target = f"{self.name}.{name}" if self.name else name
         return target or ""
+
+
+def _alone(node: ast.stmt, lines: list[str]) -> bool:
+    """Whether a statement has its lines for itself."""
+    first, last = lines[node.lineno - 1], lines[(node.end_lineno or node.lineno) - 1]
+    return not first[: node.col_offset].strip() and not last.encode()[node.end_col_offset :].strip()
 
 
 @dataclasses.dataclass(frozen=True)

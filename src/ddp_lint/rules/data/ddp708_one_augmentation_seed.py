@@ -5,12 +5,12 @@ import re
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import on_one_rank, several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import is_evaluation, mentions_nearby
+from ddp_lint.rules.data.loading import done_nearby, is_evaluation, mentions_nearby
 from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
@@ -78,8 +78,8 @@ class OneAugmentationSeed(Rule):
 
     Seeds that mention the rank on the way, or are followed by one that does; projects without random augmentation
     (shuffling file names alike on all ranks is what a sampler needs); seeds for one epoch or item; a `worker_init_fn`
-    in the project; a seed that is restored afterwards, or that a shuffle follows; seeds before the ranks are spawned
-    (they do not inherit it); tests and evaluation.
+    in the project; augmentation that only comments and docstrings speak of; a seed that is restored afterwards, or that
+    a shuffle follows; seeds before the ranks are spawned (they do not inherit it); tests and evaluation.
 
     ## How to confirm
 
@@ -104,15 +104,20 @@ class OneAugmentationSeed(Rule):
         self._reported: set[cst.CSTNode | None] = set()
 
     def visit_Call(self, node: cst.Call) -> None:
-        if not node.args or not self._seeds(node) or self._differs_by_rank(node) or not self._augments_on_ranks():
+        if not node.args or not self._seeds(node) or self._differs_by_rank(node):
             return
         function = self.module.function_of(node)
         if function in self._reported or self._is_elsewhere(node, function):
             return
+        drawn = self._drawn_on_ranks()
+        if drawn is None:
+            return
         self._reported.add(function)
         self.report(
             node,
-            "seeds the generator of the augmentation alike everywhere: rank 0 and rank 1 draw the same crops and noise",
+            "seeds Python's or NumPy's generator alike everywhere: rank 0 and rank 1 draw the same numbers for their "
+            f"different samples, also those of `{drawn[0]}`",
+            labels=[(drawn[1], "draws at random")],
             help="add the rank to the seed of random and numpy; keep torch's seed alike for the initial weights",
         )
 
@@ -153,10 +158,12 @@ class OneAugmentationSeed(Rule):
         texts = [self.module.code(v) for seed in seeds for v in (seed, *self.module.assignments(seed))]
         return any(_OWN_SEED.search(text) for text in texts)
 
-    def _augments_on_ranks(self) -> bool:
+    def _drawn_on_ranks(self) -> tuple[str, Span] | None:
+        """What changes samples at random in code that several ranks run, and where."""
         if several_ranks(self.module) is None or mentions_nearby(self.module, "worker_init_fn"):
-            return False
-        return any(mentions_nearby(self.module, word) for word in table("data")["augmentation"])
+            return None
+        found = ((word.rstrip("("), done_nearby(self.module, word)) for word in table("data")["augmentation"])
+        return next(((word, place) for word, place in found if place is not None), None)
 
     def _is_elsewhere(self, call: cst.Call, function: cst.FunctionDef | None) -> bool:
         """Not what the ranks train with: a test, an evaluation, a seed for a moment, or the parent of the ranks."""

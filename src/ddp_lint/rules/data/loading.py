@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pathlib
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
@@ -52,16 +54,35 @@ def mentions_nearby(module: Module, word: str) -> bool:
     That is: the file, its package (for a script without one, its folder and what is below), the project's packages
     that it imports, and the files that import it. Another example of the same repository is not nearby.
     """
-    project, path = module.project, module.path
-    if project is None or path is None:
+    if module.project is None or module.path is None:
         return word in module.file.text
+    return any(True for _ in _nearby(module, module.project, module.path, word))
+
+
+def done_nearby(module: Module, word: str) -> Span | None:
+    """Where the code that runs together with the file has `word` in a line that is no comment and no docstring."""
+    if module.project is None or module.path is None:
+        return None
+    for path in _nearby(module, module.project, module.path, word):
+        facts = module.project.facts_of(path)
+        for number, line in enumerate(facts.file.lines if facts is not None else (), 1):
+            if facts is not None and word in line and number not in facts.prose:
+                start = line.index(word) + 1
+                return Span(facts.file.path, number, start, number, start + len(word))
+    return None
+
+
+def _nearby(module: Module, project: Project, path: pathlib.Path, word: str) -> Iterator[pathlib.Path]:
+    """The files that hold `word` and run together with the file, itself first."""
     holding = project.holding(word)
     if path in holding:
-        return True
+        yield path
     homes = [_home(path), *(_home(p) for p in _imported_files(module, project))]
-    if any(home in other.parents for home in homes for other in holding):
-        return True
-    return any(True for _ in importers(project, module.name, holding=(word,)))
+    yield from (other for other in holding if other != path and any(home in other.parents for home in homes))
+    for facts in importers(project, module.name, holding=(word,)):
+        importing = project.find(facts.name)
+        if importing is not None:
+            yield importing
 
 
 def _home(path: pathlib.Path) -> pathlib.Path:
