@@ -68,8 +68,9 @@ class ParameterWrittenInForward(InPlaceRule):
 
     Initialisation, optimizers, clamps and moving averages outside of `forward`, buffers, parameters that were made with
     `requires_grad=False`, evaluation branches. The moving average of a momentum encoder in `forward`: it is right under
-    DDP, for which it is written (FSDP loses it). In a project that never speaks of FSDP, writes that are the same on
-    all ranks: clamps, a norm that is kept to 1. Writes that raise at once (a leaf with gradients on) are DDP205.
+    DDP, for which it is written (FSDP loses it). In a project that wraps by DDP and never speaks of FSDP, writes that
+    are the same on all ranks: clamps, a norm that is kept to 1. Writes that raise at once (a leaf with gradients on)
+    are DDP205.
 
     ## How to confirm
 
@@ -96,7 +97,7 @@ class ParameterWrittenInForward(InPlaceRule):
         if raises_at_once or is_moving_average(self.module, write, function):
             return
         flow = self.flow(function)
-        if not self._may_be_sharded() and Replicas(self.module, flow).write_alike(write):
+        if self._has_replicas_only() and Replicas(self.module, flow).write_alike(write):
             return
         from_batch = any(flow.value(n).inputs for n in self.operands(write))
         ranks = (
@@ -111,7 +112,12 @@ class ParameterWrittenInForward(InPlaceRule):
             help="compute with a new tensor (`weight = self.weight * scale`), or write after optimizer.step()",
         )
 
-    def _may_be_sharded(self) -> bool:
-        """Whether the project speaks of FSDP. Under DDP a write that is the same on all ranks does no harm."""
-        project = self.module.project
-        return project is None or any(project.holding(word) for word in table("wrappers")["sharding"])
+    def _has_replicas_only(self) -> bool:
+        """Whether the project wraps by DDP and never speaks of FSDP: writes that are the same on all ranks do no harm.
+
+        A model whose project wraps nothing may come under either.
+        """
+        project, known = self.module.project, table("wrappers")
+        if project is None or any(project.holding(word) for word in known["sharding"]):
+            return False
+        return any(project.holding(word) for word in known["replicating"])
