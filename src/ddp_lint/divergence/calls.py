@@ -21,7 +21,7 @@ from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import PADDED, SELECTION, keeps, selection
 from ddp_lint.divergence.standard import BUILTINS, LIBRARY
 from ddp_lint.divergence.targets import fill
-from ddp_lint.divergence.values import MADE, Value, Variation, divergent, per_rank, unknown
+from ddp_lint.divergence.values import MADE, Value, Variation, divergent, is_new_container, per_rank, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import Gate
@@ -46,7 +46,7 @@ def call(frame: Frame, node: ast.Call) -> Value:
     result = invoke(frame, function, arguments, node)
     for index, argument in arguments.nodes.items():
         value = arguments.positional[index] if isinstance(index, int) else arguments.keywords[index]
-        if value.items == () or value.entries == {}:  # ``flatten(stats, into)``
+        if is_new_container(value):  # ``flatten(stats, into)``
             fill(frame, dotted(argument), argument, passed_on(frame, node, arguments.values).varies)
     return result
 

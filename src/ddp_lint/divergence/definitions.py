@@ -7,7 +7,7 @@ import functools
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.resolve import children
-from ddp_lint.source.syntax import statements
+from ddp_lint.source.syntax import defaults, statements
 
 
 @functools.lru_cache(maxsize=16384)
@@ -34,11 +34,7 @@ def documentation_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @functools.lru_cache(maxsize=8192)
 def defaults_of(node: ref.Definition) -> dict[str, ast.expr]:
-    signature = node.args
-    positional = [*signature.posonlyargs, *signature.args]
-    found = {p.arg: d for p, d in zip(positional[::-1], signature.defaults[::-1], strict=False)}
-    found.update({p.arg: d for p, d in zip(signature.kwonlyargs, signature.kw_defaults, strict=False) if d is not None})
-    return found
+    return {parameter.arg: default for parameter, default in defaults(node.args) if default is not None}
 
 
 @functools.lru_cache(maxsize=512)

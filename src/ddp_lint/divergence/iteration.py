@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence import worlds
 from ddp_lint.divergence.effects import Rounds
 from ddp_lint.divergence.expressions import (
     HANDLERS,
@@ -147,10 +148,10 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         origin = iterable.reference.filled or here
         says = "the order of a set, which differs between processes"
         varies = Variation("order", says, origin=origin, foreign=iterable.reference.handed)
-        return Condition((("order", frame.key(node)),) * 3, text, varies, open=True)
+        return Condition((("order", frame.key(node)),) * worlds.COUNT, text, varies, open=True)
     own = own_length(frame, iterable, node, target)
     if own is not None:
-        return Condition((("rounds", frame.key(node)),) * 3, text, own, open=True)
+        return Condition((("rounds", frame.key(node)),) * worlds.COUNT, text, own, open=True)
     if iterable.varies is None or iterable.even or iterable.items is not None or is_filled(iterable):
         return None
     counted = iterable.kind == "grown" or (isinstance(node, ast.Call) and dotted(node.func) == "range")

@@ -247,7 +247,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
 
 def _round_test(frame: Frame, node: ast.AST) -> Test:
     """ "There is a round": what happens in a loop may not happen at all."""
-    return Test("atom", atom=Condition((("round", frame.key(node)),) * 3, "the loop runs"))
+    return Test("atom", atom=Condition((("round", frame.key(node)),) * worlds.COUNT, "the loop runs"))
 
 
 def _rounds(
@@ -413,19 +413,21 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     key = ("raised", frame.key(handler))
     text = f"except {' , '.join(sorted(names))}".rstrip()
     if (ends := own_end(frame, node, names)) is not None:
-        return Condition((key,) * 3, text, ends, open=True)
+        return Condition((key,) * worlds.COUNT, text, ends, open=True)
     if _survives_lack_of_memory(handler, names):
         origin = Label(frame.span(handler), "a rank that runs out of memory goes on here")
         says = "whether this rank has run out of memory"
-        return Condition((key,) * 3, text, Variation("memory", says, origin=origin, confidence=Confidence.MEDIUM), True)
+        return Condition(
+            (key,) * worlds.COUNT, text, Variation("memory", says, origin=origin, confidence=Confidence.MEDIUM), True
+        )
     if names & _LOCAL_ERRORS and any(_may_fail(frame, statement) for statement in node.body):
         origin = Label(frame.span(node.body[0]), "this may raise on one rank alone")
         says, cause = "an exception that only this rank may have raised", "exception"
         if any(v.cause != "exception" for test in frame.path if (v := test.varying()) is not None):
             says, cause = "whether what only this rank does here has failed", "failure"
         varies = Variation(cause, says, origin=origin, confidence=Confidence.MEDIUM)
-        return Condition((key,) * 3, text, varies, open=True)
-    return Condition((key,) * 3, text)
+        return Condition((key,) * worlds.COUNT, text, varies, open=True)
+    return Condition((key,) * worlds.COUNT, text)
 
 
 def _survives_lack_of_memory(handler: ast.ExceptHandler, names: frozenset[str]) -> bool:

@@ -12,7 +12,7 @@ from ddp_lint.divergence.expressions import HANDLERS, dotted, evaluate, passed_o
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.lengths import extent_of, is_size, size_of
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.values import Value, Variation, divergent, filled, unknown
+from ddp_lint.divergence.values import Value, Variation, divergent, filled, is_new_container, unknown
 from ddp_lint.findings import Confidence
 
 #: Entries that are kept of a dictionary.
@@ -80,7 +80,7 @@ def _enter(frame: Frame, target: ast.Subscript, base: Value, key: Value, value: 
 def fill(frame: Frame, path: str, at: ast.AST, own: Variation | None) -> None:
     """From here on an empty list or dictionary holds values of which some are each rank's own, as many on all ranks."""
     before = frame.env.get(path)
-    if own is not None and before is not None and (before.items == () or before.entries == {}):
+    if own is not None and before is not None and is_new_container(before):
         frame.env[path] = filled(frame.key(at), own)
 
 

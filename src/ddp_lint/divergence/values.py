@@ -400,6 +400,11 @@ def _is_empty(value: Value) -> bool:
     return value.constant == Known(None) or value.items == ()
 
 
+def is_new_container(value: Value) -> bool:
+    """Is it a list or a dictionary that nothing was put into yet?"""
+    return value.items == () or value.entries == {}
+
+
 def _partly(test: Test, outcomes: list[bool | None], yes: Value, no: Value, key: Hashable, reference: Any) -> Value:
     """Some worlds know the outcome (``rank == 0 and flag``): those take their value, the others an unknown."""
     picked = tuple(

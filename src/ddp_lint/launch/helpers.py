@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.project.facts import FunctionNode, ModuleFacts
+from ddp_lint.project.facts import FunctionNode, ModuleFacts, parameters
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.syntax import walk
 
@@ -26,13 +25,7 @@ class Helper:
 
     @property
     def parameters(self) -> set[str]:
-        return {argument.arg for argument in (*self.function.args.args, *self.function.args.kwonlyargs)}
-
-    def assigned(self, name: str) -> Iterator[ast.expr]:
-        """What a name is assigned, in the function."""
-        for node in walk(self.function):
-            if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
-                yield node.value
+        return {argument.arg for argument in parameters(self.function)}
 
     def part(self, value: ast.expr, index: tuple[int, ...]) -> ast.expr | None:
         """The part of a returned tuple, None where it is not written as one."""

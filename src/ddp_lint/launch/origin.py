@@ -12,6 +12,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.scopes import Binding
+from ddp_lint.source.syntax import assigned_to
 
 _DEPTH = 4
 _CASTS = ("int", "str")
@@ -57,7 +58,7 @@ def returns_rank(module: Module, call: cst.Call, index: tuple[int, ...], section
 
 def _is_rank(helper: Helper, value: ast.expr, section: str, depth: int = _DEPTH) -> bool:
     if isinstance(value, ast.Name) and depth:
-        values = [v for v in helper.assigned(value.id) if not isinstance(v, ast.Constant)]
+        values = [v for v in assigned_to(value.id, helper.function) if not isinstance(v, ast.Constant)]
         return bool(values) and all(_is_rank(helper, v, section, depth - 1) for v in values)
     if isinstance(value, ast.Subscript):
         return helper.facts.qualified(value.value) == "os.environ" and _key(value.slice) in _known(

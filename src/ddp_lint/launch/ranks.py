@@ -17,7 +17,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, walk
+from ddp_lint.source.syntax import below, defaults, walk
 from ddp_lint.tensors.contexts import conditions
 
 
@@ -138,18 +138,10 @@ def _by_default(tree: ast.AST) -> frozenset[str]:
     taken: dict[str, list[bool]] = {}
     for node in walk(tree):
         if isinstance(node, ast.arguments):
-            for parameter, default in _defaults(node):
+            for parameter, default in defaults(node):
                 if parameter.arg in _known()["sizes"]:
                     taken.setdefault(parameter.arg, []).append(isinstance(default, ast.Constant))
     return frozenset(name for name, constant in taken.items() if all(constant))
-
-
-def _defaults(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | None]]:
-    """The parameters with their defaults, None for one without."""
-    positional = [*arguments.posonlyargs, *arguments.args]
-    without = len(positional) - len(arguments.defaults)
-    yield from zip(positional, [None] * without + list(arguments.defaults), strict=True)
-    yield from zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -82,3 +82,18 @@ def statements_in_order(node: ast.AST) -> Iterator[ast.AST]:
         item = stack.pop()
         yield item
         stack += reversed(nested(item))
+
+
+def assigned_to(name: str, tree: ast.AST) -> Iterator[ast.expr]:
+    """What a plain name is assigned anywhere below `tree`."""
+    for node in walk(tree):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            yield node.value
+
+
+def defaults(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+    """The parameters that have a name, in order, each with its default; None for one without."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    without = len(positional) - len(arguments.defaults)
+    yield from zip(positional, [None] * without + list(arguments.defaults), strict=True)
+    yield from zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)

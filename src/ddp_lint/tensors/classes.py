@@ -13,7 +13,7 @@ from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, statements, walk
+from ddp_lint.source.syntax import below, defaults, statements, walk
 from ddp_lint.tensors.operations import layer_kind, names, words_of
 
 PARAMETER_MAKERS = frozenset({"torch.nn.Parameter", "torch.nn.UninitializedParameter"})
@@ -194,10 +194,10 @@ def _own_attributes(cls: ModuleClass) -> Iterator[tuple[str, Attribute]]:
     for method in cls.node.body:
         if not isinstance(method, ast.FunctionDef):
             continue
-        defaults = _defaults(method)
+        by_default = _layers_by_default(method)
         for node in walk(method):
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-                given = defaults.get(node.value.id) if isinstance(node.value, ast.Name) else None
+                given = by_default.get(node.value.id) if isinstance(node.value, ast.Name) else None
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     name = dotted_ast(target)
                     if name.startswith("self.") and name.count(".") == 1:
@@ -210,15 +210,9 @@ def _own_attributes(cls: ModuleClass) -> Iterator[tuple[str, Attribute]]:
                     yield registered
 
 
-def _defaults(method: ast.FunctionDef) -> dict[str, ast.expr]:
+def _layers_by_default(method: ast.FunctionDef) -> dict[str, ast.expr]:
     """The layers that a constructor makes when its caller gives none: ``def __init__(self, act=nn.ReLU())``."""
-    arguments = method.args
-    last = arguments.args[len(arguments.args) - len(arguments.defaults) :]
-    pairs = (
-        *zip(last, arguments.defaults, strict=True),
-        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-    )
-    return {argument.arg: default for argument, default in pairs if isinstance(default, ast.Call)}
+    return {argument.arg: made for argument, made in defaults(method.args) if isinstance(made, ast.Call)}
 
 
 def _attribute(value: ast.expr, method: str, cls: ModuleClass) -> Attribute | None:

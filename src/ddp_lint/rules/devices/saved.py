@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import assigned_to, walk
 from ddp_lint.tensors.operations import is_factory
 
 
@@ -24,15 +24,9 @@ def _is_on_cpu(value: ast.expr, facts: ModuleFacts) -> bool:
         others = [part for part in value.values if not _is_on_cpu(part, facts)]
         return len(others) < len(value.values) and not any(".state_dict()" in ast.unparse(part) for part in others)
     if isinstance(value, ast.Name):
-        given = list(_assigned(value.id, facts.tree))
+        given = list(assigned_to(value.id, facts.tree))
         return any(_comes_from_cpu(v, facts) for v in given) and not any(_calls(v, "cuda") for v in given)
     return _comes_from_cpu(value, facts)
-
-
-def _assigned(name: str, tree: ast.Module) -> Iterator[ast.expr]:
-    for node in walk(tree):
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
-            yield node.value
 
 
 def _comes_from_cpu(value: ast.expr, facts: ModuleFacts) -> bool:
