@@ -13,7 +13,7 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,16 +56,17 @@ class Names:
 
 @dataclasses.dataclass(frozen=True)
 class Globs:
-    """Patterns in the syntax of .gitignore, relative to `base`."""
+    """Patterns in the syntax of .gitignore, relative to `base`; `outside` decides of what does not lie below it."""
 
     base: pathlib.Path
     patterns: tuple[str, ...]
+    outside: Globs | None = None
 
     def decide(self, path: str, is_folder: bool = False) -> bool | None:
         """True where the absolute path, or a folder above it, is matched; False where a `!` pattern takes it back."""
         base = str(self.base).rstrip(os.sep) + os.sep
         if not path.startswith(base):
-            return None
+            return self.outside.decide(path, is_folder) if self.outside else None
         inside = path[len(base) :].replace(os.sep, "/") + ("/" if is_folder else "")
         return _spec(self.patterns).check_file(inside).include
 
@@ -74,7 +75,7 @@ class Globs:
 def without(globs: Globs, folder: str) -> Globs:
     """The same, less the patterns that match this very folder: who names an excluded folder means what is in it."""
     keep = tuple(p for p in globs.patterns if not Globs(globs.base, (p,)).decide(folder, is_folder=True))
-    return Globs(globs.base, keep)
+    return Globs(globs.base, keep, globs.outside and without(globs.outside, folder))
 
 
 @functools.cache
@@ -82,6 +83,22 @@ def _spec(patterns: tuple[str, ...]) -> pathspec.GitIgnoreSpec:
     import pathspec
 
     return pathspec.GitIgnoreSpec.from_lines(patterns)
+
+
+@dataclasses.dataclass(frozen=True)
+class FileIgnores:
+    """Codes that are not reported in the files that match, or `elsewhere` than in them."""
+
+    globs: Globs
+    codes: frozenset[str]
+    elsewhere: bool = False
+
+    def cover(self, path: str) -> bool:
+        """Whether they are for the file (absolute path)."""
+        return bool(self.globs.decide(path)) is not self.elsewhere
+
+    def __str__(self) -> str:
+        return f"{'!' * self.elsewhere}{', '.join(self.globs.patterns)}: {', '.join(sorted(self.codes))}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +112,7 @@ class Settings:
     root: pathlib.Path
     enabled: frozenset[str]
     ignored: frozenset[str] = frozenset()
-    per_file_ignores: tuple[tuple[Globs, frozenset[str]], ...] = ()
+    per_file_ignores: tuple[FileIgnores, ...] = ()
     exclude: tuple[Globs, ...] = ()
     target_torch: tuple[int, int] | None = None
     names: Names = Names()
@@ -109,9 +126,9 @@ class Settings:
     def ignored_in(self, path: pathlib.Path) -> frozenset[str]:
         """The codes that are not reported for this file (absolute path)."""
         found = self.ignored
-        for globs, codes in self.per_file_ignores:
-            if globs.decide(str(path)):
-                found |= codes
+        for ignores in self.per_file_ignores:
+            if ignores.cover(str(path)):
+                found |= ignores.codes
         return found
 
 
@@ -237,15 +254,24 @@ def read_table(file: pathlib.Path) -> Table | None:
         raise ConfigError(f"cannot be read: {getattr(e, 'strerror', None) or e}", _shown(file)) from None
     if file.name == "pyproject.toml":
         tool = values.get("tool")
-        values = tool.get("ddp-lint") if isinstance(tool, dict) else None
-        if values is None:
+        if not isinstance(tool, dict):
             return None
+        if "ddp-lint" not in tool:
+            _deny_near_name(Table(file, {}, text), tool)
+            return None
+        values = tool["ddp-lint"]
     table = Table(file, values, text)
     if not isinstance(values, dict):
         raise table.error("ddp-lint", "[tool.ddp-lint] must be a table")
     for key, value in values.items():
         _check(table, key, value)
     return table
+
+
+def _deny_near_name(table: Table, tool: Iterable[str]) -> None:
+    for name in tool:
+        if re.sub(r"[-_.\s]", "", name.lower()) == "ddplint":
+            raise table.error(name, f"the table is called [tool.ddp-lint], not [tool.{name}]")
 
 
 def _check(table: Table, key: str, value: object) -> None:
@@ -281,7 +307,8 @@ def _line_of(text: str, key: str) -> int | None:
     name = rf"""["']?{re.escape(key)}["']?"""
     header = next((n for n, line in enumerate(lines) if re.match(r"\s*\[\s*tool\s*\.\s*[\"']?ddp-lint", line)), 0)
     pattern = re.compile(
-        rf"\s*(tool\.ddp-lint\.)?{name}\s*[=.]|\s*\[\s*(tool\s*\.\s*[\"']?ddp-lint[\"']?\s*\.\s*)?{name}\s*[\].]"
+        rf"\s*(tool\.ddp-lint\.)?{name}\s*[=.]"
+        rf"|\s*\[\s*(tool\s*\.\s*([\"']?ddp-lint[\"']?\s*\.\s*)?)?{name}\s*[\].]"
     )
     for number in range(header, len(lines)):
         if pattern.match(lines[number]):
@@ -300,7 +327,7 @@ def _shown(file: pathlib.Path | None) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the nearest known word, else ''."""
-    near = difflib.get_close_matches(word, list(known), 1, 0.5)
+    near = difflib.get_close_matches(word, list(known), 1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
@@ -321,27 +348,54 @@ def codes_of(selector: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def enabled_codes(
-    select: Iterable[str] | None, ignore: Iterable[str], preview: bool, *, proving: bool = False
-) -> frozenset[str]:
-    """The codes to look for.
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    """What one source says of which rules run: the file (`table`), or the command line."""
 
-    None selects what is on by default. A full code or a slug selects its rule in any case; a prefix those of its rules
-    that are on by default, all of them with `preview`; what a run decides counts as on where findings are proved by
-    running. Where select and ignore name the same rule the longer name wins, and ignore between equals. Raises
-    ConfigError.
+    select: tuple[str, ...] | None
+    extend: tuple[str, ...]
+    ignore: tuple[str, ...]
+    table: Table | None = None
+
+    def over(self, before: frozenset[str], default: frozenset[str]) -> frozenset[str]:
+        """The codes to look for where `before` are those of the source before it.
+
+        A full code or a slug selects its rule in any case, a prefix those of its rules that are in `default`. Where
+        select and ignore name the same rule the longer name wins, and ignore between equals. Raises ConfigError.
+        """
+        steps = [(_specificity(s), False, self._codes(k, s, default)) for k, s in self._selecting()]
+        steps += [(_specificity(s), True, self._codes("ignore", s)) for s in self.ignore]
+        chosen = before if self.select is None else _ALWAYS
+        for _, ignored, codes in sorted(steps, key=lambda step: step[:2]):
+            chosen = chosen - codes if ignored else chosen | codes
+        return chosen
+
+    def ignored(self) -> frozenset[str]:
+        """The codes that it ignores by any name."""
+        return frozenset(code for selector in self.ignore for code in codes_of(selector))
+
+    def _selecting(self) -> Iterator[tuple[str, str]]:
+        yield from (("select", selector) for selector in self.select or ())
+        yield from (("extend-select", selector) for selector in self.extend)
+
+    def _codes(self, key: str, selector: str, default: frozenset[str] | None = None) -> frozenset[str]:
+        try:
+            return codes_of(selector) if default is None else _selected(selector, default)
+        except ConfigError as e:
+            raise (self.table.error(key, f"in '{key}': {e.message}") if self.table else e) from None
+
+
+def _enabled(choices: Iterable[_Choice], preview: bool, proving: bool) -> frozenset[str]:
+    """The codes to look for, by what is on by default and by the choices, each over those before it.
+
+    What a run decides counts as on by default where findings are proved by running (`proving`).
     """
     from ddp_lint.rules.registry import declared
 
-    known = declared()
-    default = frozenset(code for code, said in known.items() if said.default or preview)
-    if proving:
-        default |= {code for code, said in known.items() if said.run_decides}
-    steps = [(_specificity(s), False, _selected(s, default)) for s in select or ()]
-    steps += [(_specificity(s), True, codes_of(s)) for s in ignore]
-    chosen = _ALWAYS | (default if select is None else frozenset())
-    for _, ignored, codes in sorted(steps, key=lambda step: step[:2]):
-        chosen = chosen - codes if ignored else chosen | codes
+    default = {code for code, said in declared().items() if said.default or preview or (proving and said.run_decides)}
+    chosen = _ALWAYS | default
+    for choice in choices:
+        chosen = choice.over(chosen, frozenset(default))
     return chosen
 
 
@@ -371,7 +425,7 @@ def _specificity(selector: str) -> int:
     """The length of a prefix, with ALL as the shortest; slugs are as exact as codes."""
     if selector.upper() == "ALL":
         return 0
-    return len(selector) if re.fullmatch(r"DDP\d{0,2}", selector.upper()) else _EXACT
+    return len(selector) if re.fullmatch(r"D|DD|DDP\d{0,2}", selector.upper()) else _EXACT
 
 
 # ---- settings
@@ -408,31 +462,19 @@ class Configuration:
         self._overrides = overrides = overrides or Overrides()
         for selector in (*(overrides.select or ()), *overrides.extend_select, *overrides.ignore):
             codes_of(selector)
-        if overrides.config is not None:
-            self._table(overrides.config.parent)
+        self._given = _given(overrides)
         self._settings: dict[tuple[pathlib.Path | None, pathlib.Path], Settings] = {}
         self._tables: dict[pathlib.Path, Table] = {}
 
-    def of(self, folder: pathlib.Path) -> Settings:
-        """The settings for files in `folder` (absolute). Raises ConfigError."""
+    def of(self, folder: pathlib.Path, start: pathlib.Path | None = None) -> Settings:
+        """The settings for files in `folder` (absolute), found by a search from `start`. Raises ConfigError."""
         from ddp_lint.project import Project
 
-        table, root = self._table(folder), Project.root_of(folder)
+        table, root = self._given or self._nearest(folder), Project.root_of(folder, start)
         key = (table.file, root)
         if key not in self._settings:
             self._settings[key] = _settings(table, root, self._overrides)
         return self._settings[key]
-
-    def _table(self, folder: pathlib.Path) -> Table:
-        """The table that holds for files in `folder`."""
-        if self._overrides.isolated:
-            return EMPTY
-        if self._overrides.config is None:
-            return self._nearest(folder)
-        table = read_table(self._overrides.config.resolve())
-        if table is None:
-            raise ConfigError("there is no [tool.ddp-lint] table in it", str(self._overrides.config))
-        return table
 
     def _nearest(self, folder: pathlib.Path) -> Table:
         if folder not in self._tables:
@@ -443,28 +485,38 @@ class Configuration:
         return self._tables[folder]
 
 
+def _given(overrides: Overrides) -> Table | None:
+    """The table that holds for all files, where the overrides say so. Raises ConfigError."""
+    if overrides.config is None:
+        return EMPTY if overrides.isolated else None
+    if overrides.isolated:
+        raise ConfigError("--config reads a file and --isolated reads none: use one of them")
+    table = read_table(pathlib.Path(os.path.abspath(overrides.config)))  # noqa: PTH100 (a link keeps its own folder)
+    if table is None:
+        raise ConfigError("there is no [tool.ddp-lint] table in it", str(overrides.config))
+    return table
+
+
 def _settings(table: Table, root: pathlib.Path, over: Overrides) -> Settings:
     values = table.values
     preview = values.get("preview", False) if over.preview is None else over.preview
-    ignore: list[str]
-    if over.select is None:
-        select = None if "select" not in values else [*values["select"]]
-        extend = [*_known(table, "extend-select"), *over.extend_select]
-        ignore = [*_known(table, "ignore"), *over.ignore]
-        _known(table, "select")
-    else:
-        select, extend, ignore = [*over.select], [*over.extend_select], [*over.ignore]
-    enabled = enabled_codes(select, ignore, preview, proving=over.proving)
-    if extend:
-        enabled |= enabled_codes(extend, ignore, preview, proving=over.proving)
+    of_file = _Choice(
+        tuple(values["select"]) if "select" in values else None,
+        tuple(values.get("extend-select", ())),
+        tuple(values.get("ignore", ())),
+        table,
+    )
+    choices = [of_file, _Choice(over.select, over.extend_select, over.ignore)]
+    enabled = _enabled(choices, preview, over.proving)
+    ignored = (choice.ignored() for choice in (choices if over.select is None else choices[1:]))
     torch = values.get("target-torch")
     target = (int(torch.split(".")[0]), int(torch.split(".")[1])) if torch else None
     return Settings(
         root=root,
         enabled=enabled - gone_by(target),
-        ignored=frozenset(code for name in ignore for code in codes_of(name)) - enabled,
-        per_file_ignores=_per_file_ignores(table),
-        exclude=_exclude(table, over),
+        ignored=frozenset().union(*ignored) - enabled,
+        per_file_ignores=_per_file_ignores(table, root),
+        exclude=_exclude(table, over, root),
         target_torch=target,
         names=Names(
             tuple(values.get("rank-expressions", ())),
@@ -480,13 +532,6 @@ def _settings(table: Table, root: pathlib.Path, over: Overrides) -> Settings:
     )
 
 
-def _known(table: Table, key: str) -> list[str]:
-    """The selectors under a key of the table, each of which must mean something."""
-    for selector in (selectors := table.values.get(key, [])):
-        _codes_in(table, key, selector)
-    return list(selectors)
-
-
 def _codes_in(table: Table, key: str, selector: str) -> frozenset[str]:
     try:
         return codes_of(selector)
@@ -494,21 +539,39 @@ def _codes_in(table: Table, key: str, selector: str) -> frozenset[str]:
         raise table.error(key, f"in '{key}': {e.message}") from None
 
 
-def _per_file_ignores(table: Table) -> tuple[tuple[Globs, frozenset[str]], ...]:
+def _per_file_ignores(table: Table, root: pathlib.Path) -> tuple[FileIgnores, ...]:
     found = []
     for pattern, selectors in table.values.get("per-file-ignores", {}).items():
         codes = frozenset(code for s in selectors for code in _codes_in(table, "per-file-ignores", s))
-        found.append((Globs(table.base, (pattern,)), codes))
+        elsewhere = pattern.startswith("!")
+        found.append(FileIgnores(_globs(table.base, root, [pattern[elsewhere:]]), codes, elsewhere))
     return tuple(found)
 
 
-def _exclude(table: Table, over: Overrides) -> tuple[Globs, ...]:
+def _exclude(table: Table, over: Overrides, root: pathlib.Path) -> tuple[Globs, ...]:
     """Patterns of the file are relative to its folder, those of the command line to the working directory."""
     here = pathlib.Path.cwd()
     if over.exclude is not None:
-        found = [Globs(here, over.exclude)]
+        found = [_globs(here, root, over.exclude)]
     else:
-        found = [Globs(table.base, tuple(table.values.get("exclude", DEFAULT_EXCLUDE)))]
-    found.append(Globs(table.base, tuple(table.values.get("extend-exclude", ()))))
-    found.append(Globs(here, over.extend_exclude))
+        found = [_globs(table.base, root, table.values.get("exclude", DEFAULT_EXCLUDE))]
+    found.append(_globs(table.base, root, table.values.get("extend-exclude", ())))
+    found.append(_globs(here, root, over.extend_exclude))
     return tuple(globs for globs in found if globs.patterns)
+
+
+def _globs(base: pathlib.Path, root: pathlib.Path, patterns: Sequence[str]) -> Globs:
+    """Patterns relative to `base`, and for files of the project outside of it relative to the project's `root`."""
+    inside, outside = (tuple(_anchored(p, base, folder) for p in patterns) for folder in (base, root))
+    return Globs(base, inside, None if root.is_relative_to(base) else Globs(root, outside))
+
+
+def _anchored(pattern: str, base: pathlib.Path, folder: pathlib.Path) -> str:
+    """A pattern for what is below `folder`, also where it is a path as shells write it: ``./src``, ``/home/me/src``."""
+    mark = "!" if pattern.startswith("!") else ""
+    path = pattern[len(mark) :]
+    if path.startswith(("./", "../", "/")):
+        absolute = os.path.normpath(os.path.join(base, path))  # noqa: PTH118 (a pattern, not a path)
+        if absolute.startswith(f"{folder}{os.sep}"):
+            return mark + absolute[len(str(folder)) :].replace(os.sep, "/") + "/" * path.endswith("/")
+    return pattern

@@ -42,8 +42,8 @@ def discover(paths: Iterable[str], configuration: Configuration) -> Discovered:
     for name in paths:
         path = pathlib.Path(os.path.abspath(name))  # noqa: PTH100 (a link keeps its own name)
         try:
-            path.stat()
-            settings = configuration.of(path if path.is_dir() else path.parent)
+            os.stat(name)  # noqa: PTH116 (a Path of '' is the working directory)
+            settings = configuration.of(path, path) if path.is_dir() else configuration.of(path.parent)
         except (OSError, ValueError, ConfigError) as e:
             errors[_row(name, e)] = None
             continue
@@ -71,7 +71,7 @@ def _search(
         try:
             with os.scandir(folder) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
-            settings = configuration.of(folder)
+            settings = configuration.of(folder, start)
         except (OSError, ConfigError) as e:
             errors[_row(os.path.relpath(folder), e)] = None
             continue

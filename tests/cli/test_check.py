@@ -71,6 +71,8 @@ def test_a_file_that_does_not_parse_is_a_finding(check: Check, project: pathlib.
         (["-", "a.py"], "cannot be combined"),
         (["--why", "a.py"], "FILE:LINE"),
         (["--config", "none.toml"], "does not exist"),
+        (["--config", "pyproject.toml", "--isolated"], "use one of them"),
+        ([""], "no such file or directory"),
         (["--output-file", "no/such/folder/out.txt"], "cannot write"),
     ],
 )

@@ -32,6 +32,13 @@ def write(project: pathlib.Path, text: str, name: str = "pyproject.toml") -> Non
         ('[tool.ddp-lint]\nselect = ["sharde-read-as-whole"]\n', 2, "did you mean 'shard-read-as-whole'?"),
         ('[tool.ddp-lint.per-file-ignores]\n"a.py" = ["DDPX"]\n', 1, "no rule is called 'DDPX'"),
         ("[tool]\nddp-lint = 3\n", 2, "must be a table"),
+        (
+            '[tool.ddp-lint]\nselect = ["DDP1"]\nextend-select = ["DDP80"]\nignore = ["DD9"]\n',
+            4,
+            "in 'ignore': no rule",
+        ),
+        ("[tool.x]\n[tool.ddp_lint]\npreview = true\n", 2, "the table is called [tool.ddp-lint], not [tool.ddp_lint]"),
+        ("[tool]\nddplint = {}\n", 2, "the table is called [tool.ddp-lint], not [tool.ddplint]"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(
@@ -99,6 +106,71 @@ def test_the_command_line_is_over_the_file(check: Check, project: pathlib.Path) 
     assert check("build", "-q").stdout == ""
     assert "DDP002" in check("build", "-q", "--select", "DDP002").stdout
     assert "DDP002" in check("build", "-q", "--select", "DDP0").stdout
+
+
+def test_what_the_command_line_adds_goes_before_the_file(check: Check, project: pathlib.Path) -> None:
+    write(project, UNUSED, "m.py")
+    enabled = lambda *args: check("--show-settings", *args).stdout.split("enabled = ")[1].split("\n")[0].split(", ")  # noqa: E731
+    write(project, '[tool.ddp-lint]\nignore = ["DDP002"]\nextend-select = ["DDP111"]\n')
+    assert "DDP002" not in enabled()
+    assert "DDP002" in enabled("--extend-select", "DDP002")
+    assert check("--extend-select", "DDP002", "-q").exit_code == 1
+    assert "DDP111" in enabled()
+    assert "DDP111" not in enabled("--ignore", "DDP1")
+    assert enabled("--select", "DDP601") == ["DDP000", "DDP001", "DDP601"]
+
+
+def test_a_prefix_that_means_no_rule_is_told_with_its_line_or_without(check: Check, project: pathlib.Path) -> None:
+    write(project, UNUSED, "m.py")
+    write(project, '[tool.ddp-lint]\npreview = false\nselect = ["DDP809"]\nextend-select = ["DDP8x"]\n')
+    assert "error: pyproject.toml:4: in 'extend-select': no rule is called 'DDP8x'" in check("m.py").stderr
+    assert "DDP8x" in check("m.py", "--select", "DDP1").stderr  # also where the command line is over it
+    assert check("m.py", "--select", "DDP8x", "--isolated").stderr.startswith("error: no rule is called 'DDP8x'")
+
+
+def test_one_letter_is_a_prefix_too(check: Check, project: pathlib.Path) -> None:
+    write(project, "", "m.py")
+    assert check("--show-settings", "--select", "D").stdout == check("--show-settings", "--select", "ALL").stdout
+
+
+def test_patterns_written_as_paths(check: Check, project: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a/m.py", "b/m.py", "b/a/m.py"):
+        write(project, UNUSED, name)
+    files = lambda *args: check("--show-files", *args).stdout.split()  # noqa: E731
+    assert files("--exclude", "./a") == ["b/a/m.py", "b/m.py"]
+    assert files("--extend-exclude", f"{project}/b/") == ["a/m.py"]
+    write(project, 'exclude = ["./b", "!./b/a"]\n[per-file-ignores]\n"./a/m.py" = ["DDP002"]\n', "ddp-lint.toml")
+    assert files() == ["a/m.py"]
+    assert check().exit_code == 0
+    monkeypatch.chdir(project / "b")
+    assert files("..", "--exclude", "../a") == ["a/m.py", "m.py"]
+
+
+def test_patterns_hold_outside_of_the_folder_that_they_are_relative_to(
+    check: Check, project: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = project / "other"
+    for name in ("a.py", "gen/m.py", ".venv/m.py", "sub/gen/m.py", "sub/b.py"):
+        write(other, UNUSED, name)
+    write(other, "", "setup.py")
+    write(project, 'extend-exclude = ["/gen"]\n[per-file-ignores]\n"sub/" = ["DDP002"]\n', "here/shared.toml")
+    monkeypatch.chdir(project / "here")
+    files = lambda *args: [f.removeprefix(f"{other}/") for f in check("--show-files", "../other", *args).stdout.split()]  # noqa: E731
+    assert files() == ["a.py", "gen/m.py", "setup.py", "sub/b.py", "sub/gen/m.py"]
+    assert files("--extend-exclude", "gen") == ["a.py", "setup.py", "sub/b.py"]
+    assert files("--extend-exclude", "sub/gen") == ["a.py", "gen/m.py", "setup.py", "sub/b.py"]
+    assert files("--config", "shared.toml") == ["a.py", "setup.py", "sub/b.py", "sub/gen/m.py"]
+    found = json.loads(check("../other", "--config", "shared.toml", "--output-format", "json").stdout)["findings"]
+    assert [f["path"] for f in found] == [f"{other}/a.py"]
+
+
+def test_everywhere_but(check: Check, project: pathlib.Path) -> None:
+    write(project, '[tool.ddp-lint.per-file-ignores]\n"!src/" = ["DDP002"]\n')
+    for name in ("tests/a.py", "top.py", "src/a.py", "lib/src/a.py"):
+        write(project, UNUSED, name)
+    found = json.loads(check("--output-format", "json").stdout)["findings"]
+    assert [f["path"] for f in found] == ["lib/src/a.py", "src/a.py"]
+    assert "per-file-ignores = !src/: DDP002\n" in check("--show-settings").stdout
 
 
 def test_per_file_ignores(check: Check, project: pathlib.Path) -> None:

@@ -105,3 +105,62 @@ def test_a_folder_that_cannot_be_read(check: Check, project: pathlib.Path) -> No
     result = check()
     assert result.exit_code == 2
     assert "error: closed: permission denied" in result.stderr
+
+
+# ---- projects that nothing marks
+
+#: Of a module that imports a collective by the project's own name for it: found only where that name is followed.
+IMPORTING = """\
+import torch.distributed as dist
+from {} import meet
+
+if dist.get_rank() == 0:
+    meet()
+"""
+
+
+def test_without_a_marker_the_working_directory_is_the_project(
+    check: Check, project: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that a folder imports from another one are followed, and one cache is kept for all of them."""
+    (project / "pyproject.toml").unlink()
+    for folder in ("lib", "deep/er"):
+        (project / folder).mkdir(parents=True)
+    (project / "lib" / "names.py").write_text("from torch.distributed import barrier as meet\n")
+    (project / "deep" / "er" / "train.py").write_text(IMPORTING.format("lib.names"))
+    assert "DDP101" in check("--output-format", "concise").stdout
+    assert [p.parent for p in project.rglob(".ddp_lint_cache")] == [project]
+    assert "DDP101" in check("deep/er/train.py", "--no-cache").stdout
+    monkeypatch.chdir(project / "lib")  # what is searched lies outside
+    assert "DDP101" in check("..", "--no-cache").stdout
+    monkeypatch.setenv("HOME", str(project))  # a home folder is no project
+    monkeypatch.chdir(project)
+    assert "DDP101" not in check("deep/er/train.py", "--no-cache").stdout
+
+
+def test_settings_of_a_folder_do_not_part_it_from_its_project(check: Check, project: pathlib.Path) -> None:
+    (project / "lib").mkdir()
+    (project / "recipe").mkdir()
+    (project / "lib" / "names.py").write_text("from torch.distributed import barrier as meet\n")
+    (project / "recipe" / "train.py").write_text(IMPORTING.format("lib.names"))
+    for name in ("ddp-lint.toml", ".ddp-lint.toml"):
+        (project / "recipe" / name).write_text('ignore = ["DDP002"]\n')
+        result = check("--output-format", "concise", "--show-settings")
+        assert "root = .\n" in result.stdout
+        assert "DDP101" in check("--output-format", "concise").stdout
+    (project / "pyproject.toml").unlink()
+    assert "root = recipe\n" in check("--show-settings", "recipe").stdout
+
+
+def test_a_package_that_nothing_marks_is_imported_from_above(
+    check: Check, project: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = project / "elsewhere" / "pkg"
+    package.mkdir(parents=True)
+    (project / "pyproject.toml").unlink()
+    (project / "here").mkdir()
+    monkeypatch.chdir(project / "here")
+    (package / "__init__.py").write_text("")
+    (package / "names.py").write_text("from torch.distributed import barrier as meet\n")
+    (package / "train.py").write_text(IMPORTING.format("pkg.names"))
+    assert "DDP101" in check(str(package / "train.py"), "--no-cache").stdout

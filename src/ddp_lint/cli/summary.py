@@ -48,9 +48,7 @@ def settings_text(settings: Settings) -> str:
         "enabled": ", ".join(sorted(settings.enabled)),
         "ignored": ", ".join(sorted(settings.ignored)),
         "exclude": ", ".join(pattern for globs in settings.exclude for pattern in globs.patterns),
-        "per-file-ignores": "; ".join(
-            f"{', '.join(globs.patterns)}: {', '.join(sorted(codes))}" for globs, codes in settings.per_file_ignores
-        ),
+        "per-file-ignores": "; ".join(map(str, settings.per_file_ignores)),
         "force-exclude": str(settings.force_exclude).lower(),
         "respect-gitignore": str(settings.respect_gitignore).lower(),
         "preview": str(settings.preview).lower(),

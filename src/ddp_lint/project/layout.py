@@ -7,20 +7,38 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-_MARKERS = ("pyproject.toml", "ddp-lint.toml", "setup.py", "setup.cfg", ".git", ".hg")
+_MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
+#: Say so where nothing else does: in a folder of a project they hold the settings of that folder.
+_SETTINGS = ("ddp-lint.toml", ".ddp-lint.toml")
 _SOURCE_FOLDERS = ("src", "python")
 _INIT = "__init__.py"
 #: Stands for a dot inside a folder's name (``llama3.1/train.py``): in a module's name a dot parts the folders.
 _DOT = "·"
 
 
-def root_of(path: pathlib.Path) -> pathlib.Path:
-    """The nearest folder above `path` that is marked as a project's root; the folder of `path` if none is."""
-    start = path if path.is_dir() else path.parent
-    for folder in (start, *start.parents):
-        if any((folder / marker).exists() for marker in _MARKERS):
-            return folder
-    return start
+def root_of(folder: pathlib.Path, start: pathlib.Path | None = None) -> pathlib.Path:
+    """The root of the project that `folder` (absolute) belongs to: the nearest folder above it that is marked as one.
+
+    Where none is, the working directory or the folder `start` that a search began at, whichever takes in more of what
+    lies around; outside of both, the folder that absolute imports of the package in `folder` start from.
+    """
+    for markers in (_MARKERS, _SETTINGS):
+        for marked in (folder, *folder.parents):
+            if any((marked / marker).exists() for marker in markers):
+                return marked
+    around = [f for f in (start, _workplace()) if f is not None and folder.is_relative_to(f)]
+    return min(around, key=lambda f: len(f.parts), default=_above_packages(folder))
+
+
+def _workplace() -> pathlib.Path | None:
+    """The working directory, unless it is a home folder or lies above one: nobody's project, and large."""
+    here = pathlib.Path.cwd()
+    home = pathlib.Path(os.path.expanduser("~"))
+    return None if home.is_relative_to(here) else here
+
+
+def _above_packages(folder: pathlib.Path) -> pathlib.Path:
+    return next(f for f in (folder, *folder.parents) if f.parent == f or not (f / _INIT).exists())
 
 
 #: Folders of other people's or generated code, by name.
