@@ -43,6 +43,19 @@ def test_paths_are_relative_to_the_working_directory(tmp_path: pathlib.Path, mon
     assert [f.span.path for f in check(tmp_path, "sub/a.py").findings] == ["sub/a.py"]
 
 
+def test_what_is_a_test_is_so_wherever_one_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its place in its project: not by the folders above, and also seen from inside the folder of the tests."""
+    root = tmp_path / "test" / "project"
+    write(root, {"ops.py": OPS, "tests/a.py": HAZARD, "src/a.py": HAZARD})
+    for here in (tmp_path, root, root / "tests", root / "src"):
+        monkeypatch.chdir(here)
+        found = check(root, "tests/a.py", "src/a.py").findings
+        assert [pathlib.Path(f.span.path).absolute() for f in found] == [root / "src" / "a.py"]
+        settings = Settings(root, ALL)
+        told = [check_text(HAZARD, root / name / "a.py", settings).findings for name in ("tests", "src")]
+        assert [len(findings) for findings in told] == [0, 1]
+
+
 def test_fingerprints_survive_moved_lines_and_tell_twins_apart(tmp_path: pathlib.Path) -> None:
     twins = HAZARD + "\n\ndef again(x):\n    return torch.log(softmax(x, dim=-1))\n"
     write(tmp_path, {"ops.py": OPS, "a.py": twins})

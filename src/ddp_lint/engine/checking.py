@@ -31,7 +31,7 @@ class Checker:
         """The result for one file. Raises nothing: what goes wrong is in the result."""
         shown = self.project.shown(path)
         try:
-            file = SourceFile.read(path, shown)
+            file = SourceFile.read(path, shown, self.project.inside(path))
         except Unreadable as e:
             return FileResult(shown, error=str(e))
         return self.check_file(file, path)

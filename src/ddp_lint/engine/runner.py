@@ -59,5 +59,5 @@ def check_text(text: str, path: pathlib.Path, settings: Settings) -> Report:
 
     path = path.absolute()
     checker = Checker(settings)
-    shown = checker.project.shown(path)
-    return Report.of([checker.check_file(SourceFile.of_text(shown, text), path)])
+    file = SourceFile.of_text(checker.project.shown(path), text, checker.project.inside(path))
+    return Report.of([checker.check_file(file, path)])

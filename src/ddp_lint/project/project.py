@@ -179,7 +179,7 @@ class Project:
         file = self._held.get(path)
         if file is None:
             try:
-                file = SourceFile.read(pathlib.Path(path), _below(self._cwd, path))
+                file = SourceFile.read(pathlib.Path(path), _below(self._cwd, path), self._relative(path))
             except Unreadable:
                 file = None
         self._ask(f"file:{self._relative(path)}", file.digest if file else "")

@@ -16,25 +16,34 @@ class Unreadable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class SourceFile:
-    """One file: `path` as findings show it, `text` with newlines normalised to ``\\n`` and no byte order mark."""
+    """One file: `path` as findings show it, `text` with newlines normalised to ``\\n`` and no byte order mark.
+
+    `inside` is the path in its project. What a file is taken for goes by that, wherever one runs from.
+    """
 
     path: str
     text: str
+    inside: str = ""
 
     @classmethod
-    def read(cls, file: pathlib.Path, shown_as: str) -> SourceFile:
+    def read(cls, file: pathlib.Path, shown_as: str, inside: str = "") -> SourceFile:
         """Raises Unreadable for what is not Python text."""
         if file.suffix == ".ipynb":
             raise Unreadable("a notebook, not Python: check what `jupyter nbconvert --to script` makes of it")
         try:
-            return cls(shown_as, decode(file.read_bytes()))
+            return cls(shown_as, decode(file.read_bytes()), inside)
         except OSError as e:
             raise Unreadable(e.strerror or str(e)) from None
 
     @classmethod
-    def of_text(cls, shown_as: str, text: str) -> SourceFile:
+    def of_text(cls, shown_as: str, text: str, inside: str = "") -> SourceFile:
         """Text that was decoded already; it may still have a byte order mark and any newlines."""
-        return cls(shown_as, _normalised(text))
+        return cls(shown_as, _normalised(text), inside)
+
+    @property
+    def place(self) -> str:
+        """The path in its project, where that is known."""
+        return self.inside or self.path
 
     @functools.cached_property
     def lines(self) -> list[str]:
@@ -43,7 +52,7 @@ class SourceFile:
     @functools.cached_property
     def is_test(self) -> bool:
         """Whether it is a test by its name: one process runs it, and its files were written by that process."""
-        *folders, name = self.path.split("/")
+        *folders, name = self.place.split("/")
         is_named = name.startswith(("test_", "conftest")) or name.endswith("_test.py")
         return is_named or bool({"tests", "test"} & set(folders))
 

@@ -167,7 +167,7 @@ class OneAugmentationSeed(Rule):
 
     def _is_elsewhere(self, call: cst.Call, function: cst.FunctionDef | None) -> bool:
         """Not what the ranks train with: a test, an evaluation, a seed for a moment, or the parent of the ranks."""
-        place = self.module.file.path if function is None else f"{self.module.file.path} {function.name.value}"
+        place = self.module.file.place if function is None else f"{self.module.file.place} {function.name.value}"
         if self.module.file.is_test or is_evaluation(place) or on_one_rank(self.module, call):
             return True
         names = {dotted(c.func).rpartition(".")[2] for c in calls_in(function.body if function else self.module.tree)}
