@@ -47,13 +47,18 @@ def discover(paths: Iterable[str], configuration: Configuration) -> Discovered:
         except (OSError, ValueError, ConfigError) as e:
             errors[_row(name, e)] = None
             continue
-        if settings.force_exclude and any(globs.decide(str(path), path.is_dir()) for globs in settings.exclude):
+        if is_left_out(path, settings):
             continue
         if path.is_dir():
             _search(path, configuration, found, errors)
         else:
             found[path] = settings
     return Discovered(dict(sorted(found.items())), list(errors))
+
+
+def is_left_out(path: pathlib.Path, settings: Settings) -> bool:
+    """Whether a file or folder (absolute) is left out although it is named."""
+    return settings.force_exclude and any(globs.decide(str(path), path.is_dir()) for globs in settings.exclude)
 
 
 def _search(

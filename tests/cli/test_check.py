@@ -70,6 +70,7 @@ def test_a_file_that_does_not_parse_is_a_finding(check: Check, project: pathlib.
         (["--fixx"], "No such option"),
         (["-", "a.py"], "cannot be combined"),
         (["--why", "a.py"], "FILE:LINE"),
+        (["--statistics", "--output-format", "sarif"], "cannot be printed as sarif"),
         (["--config", "none.toml"], "does not exist"),
         (["--config", "pyproject.toml", "--isolated"], "use one of them"),
         ([""], "no such file or directory"),
@@ -154,6 +155,22 @@ def test_stdin(check: Check, project: pathlib.Path) -> None:
     assert check("-", input=b"x\0").exit_code == 2
 
 
+def test_stdin_in_any_format_and_with_what_is_only_shown(check: Check, project: pathlib.Path) -> None:
+    out = json.loads(check("-", "--output-format", "json", "--stdin-filename", "pkg/a.py", input=b"x\0").stdout)
+    assert (out["findings"], [e["path"] for e in out["errors"]]) == ([], ["pkg/a.py"])
+    left_out = ["-", "--stdin-filename", "build/m.py", "--force-exclude"]
+    result = check(*left_out, "--output-format", "json", input=b"x\0")
+    assert (json.loads(result.stdout)["findings"], result.exit_code) == ([], 0)
+    assert check(*left_out, "--fix", input=UNUSED).stdout == UNUSED
+    assert check(*left_out, "--diff", input=UNUSED).stdout == ""
+    assert check("-", "--show-files", "--stdin-filename", "pkg/a.py", input=UNUSED).stdout == "pkg/a.py\n"
+    assert check(*left_out, "--show-files", input=UNUSED).stdout == ""
+    (project / "pkg").mkdir()
+    (project / "pkg" / "ddp-lint.toml").write_text("preview = true\n")
+    shown = check("-", "--show-settings", "--stdin-filename", "pkg/a.py", input=UNUSED).stdout
+    assert shown.startswith("configuration = pkg/ddp-lint.toml\n")
+
+
 def test_stdin_fix_prints_the_fixed_text(check: Check) -> None:
     result = check("-", "--fix", input=UNUSED)
     assert (result.stdout, result.exit_code) == (FIXED, 0)
@@ -219,6 +236,8 @@ def test_statistics_quiet_and_output_file(check: Check, project: pathlib.Path) -
     assert rows == [{"code": "DDP002", "slug": "unused-suppression", "count": 2}]
     assert "2 findings in 1 file" in check().stdout
     assert "2 findings" not in check("-q").stdout
+    check("-o", "files.txt", "--show-files")
+    assert (project / "files.txt").read_text() == "a.py\n"
     result = check("-o", "out.json", "--output-format", "json")
     assert result.exit_code == 1
     assert len(json.loads((project / "out.json").read_text())["findings"]) == 2
@@ -237,6 +256,11 @@ def test_color(check: Check, project: pathlib.Path, monkeypatch: pytest.MonkeyPa
     assert not colored()
     assert colored("--color", "always")
     assert not colored("--output-format", "json", "--color", "always")
+    monkeypatch.delenv("NO_COLOR")
+    in_file = lambda *args: check("-o", "out.txt", *args) and "\x1b[" in (project / "out.txt").read_text()  # noqa: E731
+    assert not in_file()  # FORCE_COLOR is about the terminal
+    assert "\x1b[" in check("-o", "out.txt").stdout
+    assert in_file("--color", "always")
 
 
 def test_format_from_the_environment_and_the_configuration(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import os
 import pathlib
 import sys
 import time
@@ -15,13 +16,15 @@ import click
 from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, count, fail, say, shown, wants_color, write
 from ddp_lint.cli.summary import settings_text, statistics, summary
 from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
-from ddp_lint.discovery import Discovered, discover
+from ddp_lint.discovery import Discovered, discover, is_left_out
 from ddp_lint.engine.report import Report
 from ddp_lint.output import Run, Sources, render
 from ddp_lint.output.style import Style
 
 _CODES: dict[str, Any] = {"metavar": "CODES", "multiple": True}
 _GLOBS: dict[str, Any] = {"metavar": "PATTERNS", "multiple": True}
+#: Formats whose readers take nothing but a report of findings.
+_REPORTS = ("sarif", "gitlab", "junit")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +102,7 @@ def check(paths: tuple[str, ...], **given: Any) -> None:
     try:
         sys.exit(_run(paths, given))
     except ConfigError as e:
-        fail(str(e))
+        fail(str(e), given["color"])
     except KeyboardInterrupt:
         say("error: interrupted")
         sys.exit(INTERRUPTED)
@@ -124,18 +127,21 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
         from ddp_lint.cli.why import why
 
         return why(given["why"], configuration, options.color)
-    if "-" in paths:
-        if len(paths) > 1:
-            raise ConfigError("- (standard input) cannot be combined with other paths")
+    if "-" in paths and len(paths) > 1:
+        raise ConfigError("- (standard input) cannot be combined with other paths")
+    if options.statistics and options.output_format in _REPORTS:
+        raise ConfigError(f"--statistics cannot be printed as {options.output_format}")
+    only_show = given["show_files"] or given["show_settings"]
+    if "-" in paths and not only_show:
         return _run_stdin(configuration, options)
-    discovered = discover(paths or (".",), configuration)
-    if not (given["show_files"] or given["show_settings"]):
+    discovered = _named(options, configuration) if "-" in paths else discover(paths or (".",), configuration)
+    if not only_show:
         return _run_files(discovered, options)
     if given["show_files"]:
-        write("".join(f"{shown(file)}\n" for file in discovered.files), None)
+        write("".join(f"{shown(file)}\n" for file in discovered.files), options.output_file)
     else:
         groups = [settings for settings, _ in discovered.groups()] or [configuration.of(pathlib.Path.cwd())]
-        write("\n".join(map(settings_text, groups)), None)
+        write("\n".join(map(settings_text, groups)), options.output_file)
     for path, reason in discovered.errors:
         say(f"error: {path}: {reason}", options.color)
     return FAILED if discovered.errors else CLEAN
@@ -212,17 +218,18 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
     from ddp_lint.source.file import Unreadable, decode
 
     started = time.perf_counter()
-    path = pathlib.Path.cwd() / options.stdin_filename
-    settings = configuration.of(path.parent if path.parent.is_dir() else pathlib.Path.cwd())
+    path, settings = _stdin_place(options, configuration)
+    output_format = _format(options, [settings])
     data = sys.stdin.buffer.read()
-    excluded = settings.force_exclude and any(globs.decide(str(path)) for globs in settings.exclude)
+    left_out = is_left_out(path, settings)
+    if left_out and not (options.fix or options.diff):
+        return _finish(_Outcome(Report([], []), Sources(), 0), output_format, options)
     try:
         text = decode(data)
     except Unreadable as e:
-        return _finish(_Outcome(Report([], [(options.stdin_filename, str(e))]), Sources(), 0), "concise", options)
-    if excluded:
-        if options.fix and not options.diff:
-            write(text, options.output_file)
+        return _finish(_Outcome(Report([], [(shown(path), str(e))]), Sources(), 0), output_format, options)
+    if left_out:
+        write("" if options.diff else text, options.output_file)
         return CLEAN
     if options.fix or options.diff:
         mended = mend_text(text, path, settings, unsafe=options.unsafe_fixes)
@@ -236,7 +243,18 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
     report = check_text(text, path, settings)
     sources = Sources({f.span.path: text for f in report.findings})
     outcome = _Outcome(report, sources, time.perf_counter() - started)
-    return _finish(outcome, _format(options, [settings]), options)
+    return _finish(outcome, output_format, options)
+
+
+def _stdin_place(options: _Options, configuration: Configuration) -> tuple[pathlib.Path, Settings]:
+    """The path that standard input stands for, and its settings."""
+    path = pathlib.Path(os.path.abspath(options.stdin_filename))  # noqa: PTH100 (a link keeps its own name)
+    return path, configuration.of(path.parent if path.parent.is_dir() else pathlib.Path.cwd())
+
+
+def _named(options: _Options, configuration: Configuration) -> Discovered:
+    path, settings = _stdin_place(options, configuration)
+    return Discovered({} if is_left_out(path, settings) else {path: settings}, [])
 
 
 # ---- printing
@@ -252,11 +270,11 @@ def _finish(outcome: _Outcome, output_format: str, options: _Options) -> int:
     """Print the outcome of a run; its exit status."""
     report = outcome.report
     report.errors += outcome.failures
-    color = options.output_file is None and wants_color(options.color, sys.stdout)
+    color = wants_color(options.color, sys.stdout)
     if options.statistics:
         write(statistics(report.findings, output_format), options.output_file)
     else:
-        run = Run(report.findings, report.errors, outcome.sources, color)
+        run = Run(report.findings, report.errors, outcome.sources, _in_color(options))
         write(render(run, output_format), options.output_file)
     for path, reason in report.errors:
         say(f"error: {path}: {reason}", options.color)
@@ -265,6 +283,11 @@ def _finish(outcome: _Outcome, output_format: str, options: _Options) -> int:
     if options.verbose:
         _say_work(outcome, options)
     return _status(report, options)
+
+
+def _in_color(options: _Options) -> bool:
+    """Whether the report is in colour; in a file only where that was asked for by name."""
+    return wants_color(options.color, sys.stdout) and (options.output_file is None or options.color == "always")
 
 
 def _finish_diff(patch: str, fixed: int, errors: list[tuple[str, str]], options: _Options) -> int:

@@ -49,9 +49,9 @@ def say(text: str, color: str = "auto") -> None:
     click.echo(f"{paint(kind)}: {rest}" if paint else text, err=True, color=True)
 
 
-def fail(message: str) -> NoReturn:
+def fail(message: str, color: str = "auto") -> NoReturn:
     """End with one line and the status for usage, configuration and files that cannot be read."""
-    say(f"error: {message}")
+    say(f"error: {message}", color)
     sys.exit(FAILED)
 
 
