@@ -164,7 +164,12 @@ OPTIONS = (
         '["third_party/"]',
     ),
     Option("extend-exclude", "strings", "More of them, besides `exclude` or the default.", '["vendor/", "*_pb2.py"]'),
-    Option("force-exclude", "flag", "Leave excluded files out even when they are named on the command line.", "true"),
+    Option(
+        "force-exclude",
+        "flag",
+        "Leave excluded files out even when they are named on the command line, and those that no rule reads.",
+        "true",
+    ),
     Option("respect-gitignore", "flag", "Leave out what `.gitignore` files leave out. Default: true.", "false"),
     Option(
         "target-torch",

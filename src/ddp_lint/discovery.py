@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ddp_lint.config import ConfigError, Configuration, Globs, Settings, without
-from ddp_lint.rules.registry import text_globs
+from ddp_lint.rules.registry import is_for_rules, text_globs
 
 
 @dataclasses.dataclass
@@ -57,8 +57,26 @@ def discover(paths: Iterable[str], configuration: Configuration) -> Discovered:
 
 
 def is_left_out(path: pathlib.Path, settings: Settings) -> bool:
-    """Whether a file or folder (absolute) is left out although it is named."""
-    return settings.force_exclude and any(globs.decide(str(path), path.is_dir()) for globs in settings.exclude)
+    """Whether a file or folder (absolute) is left out although it is named.
+
+    With force-exclude a tool has named it, which knows files by other marks than the rules do: pre-commit's YAML has
+    the settings of clang-format in it.
+    """
+    if not settings.force_exclude:
+        return False
+    is_folder = path.is_dir()
+    return any(globs.decide(str(path), is_folder) for globs in settings.exclude) or not (
+        is_folder or _is_for_rules(path)
+    )
+
+
+def _is_for_rules(path: pathlib.Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            first_line = file.readline(200).decode("utf-8", "replace")
+    except OSError:  # for whoever reads it to tell, or a name of standard input
+        return True
+    return is_for_rules(path.name, first_line)
 
 
 def _search(

@@ -63,6 +63,25 @@ def test_what_launches_training_is_found_too(check: Check, project: pathlib.Path
     assert shown(check) == ["Dockerfile.gpu", "job.yaml", "run.sh", "train.py"]
 
 
+def test_what_a_tool_hands_over_is_checked_as_what_it_is(check: Check, project: pathlib.Path) -> None:
+    """pre-commit names what it takes for shell, YAML and Python, by more than their names."""
+    texts = {
+        "launch": "#!/usr/bin/env bash\nfor n in 1; do export NCCL_DEBUGG=INFO; done  # ddp-lint: ignore[DDP601]\n",
+        "tool": "#!/usr/bin/python3 -u\nx = 1  # noqa: DDP999\n",
+        "notes": "no Python at all\n", ".clang-format": "a: [\n", "run.bats": "#!/usr/bin/env bats\n@test {\n",
+        "s.pyi": "x: int\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (project / name).write_text(text)
+    assert shown(check, "--force-exclude", *texts) == ["launch", "s.pyi", "tool"]
+    assert shown(check, *texts) == sorted(texts)
+    found = check("--force-exclude", "--output-format", "concise", "-q", *texts).stdout.splitlines()
+    assert [line.split(" ")[:2] for line in found] == [
+        ["launch:2:23:", "DDP802"], ["launch:2:47:", "DDP002"], ["tool:2:8:", "DDP002"],
+    ]  # fmt: skip
+    assert "DDP000" in check("--output-format", "concise", "notes").stdout  # who names it takes it for Python
+
+
 def test_without_a_repository_only_the_folders_own_files_count(check: Check, project: pathlib.Path) -> None:
     (project / ".gitignore").write_text("x.py\n")
     (project / "in").mkdir()

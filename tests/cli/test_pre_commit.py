@@ -78,6 +78,9 @@ def test_a_hazard_blocks_the_commit_and_the_rest_passes(project: pathlib.Path) -
     git(project, "add", "-A")
     git(project, "commit", "-q", "--no-verify", "-m", "old")
     assert commit(project, {"train.py": CLEAN + CLEAN}).returncode == 0
+    # What pre-commit takes for shell or YAML by other marks than its name is not taken for Python.
+    others = {"launch": "#!/bin/bash\nfor n in 1; do echo; done\n", ".clang-format": "a: [1\n]\n", ".envrc": "a b\n"}
+    assert commit(project, others).returncode == 0
     # Excluded files are left out although pre-commit names them.
     (project / "pyproject.toml").write_text('[tool.ddp-lint]\nextend-exclude = ["gen/"]\n')
     assert commit(project, {"gen/m.py": HAZARD}).returncode == 0

@@ -21,13 +21,10 @@ def summary(report: Report, fixed: int, style: Style) -> str:
         return f"{clean}{mended}".strip() + "\n" if clean or mended else ""
     files = len({f.span.path for f in report.findings})
     kinds = collections.Counter(f.fix.applicability for f in report.findings if f.fix)
-    can = []
-    if kinds[Applicability.SAFE]:
-        can.append(f"{kinds[Applicability.SAFE]} fixable with --fix")
-    if kinds[Applicability.UNSAFE]:
-        can.append(f"{kinds[Applicability.UNSAFE]} with --fix --unsafe-fixes")
+    how = {Applicability.SAFE: "--fix", Applicability.UNSAFE: "--fix --unsafe-fixes"}
+    can = ", ".join(f"{kinds[kind]} with {options}" for kind, options in how.items() if kinds[kind])
     found = style.bold(f"{count(len(report.findings), 'finding')} in {count(files, 'file')}.")
-    return found + mended + (f" {', '.join(can)}." if can else "") + "\n"
+    return found + mended + (f" Fixable: {can}." if can else "") + "\n"
 
 
 def statistics(findings: Sequence[Finding], output_format: str) -> str:

@@ -90,7 +90,7 @@ def _selection(active: frozenset[str]) -> Selection:
 def _findings(
     file: SourceFile, path: pathlib.Path, project: Project, active: frozenset[str], focused: bool
 ) -> tuple[list[Finding], bool]:
-    readers = rules_for_text(path.name)
+    readers = rules_for_text(path.name, file.first_line)
     if readers:
         return _in_text(file, [said for said in readers if said.code in active]), False
     focus = _selection(active).concerned(file.text, test=file.is_test)

@@ -17,7 +17,10 @@ from ddp_lint.source import Module, SourceFile, dotted
 
 _SETTERS = ("os.environ.setdefault", "os.putenv")
 #: Files that set variables for the training that they launch, by the names of their files.
-TEXT_FILES = ("*.sh", "*.bash", "*.slurm", "*.sbatch", "Dockerfile*", "*.dockerfile", "*.yaml", "*.yml", "*.env")
+TEXT_FILES = (
+    "*.sh", "*.bash", "*.zsh", "*.slurm", "*.sbatch", "Dockerfile*", "Containerfile*", "*.dockerfile",
+    "*.yaml", "*.yml", "*.env", ".envrc",
+)  # fmt: skip
 _COMMENT = re.compile(r"(^|\s)#.*")
 #: `NAME=`, `NAME:` (YAML), `ENV NAME value` (Dockerfile), `name: NAME` (a list of variables in YAML).
 _IN_TEXT = re.compile(

@@ -12,6 +12,7 @@ import functools
 import importlib
 import pathlib
 import pkgutil
+import re
 from typing import TYPE_CHECKING
 
 from ddp_lint import rules
@@ -19,6 +20,12 @@ from ddp_lint.kept import derived
 
 if TYPE_CHECKING:
     from ddp_lint.rules.base import Documented, Rule
+
+
+#: A notebook is none, which is said to whoever hands one over.
+_PYTHON = (".py", ".pyi", ".pyw", ".ipynb")
+_SHELL = re.compile(r"#!.*[/\s](ba|da|k|z|a)?sh\b")
+_INTERPRETER = re.compile(r"#!.*[/\s](python[\d.]*|pypy[\d.]*|uv)\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +107,17 @@ def text_globs() -> tuple[str, ...]:
     return tuple(sorted({glob for said in declared().values() for glob in said.files}))
 
 
-def rules_for_text(name: str) -> list[Declaration]:
-    """The rules that read a file of this name as text; none for Python files."""
-    return [said for said in declared().values() if any(fnmatch.fnmatch(name, glob) for glob in said.files)]
+def rules_for_text(name: str, first_line: str = "") -> list[Declaration]:
+    """The rules that read a file as text, by its name or by the shell that its first line calls; none for Python."""
+    found = [said for said in declared().values() if any(fnmatch.fnmatch(name, glob) for glob in said.files)]
+    if found or name.endswith(_PYTHON) or not _SHELL.match(first_line):
+        return found
+    return rules_for_text("script.sh")
+
+
+def is_for_rules(name: str, first_line: str) -> bool:
+    """Whether a file is Python, or text that some rule reads, by its name and by what its first line calls."""
+    return bool(name.endswith(_PYTHON) or _INTERPRETER.match(first_line) or rules_for_text(name, first_line))
 
 
 def _documented_in(module_name: str) -> type[Documented]:

@@ -49,6 +49,11 @@ class SourceFile:
     def lines(self) -> list[str]:
         return self.text.split("\n")
 
+    @property
+    def first_line(self) -> str:
+        """What may say which program the file is for."""
+        return self.text.partition("\n")[0]
+
     @functools.cached_property
     def is_test(self) -> bool:
         """Whether it is a test by its name: one process runs it, and its files were written by that process."""

@@ -121,7 +121,7 @@ def _comments(file: SourceFile) -> Iterator[_Comment]:
     five lines is one), decorators included; within brackets, the line below it.
     """
     name = file.path.rpartition("/")[2]
-    return _line_comments(file) if rules_for_text(name) else _python_comments(file)
+    return _line_comments(file) if rules_for_text(name, file.first_line) else _python_comments(file)
 
 
 def _line_comments(file: SourceFile) -> Iterator[_Comment]:
