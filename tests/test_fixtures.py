@@ -2,7 +2,8 @@
 
 A fixture is a file `fixtures/<family>/DDPNNN*.py`, or a folder of that name holding a small project. A line that must
 be flagged ends with ``# expect: DDP201`` (several codes separated by commas); every other line must stay silent for
-every rule of the family that the fixture is named after.
+every rule of the family that the fixture is named after. What a `ddp-lint.toml` in the folder says of the project's own
+names counts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 
 import pytest
 
-from ddp_lint.config import Settings
+from ddp_lint.config import Configuration, Overrides, Settings
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.rules.registry import all_rules
 
@@ -39,7 +40,7 @@ def test_fixture(case: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
     family = case.name[:4]
     codes = frozenset(code for code in all_rules() if code.startswith(family))
-    report = check_paths(files, Settings(root, codes))
+    report = check_paths(files, Settings(root, codes, names=Configuration(Overrides()).of(root).names))
     got = collections.Counter((pathlib.Path(f.span.path).name, f.span.line, f.code) for f in report.findings)
     assert not report.errors
     assert got == expected(files)

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ddp_lint.knowledge.own import Names
+
 if TYPE_CHECKING:
     import pathspec
 
@@ -43,15 +45,6 @@ class ConfigError(Exception):
         super().__init__(f"{place}: {message}" if place else message)
         self.message = message
         self.place = place
-
-
-@dataclasses.dataclass(frozen=True)
-class Names:
-    """Names of the project's own that the analyses should know, as dotted names or bare identifiers."""
-
-    rank_expressions: tuple[str, ...] = ()
-    wrappers: tuple[str, ...] = ()
-    collectives: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +108,7 @@ class Settings:
     per_file_ignores: tuple[FileIgnores, ...] = ()
     exclude: tuple[Globs, ...] = ()
     target_torch: tuple[int, int] | None = None
-    names: Names = Names()
+    names: Names = dataclasses.field(default_factory=Names)
     noqa: bool = True
     preview: bool = False
     force_exclude: bool = False
@@ -180,28 +173,32 @@ OPTIONS = (
     Option("preview", "flag", "Also look for what is off by default.", "true"),
     Option(
         "rank-expressions",
-        "strings",
+        "names",
         "Names of this project that hold or return the rank of a process.",
         '["cfg.dist.rank", "my_rank"]',
     ),
     Option(
         "wrappers",
-        "strings",
+        "names",
         "Functions or classes of this project that return a model wrapped in DDP or FSDP.",
         '["myproject.parallel.wrap"]',
     ),
     Option(
         "collectives",
-        "strings",
+        "names",
         "Functions of this project that all ranks have to call together.",
         '["myproject.dist.sync_all"]',
     ),
     Option("output-format", "format", f"One of {', '.join(f'`{name}`' for name in FORMATS)}.", '"concise"'),
 )
 
+#: A dotted name, as it is imported or stands in the code; of a function also with the brackets of its call.
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\(\))?")
+
 #: kind -> (what a message calls it, its JSON schema)
 TYPES: dict[str, tuple[str, dict[str, Any]]] = {
     "strings": ("a list of strings", {"type": "array", "items": {"type": "string"}}),
+    "names": ("a list of dotted names", {"type": "array", "items": {"type": "string"}}),
     "flag": ("true or false", {"type": "boolean"}),
     "version": ('a version as a string, such as "2.4"', {"type": "string", "pattern": r"^\d+\.\d+(\.\d+)?$"}),
     "format": (f"one of {', '.join(FORMATS)}", {"enum": list(FORMATS)}),
@@ -293,6 +290,8 @@ def _check(table: Table, key: str, value: object) -> None:
 def _is(kind: str, value: object) -> bool:
     if kind == "strings":
         return isinstance(value, list) and all(isinstance(v, str) for v in value)
+    if kind == "names":
+        return isinstance(value, list) and all(isinstance(v, str) and _NAME.fullmatch(v) for v in value)
     if kind == "flag":
         return isinstance(value, bool)
     if kind == "version":
@@ -523,11 +522,7 @@ def _settings(table: Table, root: pathlib.Path, over: Overrides) -> Settings:
         per_file_ignores=_per_file_ignores(table, root),
         exclude=_exclude(table, over, root),
         target_torch=target,
-        names=Names(
-            tuple(values.get("rank-expressions", ())),
-            tuple(values.get("wrappers", ())),
-            tuple(values.get("collectives", ())),
-        ),
+        names=Names(*(_names(table, key) for key in ("rank-expressions", "wrappers", "collectives"))),
         noqa=over.noqa,
         preview=preview,
         force_exclude=values.get("force-exclude", False) if over.force_exclude is None else over.force_exclude,
@@ -535,6 +530,10 @@ def _settings(table: Table, root: pathlib.Path, over: Overrides) -> Settings:
         output_format=over.output_format or values.get("output-format"),
         source=table.file,
     )
+
+
+def _names(table: Table, key: str) -> tuple[str, ...]:
+    return tuple(name.removesuffix("()") for name in table.values.get(key, ()))
 
 
 def _codes_in(table: Table, key: str, selector: str) -> frozenset[str]:

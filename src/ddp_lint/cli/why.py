@@ -28,7 +28,7 @@ def why(place: str, configuration: Configuration, color: str) -> int:
         return FAILED
     settings = configuration.of(path.parent)
     reported = _reported([path], settings)
-    found = explain(path, Project(settings.root), settings, int(line))
+    found = explain(path, Project(settings.root, names=settings.names), settings, int(line))
     style = Style(wants_color(color, sys.stdout))
     if not found:
         write(f"{shown(path)}:{line}: there is no call here\n", None)
@@ -40,7 +40,7 @@ def silence(files: Iterable[pathlib.Path], settings: Settings) -> Iterator[str]:
     """One line for every collective of the files that is not reported."""
     files = list(files)
     reported = _reported(files, settings)
-    project = Project(settings.root)
+    project = Project(settings.root, names=settings.names)
     for path in files:
         for e in explain(path, project, settings):
             if e.span not in reported:

@@ -10,13 +10,14 @@ from typing import Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments, arguments_of
-from ddp_lint.divergence.collectives import communicate, group_of, happens
+from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import HANDLERS, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.names import DISTINCTIVE, by_name, distinctive, from_source, grow, is_of_plain_model
+from ddp_lint.divergence.own import absolute, wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import PADDED, SELECTION, keeps, selection
 from ddp_lint.divergence.standard import BUILTINS, LIBRARY
@@ -25,6 +26,7 @@ from ddp_lint.divergence.values import MADE, Value, Variation, divergent, is_new
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import Gate
+from ddp_lint.project.own import Own, written
 
 #: An object of a framework that works on one device.
 _ALONE = "builtins.alone"
@@ -52,6 +54,34 @@ def call(frame: Frame, node: ast.Call) -> Value:
 
 
 def invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call) -> Value:
+    """What a call does and gives; what the configuration says of the callee counts before what its body shows."""
+    own = frame.summaries.own
+    if own is None:
+        return _invoke(frame, function, arguments, node)
+    spelled = (written(node.func), *absolute(frame, function.reference))
+    name = own.collectives.find(*spelled)
+    outer, frame.effects = frame.effects, [] if name else frame.effects
+    value = _invoke(frame, function, arguments, node)
+    frame.effects = outer
+    if name:
+        together(frame, name, arguments, node)
+    return _returned(frame, own, value, arguments, node, spelled)
+
+
+def _returned(
+    frame: Frame, own: Own, value: Value, arguments: Arguments, node: ast.Call, spelled: tuple[str, ...]
+) -> Value:
+    """What comes back, with what the configuration says of it: the rank, a wrapped model, an object of its class."""
+    if value.varies is None and value.items is None and own.ranks.find(*spelled):
+        return frame.told_rank(node, *spelled, group=group_among(frame, arguments).key) or value
+    if own.wrappers.find(*spelled):
+        return wrapped(frame, own, value, node, spelled)
+    if value.reference is None and own.is_class(spelled[-1]):
+        return unknown(frame.key(node), ref.Instance(spelled[-1]))
+    return value
+
+
+def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call) -> Value:
     reference = function.reference
     if isinstance(reference, ref.FunctionRef):
         return frame.summaries.enter(frame, reference, arguments, node)

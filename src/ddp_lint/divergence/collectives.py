@@ -12,14 +12,18 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Emitted
 from ddp_lint.divergence.expressions import dotted, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
-from ddp_lint.divergence.groups import Group, named, of_callee
+from ddp_lint.divergence.groups import Group, named, names_group, of_callee
+from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import is_padded, is_selection, is_sized, needs_one_shape, own_longest, own_size
 from ddp_lint.divergence.values import Value, Variation, unknown
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, Source
+from ddp_lint.knowledge.own import last
 
+_GROUP = "group"
+_TOLD = "the project's configuration"
 _SHARDS = re.compile(r"fully_shard|shard_model|FullyShardedDataParallel|\bFSDP$|parallelize|prepare$")
 
 
@@ -61,6 +65,36 @@ def communicate(
         agree(frame, arguments.get(name, entry.takes)[1])
     _turn_arguments(frame, entry, arguments)
     return _result(frame, entry, arguments, node, key)
+
+
+def together(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> None:
+    """The call of what the configuration calls a collective: for all ranks, or those of a group it is given."""
+    op, place = last(name), _place_of_group(frame, arguments)
+    takes = (*("",) * place, _GROUP) if isinstance(place, int) else ()
+    group = _GROUP if isinstance(place, int) else place or ""
+    communicate(frame, Collective(name=name, op=op, takes=takes, group=group, evidence=_TOLD), arguments, node)
+    if is_agreement(op):
+        for argument in arguments.nodes.values():
+            agree(frame, argument)
+
+
+def group_among(frame: Frame, arguments: Arguments) -> Group:
+    """The group that is given to a function whose parameters are not known, the world where none is called one."""
+    place = _place_of_group(frame, arguments)
+    if place is None:
+        return Group()
+    value = arguments.positional[place] if isinstance(place, int) else arguments.keywords[place]
+    return group_of(frame, value, arguments.nodes[place])
+
+
+def _place_of_group(frame: Frame, arguments: Arguments) -> int | str | None:
+    """Which argument says that it is a process group, by its value, its keyword or its own name."""
+    for place, argument in arguments.nodes.items():
+        value = arguments.positional[place] if isinstance(place, int) else arguments.keywords[place]
+        named_so = isinstance(place, str) and names_group(place)
+        if named_so or isinstance(value.reference, ref.GroupRef) or names_group(frame.text(argument)):
+            return place
+    return None
 
 
 def _turn_arguments(frame: Frame, entry: Collective, arguments: Arguments) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import Linker
+from ddp_lint.knowledge.own import last
 from ddp_lint.project.facts import ModuleFacts
 
 _SHOWS = {
@@ -29,11 +30,13 @@ class Evidence:
 
     def __init__(self, linker: Linker) -> None:
         self._linker = linker
+        wrappers = "|".join(re.escape(last(name)) for name in linker.project.own.names.wrappers)
+        self._wraps = re.compile(rf"{_DISTRIBUTED.pattern}|\b({wrappers})\b") if wrappers else _DISTRIBUTED
         self._texts: dict[Hashable, bool] = {}
 
     def is_distributed(self, facts: ModuleFacts, owner: ClassRef | None) -> bool:
         """Does the file, or one that a base class is from, wrap models for several ranks?"""
-        return self._mentions(facts, owner, "wrap", _DISTRIBUTED)
+        return self._mentions(facts, owner, "wrap", self._wraps)
 
     def shows(self, facts: ModuleFacts, owner: ClassRef | None, when: str) -> bool:
         pattern = _SHOWS.get(when)

@@ -12,6 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.lengths import dealt_evenly, extent_of, is_size, of_batches, own_share, size_of
+from ddp_lint.divergence.own import absolute, told
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     PADDED,
@@ -94,7 +95,10 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Value:
     if path and path in frame.env:
         return frame.env[path]
     base = evaluate(frame, node.value)
-    return attribute(frame, base, node.attr, node, path or node.attr)
+    value = attribute(frame, base, node.attr, node, path or node.attr)
+    if frame.summaries.own is None:
+        return value
+    return told(frame, value, node, path or node.attr, *(f"{of}.{node.attr}" for of in absolute(frame, base.reference)))
 
 
 def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) -> Value:

@@ -15,6 +15,7 @@ from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.values import Condition, Symbol, Test, Value, Variation, constant, divergent, per_rank, unknown
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Rank
+from ddp_lint.knowledge.own import rank_value
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
 
@@ -95,10 +96,18 @@ class Frame:
         return value
 
     def named_rank(self, what: str, name: str, node: ast.AST, on: str = "") -> Value | None:
+        if what in ("name", "environment") and (ranked := self.told_rank(node, name)) is not None:
+            return ranked
         if known().is_uniform(what, name):
             return None
         entry = known().rank(what, name, on)
         return self.rank_value(entry, node) if entry is not None else None
+
+    def told_rank(self, node: ast.AST, *spelled: str, group: str = "") -> Value | None:
+        """The value of an expression that the configuration calls a rank expression, None for any other."""
+        own = self.summaries.own
+        name = own.ranks.find(*spelled) if own is not None else ""
+        return self.rank_value(Rank(name=name, what="call", value=rank_value(name)), node, group) if name else None
 
 
 def either_way(frame: Frame, node: ast.AST | None) -> Test:

@@ -45,7 +45,7 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
         iterable = evaluate(frame, generator.iter)
         iterables.append(iterable)
         element = element_of(frame, iterable, generator.iter, generator.target)
-        bind(frame, generator.target, element, generator.iter)
+        bind(frame, generator.target, element, generator.iter, counted=True)
         for condition in generator.ifs:
             iterables.append(evaluate(frame, condition))
     elements = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)

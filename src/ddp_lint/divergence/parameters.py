@@ -122,8 +122,9 @@ def annotated(linker: Linker, facts: ModuleFacts, annotation: ast.expr | None) -
     reference = linker.expression(facts, annotation) if annotation is not None else None
     if isinstance(reference, ClassRef):
         return ref.Instance(reference)
-    if isinstance(reference, ref.External) and reference.name in known().types:
-        return ref.Instance(reference.name)
+    if isinstance(reference, ref.External):
+        is_known = reference.name in known().types or linker.project.own.is_class(reference.name)
+        return ref.Instance(reference.name) if is_known else None
     return None
 
 

@@ -226,7 +226,8 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     source = reference_of(iterable)
 
     def once() -> tuple[list[Effect], dict[str, Value], bool]:
-        bind(frame, node.target, element, node.iter)  # anew in each round, whatever the last one left in it
+        # Anew in each round, whatever the last one left in it.
+        bind(frame, node.target, element, node.iter, counted=True)
         return _arm(frame, node.body, _round_test(frame, node))
 
     outer, frame.order = frame.order, order_of(iterable, rounds) or frame.order
@@ -397,7 +398,12 @@ def _body_of_try(frame: Frame, node: ast.Try) -> tuple[list[Effect], list[Effect
 
 def _may_fail(frame: Frame, statement: ast.stmt) -> bool:
     """Does the statement call something that can raise on one rank alone? Collectives fail on all ranks."""
-    return any(name not in _HARMLESS and not is_collective_name(name) for name in _called_in(statement))
+    own = frame.summaries.own
+    together = own.collectives.words if own is not None else frozenset[str]()
+    return any(
+        name not in _HARMLESS and name not in together and not is_collective_name(name)
+        for name in _called_in(statement)
+    )
 
 
 @functools.lru_cache(maxsize=8192)

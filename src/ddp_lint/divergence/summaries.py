@@ -28,6 +28,7 @@ from ddp_lint.divergence.variables import Variables
 from ddp_lint.divergence.words import TooLarge
 from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
+from ddp_lint.project.own import Own
 
 #: Different argument lists that one function is summarised for; the next is summarised for arguments unknown.
 _CONTEXTS = 12
@@ -63,6 +64,8 @@ class Summaries:
 
     def __init__(self, project: Project) -> None:
         self.linker = Linker(project)
+        #: What the configuration says of the project's own names, None where it says nothing.
+        self.own: Own | None = project.own or None
         self.left = self.BOUND
         self._memo: dict[Hashable, Answered[Summary]] = {}
         self._contexts: dict[ast.AST, int] = {}

@@ -11,6 +11,7 @@ from ddp_lint.divergence.collectives import communicate
 from ddp_lint.divergence.expressions import HANDLERS, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.lengths import extent_of, is_size, size_of
+from ddp_lint.divergence.own import told
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Value, Variation, divergent, filled, is_new_container, unknown
 from ddp_lint.findings import Confidence
@@ -19,8 +20,8 @@ from ddp_lint.findings import Confidence
 _ENTRIES = 64
 
 
-def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
-    """Assign to a target."""
+def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, counted: bool = False) -> None:
+    """Assign to a target; `counted` where a loop does, in each of its rounds."""
     if isinstance(target, ast.Starred):
         target = target.value
     if isinstance(target, (ast.Tuple, ast.List)):
@@ -37,7 +38,7 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
                 item = divergent(("part", frame.key(source), index), value.varies)
             else:
                 item = unknown(("part", frame.key(source), frame.key(target), index))
-            bind(frame, part, item, source)
+            bind(frame, part, item, source, counted=counted)
         return
     path = dotted(target)
     if isinstance(target, ast.Subscript):
@@ -49,6 +50,8 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST) -> None:
     if isinstance(target, ast.Name) and target.id in frame.global_names:
         frame.summaries.variables.set_global(frame, target.id, value)
     frame.forget_parts(path)
+    if frame.summaries.own is not None and not counted and value.constant is None:
+        value = told(frame, value, target, path)
     frame.env[path] = value
 
 

@@ -12,6 +12,7 @@ from ddp_lint.divergence import signals
 from ddp_lint.divergence.definitions import assignments_in, rebinders_in, rebound_in, stores_in
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Frame, either_way
+from ddp_lint.divergence.own import absolute, told
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import known
@@ -55,6 +56,13 @@ class Variables:
 
     def module_name(self, frame: Frame, node: ast.Name) -> Value:
         """A name that is no local one: a definition, an import, a variable of the module, a builtin."""
+        value = self._module_name(frame, node)
+        if self._summaries.own is None:
+            return value
+        reference = self._summaries.linker.in_module(frame.facts, node.id)
+        return told(frame, value, node, node.id, *absolute(frame, reference), f"{frame.facts.name}.{node.id}")
+
+    def _module_name(self, frame: Frame, node: ast.Name) -> Value:
         reference = self._summaries.linker.in_module(frame.facts, node.id)
         if isinstance(reference, ref.ModuleRef):
             variable = self.variable_at(reference.name)

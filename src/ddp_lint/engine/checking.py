@@ -11,6 +11,7 @@ from ddp_lint.engine.fingerprints import with_fingerprints
 from ddp_lint.engine.focus import Selection
 from ddp_lint.engine.report import FileResult, rule_crashed
 from ddp_lint.findings import Finding
+from ddp_lint.knowledge.own import Names
 from ddp_lint.project import Project
 from ddp_lint.rules.registry import Declaration, declared, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
@@ -25,7 +26,7 @@ class Checker:
     def __init__(self, settings: Settings, *, for_cache: bool = False) -> None:
         self._settings = settings
         self._for_cache = for_cache
-        self.project = Project(settings.root)
+        self.project = Project(settings.root, names=settings.names)
 
     def check(self, path: pathlib.Path) -> FileResult:
         """The result for one file. Raises nothing: what goes wrong is in the result."""
@@ -83,8 +84,8 @@ def preload(settings: Settings) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _selection(active: frozenset[str]) -> Selection:
-    return Selection(said for code, said in declared().items() if said.looks and code in active)
+def _selection(active: frozenset[str], names: Names) -> Selection:
+    return Selection((said for code, said in declared().items() if said.looks and code in active), names)
 
 
 def _findings(
@@ -93,7 +94,7 @@ def _findings(
     readers = rules_for_text(path.name, file.first_line)
     if readers:
         return _in_text(file, [said for said in readers if said.code in active]), False
-    focus = _selection(active).concerned(file.text, test=file.is_test)
+    focus = _selection(active, project.own.names).concerned(file.text, test=file.is_test)
     if not focus:
         return [], False
     from ddp_lint.engine.visiting import visit  # with LibCST, which takes longer to import than most files to check

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ddp_lint.knowledge.own import Names
 from ddp_lint.project.facts import Definition, FunctionNode, ModuleFacts
 from ddp_lint.source.syntax import statements
 
@@ -44,8 +45,9 @@ class _Interest:
     requires: frozenset[bytes]
 
     @classmethod
-    def of(cls, said: Declaration) -> _Interest:
-        return cls(said, frozenset(map(str.encode, said.triggers)), frozenset(map(str.encode, said.requires)))
+    def of(cls, said: Declaration, names: Names) -> _Interest:
+        triggers, requires = ((*words, *names.beside(words)) for words in (said.triggers, said.requires))
+        return cls(said, frozenset(map(str.encode, triggers)), frozenset(map(str.encode, requires)))
 
     @property
     def whole(self) -> bool:
@@ -60,10 +62,11 @@ class _Interest:
 
 
 class Selection:
-    """The rules of a run, asked file by file which of them have any business there."""
+    """The rules of a run, asked file by file which of them have any business there. `names` of the project's own count
+    as the words that they stand beside."""
 
-    def __init__(self, declarations: Iterable[Declaration]) -> None:
-        self._interests = list(map(_Interest.of, declarations))
+    def __init__(self, declarations: Iterable[Declaration], names: Names | None = None) -> None:
+        self._interests = [_Interest.of(said, names or Names()) for said in declarations]
 
     def concerned(self, text: str, *, test: bool = False) -> Focus:
         """The rules that a file with this text concerns, which is a `test` or none."""

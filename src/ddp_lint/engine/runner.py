@@ -24,7 +24,7 @@ def check_paths(
     """Check files. `jobs`: processes, None for as many as pay off; `cache_dir`: where results are kept, None for
     nowhere. The report is the same whatever `jobs` and the cache say."""
     files = list(dict.fromkeys(path.absolute() for path in paths))
-    project = Project(settings.root)
+    project = Project(settings.root, names=settings.names)
     cache = Cache(cache_dir, settings, project) if cache_dir else None
     kept = {path: result for path in files if cache and (result := cache.get(path))}
     results = dict(kept)

@@ -9,6 +9,7 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge.own import rank_value
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.scopes import Binding
@@ -33,7 +34,7 @@ def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: i
     """
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in _CASTS and node.args:
         return rank_source(module, node.args[0].value, section, depth)
-    if variable_read(module, node) in _known(section, "environment"):
+    if variable_read(module, node) in _known(section, "environment") or _is_told(module, node, section):
         return node
     if isinstance(node, cst.Call):
         group = next((a for a in node.args if a.keyword is None or a.keyword.value == "group"), None)
@@ -44,6 +45,14 @@ def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: i
     if not isinstance(node, (cst.Name, cst.Attribute)) or not depth:
         return None
     return _bound_to(module, node, section, depth) or _attribute(module, node, section)
+
+
+def _is_told(module: Module, node: cst.BaseExpression, section: str) -> bool:
+    """Whether the configuration says that an expression is the rank."""
+    if isinstance(node, cst.Call) and node.args:
+        return False
+    told = module.told("ranks", node)
+    return bool(told) and rank_value(told) == {"global_rank": "rank"}.get(section, section)
 
 
 def returns_rank(module: Module, call: cst.Call, index: tuple[int, ...], section: str) -> bool:

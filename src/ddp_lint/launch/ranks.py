@@ -6,15 +6,17 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge.own import rank_value
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.own import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, defaults, walk
@@ -45,9 +47,13 @@ def several_ranks(module: Module) -> Evidence | None:
     return project.remember(("several ranks", name), lambda: _imported_by_ranks(module)) if name else None
 
 
+#: Words in files that ranks run themselves.
+_STRONG = ("DistributedDataParallel", "init_process_group", "FullyShardedDataParallel", "Accelerator", "fully_shard")
+
+
 def _imported_by_ranks(module: Module) -> Evidence | None:
     assert module.project is not None
-    strong = ("DistributedDataParallel", "init_process_group", "FullyShardedDataParallel", "Accelerator", "fully_shard")
+    strong = (*_STRONG, *module.project.own.names.beside(_STRONG))
     for facts in importers(module.project, module.name, holding=strong):
         found = evidence_in(facts, module.project)
         if found is not None:
@@ -60,7 +66,7 @@ def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = (
     are none."""
     if "world_size" in facts.file.text and _is_world_of_one(facts.tree):
         return None
-    all_found = _evidence(facts.tree, lambda name: project.find(name.partition(".")[0]) is not None)
+    all_found = _evidence(facts, project)
     found = next((f for f in all_found if not words or f[0] in words), None)
     if found is None:
         return None
@@ -102,15 +108,16 @@ def _known() -> dict[str, frozenset[str]]:
     return {key: frozenset(values) for key, values in table("launch")["several_ranks"].items()}
 
 
-def _evidence(tree: ast.AST, is_own: Callable[[str], bool]) -> Iterator[tuple[str, ast.AST]]:
-    known, idle = _known(), _counted(tree) | _by_default(tree)
+def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.AST]]:
+    tree, known, told = facts.tree, _known(), project.own.names.words
+    idle = _counted(tree) | _by_default(tree)
     for node in walk(tree):
         handed_on = node.value if isinstance(node, ast.keyword) else node
         if _identifier(handed_on) in idle and isinstance(handed_on, (ast.Name, ast.arg)):
             continue
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
-                foreign = _is_below(name, known["modules"]) and not is_own(name)
+                foreign = _is_below(name, known["modules"]) and project.find(name.partition(".")[0]) is None
                 if foreign or name.rpartition(".")[2] in known["identifiers"]:
                     yield name, node
         elif isinstance(node, ast.ClassDef):
@@ -118,8 +125,13 @@ def _evidence(tree: ast.AST, is_own: Callable[[str], bool]) -> Iterator[tuple[st
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             if node.value in known["environment"]:
                 yield node.value, node
-        elif (name := _identifier(node)) in known["identifiers"]:
+        elif (name := _identifier(node)) in known["identifiers"] or (name in told and _goes_by(project, facts, node)):
             yield name, node
+
+
+def _goes_by(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:
+    """Whether an expression goes by a name that the configuration lists."""
+    return bool(project.own.find(written(node), project.meaning(facts, node)))
 
 
 def _counted(tree: ast.AST) -> frozenset[str]:
@@ -176,8 +188,9 @@ def _patterns(kind: str) -> re.Pattern[str]:
 
 def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     """Whether a test or a decorator around `node` keeps it to one rank (of the job, a node or a group)."""
+    own = own_ranks(module)
     for test, taken in conditions(module, node):
-        if first_rank_test(module.code(test), taken):
+        if first_rank_test(module.code(test), taken, own):
             return True
     function = module.function_of(node)
     decorators = table("launch")["one_rank"]["decorators"]
@@ -189,21 +202,21 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     function, facts, project = module.function_of(node), module.facts, module.project
     if function is None or facts is None or project is None or function.name.value not in facts.definitions:
         return False
-    calls = list(_calls_of(function.name.value, facts.tree.body))
+    calls = list(_calls_of(function.name.value, facts.tree.body, own_ranks(module)))
     if not calls or not all(calls):
         return False
     return not module.name or not any(importers(project, module.name, holding=(function.name.value,)))
 
 
-def _calls_of(name: str, body: list[ast.stmt], one_rank: bool = False) -> Iterator[bool]:
+def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = False) -> Iterator[bool]:
     """For every call of a function below `body`: whether a test or a decorator keeps it to one rank."""
     for statement in body:
         if isinstance(statement, ast.If):
             test = ast.unparse(statement.test)
-            yield from _calls_of(name, statement.body, one_rank or first_rank_test(test, True))
-            yield from _calls_of(name, statement.orelse, one_rank or first_rank_test(test, False))
+            yield from _calls_of(name, statement.body, own, one_rank or first_rank_test(test, True, own))
+            yield from _calls_of(name, statement.orelse, own, one_rank or first_rank_test(test, False, own))
             if isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Raise)):
-                one_rank = one_rank or first_rank_test(test, False)
+                one_rank = one_rank or first_rank_test(test, False, own)
             continue
         inside = one_rank
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -211,20 +224,50 @@ def _calls_of(name: str, body: list[ast.stmt], one_rank: bool = False) -> Iterat
             inside = any(ast.unparse(d).partition("(")[0].endswith(decorators) for d in statement.decorator_list)
         parts = [child for child in below(statement) if not isinstance(child, ast.stmt)]
         for blocks in (getattr(statement, field, []) for field in ("body", "orelse", "finalbody")):
-            yield from _calls_of(name, blocks, inside)
+            yield from _calls_of(name, blocks, own, inside)
         for handler in getattr(statement, "handlers", []):
-            yield from _calls_of(name, handler.body, inside)
+            yield from _calls_of(name, handler.body, own, inside)
         for part in (n for child in parts if not isinstance(child, ast.ExceptHandler) for n in walk(child)):
             if isinstance(part, ast.Call) and dotted_ast(part.func) == name:
                 yield one_rank
 
 
-def first_rank_test(text: str, taken: bool) -> bool:
-    """Whether the outcome `taken` of a test keeps what follows to one rank."""
-    negated = text.startswith("not ")
-    if _patterns("true_on_others").search(text):
+def first_rank_test(text: str, taken: bool, own: tuple[str, ...] = ()) -> bool:
+    """Whether the outcome `taken` of a test keeps what follows to one rank; `own`: see `own_ranks`."""
+    negated, (first, others) = text.startswith("not "), _own_patterns(own)
+    if _patterns("true_on_others").search(text) or others.search(text):
         return taken == negated
-    return _patterns("true_on_first").search(text) is not None and taken != negated
+    return (_patterns("true_on_first").search(text) or first.search(text)) is not None and taken != negated
+
+
+# ---- rank expressions of the project's own
+
+
+def own_ranks(module: Module) -> tuple[str, ...]:
+    """How the rank expressions that the configuration lists can be spelled in a file."""
+    if module.project is None or not module.project.own.ranks:
+        return ()
+    return module.project.own.ranks.spelled_in(module.facts) if module.facts is not None else ()
+
+
+def mentions_own_rank(module: Module, text: str) -> bool:
+    """Whether some code of a file has a rank expression that the configuration lists."""
+    own = own_ranks(module)
+    return bool(own) and re.search(rf"\b({_alternatives(own)})\b", text) is not None
+
+
+@functools.cache
+def _own_patterns(own: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What a test looks like that holds on the first rank alone, and on all but the first."""
+    asks = [name for name in own if rank_value(name) in ("is_first", "is_local_first")]
+    called = r"(\(.*?\))?"
+    holds = rf"\b({_alternatives(tuple(asks))})\b"
+    number = rf"\b({_alternatives(tuple(set(own) - {*asks}))})\b{called} *"
+    return re.compile(rf"{holds}|{number}((==|in|<=) *[(\[{{]*(0|-1)|< *1)\b"), re.compile(rf"{number}(!=|>) *0\b")
+
+
+def _alternatives(names: tuple[str, ...]) -> str:
+    return "|".join(map(re.escape, names)) or r"(?!)"
 
 
 def _decorator(node: cst.Decorator) -> str:

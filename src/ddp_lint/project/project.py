@@ -12,8 +12,10 @@ from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from ddp_lint.knowledge import canonical, table
+from ddp_lint.knowledge.own import Names
 from ddp_lint.project import layout
 from ddp_lint.project.facts import CannotParse, ClassFacts, ModuleFacts, parse
+from ddp_lint.project.own import Own
 from ddp_lint.project.types import Types
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import ImportTable, dotted_ast
@@ -44,11 +46,13 @@ class Project:
     """The Python modules below one root. Nothing is read before it is asked for.
 
     Whatever is asked about other files is recorded as a *question* with the digest of its answer: a result may be kept
-    as long as its questions get the same answers (`recording`, `remember`, `answer`).
+    as long as its questions get the same answers (`recording`, `remember`, `answer`). `own`: what the configuration
+    says of names of the project's own, whose changes are no questions: the cache goes by all settings.
     """
 
-    def __init__(self, root: pathlib.Path, cwd: pathlib.Path | None = None) -> None:
+    def __init__(self, root: pathlib.Path, cwd: pathlib.Path | None = None, names: Names | None = None) -> None:
         self.root = root
+        self.own = Own(self, names or Names())
         self._cwd = os.path.normpath(cwd or pathlib.Path.cwd())
         self._layout = layout.Layout(root)
         self._facts: collections.OrderedDict[str, ModuleFacts | None] = collections.OrderedDict()

@@ -7,7 +7,7 @@ import functools
 import itertools
 import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import libcst as cst
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ddp_lint.project import Project
     from ddp_lint.project.facts import ModuleFacts
+    from ddp_lint.project.own import Listed
     from ddp_lint.project.types import Types
     from ddp_lint.source.file import SourceFile
     from ddp_lint.source.wraps import Wraps
@@ -177,6 +178,20 @@ class Module:
         if self.project is not None and self.facts is not None:
             return self.project.meaning(self.facts, name)
         return canonical(self.imports.resolve(name) or "")
+
+    def told(self, key: Literal["ranks", "wrappers", "collectives"], node: cst.CSTNode) -> str:
+        """The name that the configuration lists under a key and that an expression goes by, '' for none; a call goes by
+        what it calls."""
+        listed: Listed | None = getattr(self.project.own, key) if self.project is not None else None
+        return listed.find(*self.spellings(node)) if listed else ""
+
+    def spellings(self, node: cst.CSTNode) -> tuple[str, str]:
+        """An expression as it stands in the code, and by its absolute name as far as that is known; of a call, what it
+        calls."""
+        named = node.func if isinstance(node, cst.Call) else node
+        name = dotted(named) or (f".{named.attr.value}" if isinstance(named, cst.Attribute) else "")
+        known = self.callee(node) if isinstance(node, cst.Call) else self.qualified(node)
+        return name, known or (self.meaning(name) if dotted(named) else "")
 
     def bindings(self, target: cst.BaseExpression | str, at: cst.CSTNode | None = None) -> list[Binding]:
         """Where a name, a dotted name or ``self.x`` is bound, as seen from `at` (default: where `target` stands).

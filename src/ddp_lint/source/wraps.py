@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.source.module import Module, dotted
 from ddp_lint.source.tree import descendants
+
+if TYPE_CHECKING:
+    from ddp_lint.project.own import Wrapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +23,8 @@ class Wrap:
 
     `outer == inner` when the name is rebound or the wrap is in place; otherwise `inner` is the unwrapped twin.
     A test ``isinstance(model, DDP)`` counts as a wrap of that name, which is `tested`: where it holds, the name is
-    wrapped, though not here.
+    wrapped, though not here. `given` are the keywords that a wrapper of the project's own adds to those of the call,
+    None where they cannot be seen (`project.own.Wrapping`).
     """
 
     kind: str
@@ -27,6 +32,11 @@ class Wrap:
     inner: str
     outer: str
     tested: bool = False
+    given: frozenset[str] | None = frozenset()
+
+    def lacks(self, keyword: str) -> bool:
+        """Whether the wrapper was surely made without an argument."""
+        return self.given is not None and keyword not in self.given and argument(self.call, None, keyword) is None
 
 
 class Wraps:
@@ -34,6 +44,7 @@ class Wraps:
 
     def __init__(self, module: Module) -> None:
         self._module = module
+        self._any_own = module.project is not None and bool(module.project.own.wrappers)
         calls = (node for node in module.nodes if type(node) is cst.Call)  # quicker than asking an ABC
         self.all = [wrap for call in calls for wrap in self._wraps_of(call)]
 
@@ -43,17 +54,38 @@ class Wraps:
 
     def _wraps_of(self, call: cst.Call) -> Iterator[Wrap]:
         if dotted(call.func) == "isinstance" and len(call.args) == 2:
-            tested = _wrappers().get(self._module.qualified(call.args[1].value))
-            name = dotted(call.args[0].value)
-            if tested is not None and name:
-                yield Wrap(tested["kind"], call, name, name, tested=True)
+            name, kind = dotted(call.args[0].value), self._kind_of(call.args[1].value)
+            if kind and name:
+                yield Wrap(kind, call, name, name, tested=True)
             return
         entry = _wrappers().get(self._module.qualified(call.func))
         if entry is None:
+            yield from self._told(call)
             return
         inner = dotted(argument(call, 0, entry["module"]))
         outer = inner if entry.get("in_place") else assigned_name(self._module, call)
         yield Wrap(entry["kind"], call, inner, outer)
+
+    def _kind_of(self, node: cst.BaseExpression) -> str:
+        """How objects of a class are wrapped, '' for a class that wraps nothing."""
+        entry, own = _wrappers().get(self._module.qualified(node)), self._own(node)
+        return entry["kind"] if entry is not None else own.kind if own is not None else ""
+
+    def _own(self, node: cst.CSTNode) -> Wrapping | None:
+        """How a wrapper of the project's own wraps, None for anything that the configuration does not call one."""
+        project = self._module.project
+        if project is None or not self._any_own or not self._module.told("wrappers", node):
+            return None
+        return project.own.wrapping(self._module.spellings(node)[1])
+
+    def _told(self, call: cst.Call) -> Iterator[Wrap]:
+        own = self._own(call)
+        if own is not None:
+            given = (argument(call, 0, keyword) for keyword in ("module", "model"))
+            inner = dotted(next(filter(None, given), None))
+            in_place = own.kind == "fsdp2" and isinstance(self._module.parent(call), cst.Expr)
+            outer = inner if in_place else assigned_name(self._module, call)
+            yield Wrap(own.kind, call, inner, outer, given=own.given)
 
     def of(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap that made the object that `name` (dotted) stands for at `at`, None when there is none before."""

@@ -153,7 +153,9 @@ class SamplerNeverSetEpoch(Rule):
         if self._loops or re.search(pattern, self.module.file.text):
             return True
         project = self.module.project
-        users = importers(project, self.module.name, holding=_WRAPS) if project is not None else iter(())
+        if project is None:
+            return False
+        users = importers(project, self.module.name, holding=(*_WRAPS, *project.own.names.beside(_WRAPS)))
         return any(re.search(pattern, user.file.text) for user in users)
 
     def _passes(self, loop: cst.For | None) -> list[tuple[cst.CSTNode, str]]:

@@ -5,7 +5,7 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.ranks import mentions_own_rank, several_ranks
 from ddp_lint.rules.base import Rule
 
 # A class that says any of this divides its stream, draws at random, or passes on another dataset's stream.
@@ -107,4 +107,5 @@ class IterableDatasetIgnoresRank(Rule):
         )
 
     def _knows_its_share(self, node: cst.ClassDef) -> bool:
-        return _SHARE.search(self.module.code(node).lower()) is not None
+        code = self.module.code(node)
+        return _SHARE.search(code.lower()) is not None or mentions_own_rank(self.module, code)

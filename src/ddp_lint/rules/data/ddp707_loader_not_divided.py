@@ -5,6 +5,7 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.launch.ranks import mentions_own_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER, framework_loads, is_evaluation
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
@@ -138,4 +139,5 @@ class LoaderNotDivided(Rule):
             return True
         function = self.module.function_of(node)
         scope = re.sub(r"device_ids\s*=\s*\[[^\]]*\]", "", self.module.code(function) if function is not None else text)
-        return re.search(r"(rank|world_size)\s*(::|\])|\[\s*\w*rank|rank\s*\*|%\s*\w*world", scope) is not None
+        by_rank = re.search(r"(rank|world_size)\s*(::|\])|\[\s*\w*rank|rank\s*\*|%\s*\w*world", scope) is not None
+        return by_rank or mentions_own_rank(self.module, scope)

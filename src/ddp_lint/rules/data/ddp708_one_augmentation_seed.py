@@ -7,7 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import on_one_rank, several_ranks
+from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import done_nearby, is_evaluation, mentions_nearby
@@ -156,7 +156,7 @@ class OneAugmentationSeed(Rule):
         later = calls_in(function.body) if function is not None else iter(())
         seeds = [call.args[0].value, *(c.args[0].value for c in later if c.args and "seed" in dotted(c.func))]
         texts = [self.module.code(v) for seed in seeds for v in (seed, *self.module.assignments(seed))]
-        return any(_OWN_SEED.search(text) for text in texts)
+        return any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 
     def _drawn_on_ranks(self) -> tuple[str, Span] | None:
         """What changes samples at random in code that several ranks run, and where."""

@@ -181,7 +181,8 @@ class EnvironmentSetTooLate(Rule):
         if point == "the first collective":
             return package == "torch.distributed" and last in _COLLECTIVES
         if point == "DDP() or torch.compile":
-            return name in ("torch.nn.parallel.DistributedDataParallel", "torch.compile")
+            told = self.module.told("wrappers", call)
+            return bool(told) or name in ("torch.nn.parallel.DistributedDataParallel", "torch.compile")
         return self._uses_gpu(call, name)
 
     def _uses_gpu(self, call: cst.Call, name: str) -> bool:

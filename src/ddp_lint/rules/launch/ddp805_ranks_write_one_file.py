@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import on_one_rank
+from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source import dotted
@@ -108,13 +108,17 @@ class RanksWriteOneFile(Rule):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         calls = list(calls_in(node.body))
-        every = next((c for c in calls if self.module.qualified(c.func) in _EVERY_RANK), None)
+        every = next((c for c in calls if self._is_run_by_every_rank(c)), None)
         if every is None or on_one_rank(self.module, every):
             return
         for call in calls:
             path = self._written(call)
             if path is not None and not on_one_rank(self.module, call) and not self._own_path(path):
                 self._report(call, every)
+
+    def _is_run_by_every_rank(self, call: cst.Call) -> bool:
+        told = self.module.told("wrappers", call) or self.module.told("collectives", call)
+        return self.module.qualified(call.func) in _EVERY_RANK or bool(told)
 
     def _written(self, call: cst.Call) -> cst.BaseExpression | None:
         """The path that a call writes, or makes and fails on when it exists."""
@@ -138,7 +142,7 @@ class RanksWriteOneFile(Rule):
         """Whether the path may hold the rank (it, or what its names are assigned, mentions one), or holds nothing."""
         if self.module.qualified(path) == "os.devnull":
             return True
-        return any(_RANKED.search(text) for text in self._texts(path, 3))
+        return any(_RANKED.search(text) or mentions_own_rank(self.module, text) for text in self._texts(path, 3))
 
     def _texts(self, path: cst.BaseExpression, depth: int) -> Iterator[str]:
         yield self.module.code(path)

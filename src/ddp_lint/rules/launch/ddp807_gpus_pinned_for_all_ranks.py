@@ -102,7 +102,7 @@ class GpusPinnedForAllRanks(Rule):
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None:
             return
-        own = evidence_in(facts, project, _STRONG)
+        own = evidence_in(facts, project, (*_STRONG, *project.own.names.beside(_STRONG)))
         if own is not None:
             self._report(
                 write,

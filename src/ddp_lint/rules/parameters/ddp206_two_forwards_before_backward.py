@@ -11,7 +11,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument
+from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors.contexts import without_gradient
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
@@ -161,11 +161,11 @@ class TwoForwardsBeforeBackward(Rule):
             return _broadcasts(wrap)
         return name.startswith("self.") and name.count(".") == 1 and self._wrapped_by_class(name[5:], at)
 
-    def _at_top_level(self, name: str) -> cst.Call | None:
+    def _at_top_level(self, name: str) -> Wrap | None:
         """The wrap of a module-level name that functions use."""
         for wrap in self.module.wraps.all:
             if wrap.outer == name and wrap.kind == "ddp" and self.module.function_of(wrap.call) is None:
-                return wrap.call
+                return wrap
         return None
 
     def _wrapped_by_class(self, attribute: str, at: cst.Call) -> bool:
@@ -189,6 +189,10 @@ class TwoForwardsBeforeBackward(Rule):
         called = dotted_ast(call.func)
         if canonical(project.canonical(facts.module.imports.resolve(called) or "")) == _DDP:
             return _broadcasts_ast(call)
+        name = project.meaning(facts.module, call.func)
+        if project.own.wrappers.find(called, name):
+            own = project.own.wrapping(name)
+            return own.kind == "ddp" and own.given is not None and "broadcast_buffers" not in own.given
         if not called.startswith("self.") or called.count(".") != 1:
             return False
         # The method may be overridden below: ask from the class that the training step belongs to.
@@ -205,12 +209,10 @@ class TwoForwardsBeforeBackward(Rule):
         return bool(wraps) and all(_broadcasts_ast(inner) for inner in wraps)
 
 
-def _broadcasts(wrap: object) -> bool:
-    call = wrap if isinstance(wrap, cst.Call) else getattr(wrap, "call", None)
-    if getattr(wrap, "kind", "ddp") != "ddp" or not isinstance(call, cst.Call):
-        return False
-    hidden = any(arg.star for arg in call.args)
-    return not hidden and argument(call, 4, "broadcast_buffers") is None
+def _broadcasts(wrap: Wrap) -> bool:
+    hidden = any(arg.star for arg in wrap.call.args)
+    given = argument(wrap.call, 4, "broadcast_buffers") is not None or not wrap.lacks("broadcast_buffers")
+    return wrap.kind == "ddp" and not hidden and not given
 
 
 def _broadcasts_ast(call: ast.Call) -> bool:

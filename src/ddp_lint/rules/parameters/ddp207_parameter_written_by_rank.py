@@ -112,6 +112,8 @@ class ParameterWrittenByRank(InPlaceRule):
         )
 
     def _is_rank(self, node: cst.CSTNode) -> bool:
+        if self.module.told("ranks", node):
+            return True
         if isinstance(node, cst.Call):
             return self.module.qualified(node.func) in _RANK_CALLS
         return dotted(node).rpartition(".")[2] in _RANK_WORDS

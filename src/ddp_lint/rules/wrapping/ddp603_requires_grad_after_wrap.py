@@ -208,4 +208,6 @@ class RequiresGradAfterWrap(Rule):
 
     def _tolerates_unused(self, wrap: Wrap) -> bool:
         value = argument(wrap.call, None, "find_unused_parameters") or argument(wrap.call, None, "static_graph")
-        return value is not None and not (isinstance(value, cst.Name) and value.value == "False")
+        if value is None:
+            return not wrap.lacks("find_unused_parameters")
+        return not (isinstance(value, cst.Name) and value.value == "False")

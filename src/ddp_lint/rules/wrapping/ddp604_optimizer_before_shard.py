@@ -30,7 +30,7 @@ def _replaces_parameters(wrap: Wrap) -> bool:
         return False
     if wrap.kind == "fsdp1":
         value = argument(wrap.call, None, "use_orig_params")
-        return value is None or (isinstance(value, cst.Name) and value.value == "False")
+        return wrap.lacks("use_orig_params") or (isinstance(value, cst.Name) and value.value == "False")
     return wrap.kind == "fsdp2"
 
 

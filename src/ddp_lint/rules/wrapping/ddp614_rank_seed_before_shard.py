@@ -8,7 +8,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import Wrap, argument
+from ddp_lint.source.wraps import Wrap
 
 #: What writes one value into a tensor, whatever the generator gave it.
 _FILLS = frozenset({"fill_", "zero_"})
@@ -121,7 +121,7 @@ class RankSeedBeforeShard(Rule):
     def finish(self) -> None:
         reported: set[cst.Call] = set()
         for wrap in self._wraps.all:
-            if wrap.kind not in ("fsdp1", "fsdp2") or argument(wrap.call, None, "sync_module_states") is not None:
+            if wrap.kind not in ("fsdp1", "fsdp2") or not wrap.lacks("sync_module_states"):
                 continue
             before = [seed for seed in self._seeds if self._wraps.before(seed[0], wrap)]
             if before and before[-1][1] and before[-1][0] not in reported and self._builds_after(before[-1][0], wrap):
@@ -193,5 +193,6 @@ class RankSeedBeforeShard(Rule):
         )
 
     def _mentions_rank(self, seed: cst.BaseExpression) -> bool:
-        names = {dotted(n).rpartition(".")[2] for n in (seed, *descendants(seed))}
-        return not names.isdisjoint(_RANK_NAMES)
+        nodes = (seed, *descendants(seed))
+        names = {dotted(n).rpartition(".")[2] for n in nodes}
+        return not names.isdisjoint(_RANK_NAMES) or any(self.module.told("ranks", node) for node in nodes)

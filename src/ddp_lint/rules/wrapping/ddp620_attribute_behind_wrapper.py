@@ -206,6 +206,7 @@ class AttributeBehindWrapper(Rule):
             return self._given(last, name) if last is not None and last.kind == "parameter" else None
         for wrap in self.module.wraps.all:
             made = wrap.kind == "ddp" and wrap.outer == name and _holds(last.value, wrap.call)
+            made &= wrap.given is not None  # a wrapper of the project's own may hand attributes on
             if made and not wrap.tested and self.module.wraps.after(wrap, use):
                 return wrap.call, "wrapped here", Confidence.HIGH
         value = last.value

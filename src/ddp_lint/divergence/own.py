@@ -1,0 +1,50 @@
+"""What the project's configuration says of its own names, where an evaluation comes to them."""
+
+from __future__ import annotations
+
+import ast
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.frame import Frame
+from ddp_lint.divergence.references import Reference
+from ddp_lint.divergence.values import Value, unknown
+from ddp_lint.knowledge import table
+from ddp_lint.project.own import Own
+
+#: What is no value itself: what comes back when it is called may be.
+_DEFINED = (ref.FunctionRef, ref.ClassRef, ref.ModuleRef, ref.Partial)
+
+
+def absolute(frame: Frame, reference: Reference | str | None) -> tuple[str, ...]:
+    """The absolute names of what an expression refers to: of a method, those by all classes that its object has."""
+    if isinstance(reference, str):
+        return (reference,) if reference else ()
+    if isinstance(reference, (ref.External, ref.ModuleRef)):
+        return (reference.name,)
+    if isinstance(reference, ref.ClassRef):
+        classes, outside = frame.linker.linearised(reference)
+        return (*(f"{of.facts.name}.{of.node.name}" for of in classes), *outside)
+    if isinstance(reference, ref.Instance):
+        return absolute(frame, reference.of)
+    if isinstance(reference, ref.Method):
+        return tuple(f"{of}.{reference.name}" for of in absolute(frame, reference.of))
+    if isinstance(reference, ref.FunctionRef):
+        owners = absolute(frame, reference.of or reference.owner) or (reference.facts.name,)
+        return tuple(f"{owner}.{reference.name}" for owner in owners)
+    return ()
+
+
+def told(frame: Frame, value: Value, node: ast.AST, *spelled: str) -> Value:
+    """The value of an expression: the rank, if the configuration says so and the code does not tell of what kind."""
+    if value.varies is not None or isinstance(value.reference, _DEFINED):
+        return value
+    ranked = frame.told_rank(node, *spelled)
+    return ranked.with_reference(value.reference) if ranked is not None else value
+
+
+def wrapped(frame: Frame, own: Own, value: Value, node: ast.AST, spelled: tuple[str, ...]) -> Value:
+    """What a wrapper of the project's own gives: a wrapped model, if the code does not tell how."""
+    objects = table("own")["objects"]
+    if isinstance(value.reference, ref.Instance) and value.reference.of in objects.values():
+        return value
+    return unknown(frame.key(node), ref.Instance(objects[own.wrapping(spelled[-1]).kind]))
