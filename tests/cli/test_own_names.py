@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 
 import pytest
 
 from .conftest import Check
+
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 
 CODE = """\
 import mylib
@@ -98,4 +101,37 @@ def test_what_is_no_name_is_wrong(check: Check, project: pathlib.Path, name: str
     assert result.stderr == (
         f"error: pyproject.toml:3: 'collectives' must be a list of dotted names, not [{name!r}]; "
         'write collectives = ["myproject.dist.sync_all"]\n'
+    )
+
+
+def test_the_documented_example_prints_what_the_page_says(check: Check, project: pathlib.Path) -> None:
+    page = DOCUMENT.read_text(encoding="utf-8").partition("**Names of your project.**")[2]
+    blocks = dict(re.findall(r"```(toml|python|text)\n(.*?)```", page.partition("**What is wrong**")[0], re.S))
+    (project / "pyproject.toml").write_text(blocks["toml"])
+    (project / "train.py").write_text(blocks["python"])
+    assert check("-q", "--output-format", "concise").stdout == blocks["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "test"),
+    [
+        ("cfg.local_place", "cfg.local_place == 0"),
+        ("host_index", "host_index() > 0"),
+        ("is_leader", "is_leader()"),
+        ("on_local_leader", "on_local_leader"),
+    ],
+)
+def test_what_the_name_of_a_rank_expression_says(check: Check, project: pathlib.Path, name: str, test: str) -> None:
+    (project / "pyproject.toml").write_text(table(f'rank-expressions = ["{name}"]\n'))
+    (project / "m.py").write_text(CODE.replace("my_place() == 0", test))
+    (finding,) = json.loads(check("--output-format", "json").stdout)["findings"]
+    ranks = [trace["rank"] for trace in finding["witness"]]
+    assert (
+        ranks
+        == {
+            "cfg.local_place": ["rank 0", "rank 1"],
+            "host_index": ["rank 8 (first of the second node)", "rank 0"],
+            "is_leader": ["rank 0", "rank 1"],
+            "on_local_leader": ["rank 0", "rank 1"],
+        }[name]
     )
