@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ddp_lint.divergence.summaries import Summaries
 
 
+#: Expressions that have no dotted name.
+_BARE = ("name", "environment")
+
+
 @dataclasses.dataclass(eq=False, slots=True)
 class Frame:
     """One activation: names, effects so far, returned values, and the tests that lead to the current statement."""
@@ -96,8 +100,9 @@ class Frame:
         return value
 
     def named_rank(self, what: str, name: str, node: ast.AST, on: str = "") -> Value | None:
-        if what in ("name", "environment") and (ranked := self.told_rank(node, name)) is not None:
-            return ranked
+        told = self.told_rank(node, name) if self.summaries.own is not None and what in _BARE else None
+        if told is not None:
+            return told
         if known().is_uniform(what, name):
             return None
         entry = known().rank(what, name, on)

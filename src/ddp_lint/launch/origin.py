@@ -34,7 +34,8 @@ def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: i
     """
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in _CASTS and node.args:
         return rank_source(module, node.args[0].value, section, depth)
-    if variable_read(module, node) in _known(section, "environment") or _is_told(module, node, section):
+    variable = variable_read(module, node)
+    if variable in _known(section, "environment") or _is_told(module, node, variable, section):
         return node
     if isinstance(node, cst.Call):
         group = next((a for a in node.args if a.keyword is None or a.keyword.value == "group"), None)
@@ -47,12 +48,14 @@ def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: i
     return _bound_to(module, node, section, depth) or _attribute(module, node, section)
 
 
-def _is_told(module: Module, node: cst.BaseExpression, section: str) -> bool:
-    """Whether the configuration says that an expression is the rank."""
-    if isinstance(node, cst.Call) and node.args:
+def _is_told(module: Module, node: cst.BaseExpression, variable: str, section: str) -> bool:
+    """Whether the configuration says that an expression, or the environment variable that it reads, holds the rank."""
+    if module.project is None or not module.project.own.ranks:
         return False
-    told = module.told("ranks", node)
-    return bool(told) and rank_value(told) == {"global_rank": "rank"}.get(section, section)
+    given = isinstance(node, cst.Call) and bool(node.args) and not variable
+    told = "" if given else module.project.own.ranks.find(variable) or module.told("ranks", node)
+    counted = any(binding.kind == "for" for binding in module.bindings(node)) if told else False
+    return bool(told) and not counted and rank_value(told) == {"global_rank": "rank"}.get(section, section)
 
 
 def returns_rank(module: Module, call: cst.Call, index: tuple[int, ...], section: str) -> bool:

@@ -124,6 +124,10 @@ class Listed:
 
     def spelled_in(self, facts: ModuleFacts) -> tuple[str, ...]:
         """How a file can spell the names: as they are listed, and as its imports and definitions shorten them."""
+        key = ("spelled", self._names, facts.name, hash(facts.file.text))
+        return self._project.remember(key, lambda: self._spelled_in(facts))
+
+    def _spelled_in(self, facts: ModuleFacts) -> tuple[str, ...]:
         local = {f"{facts.name}.{name}": name for name in (*facts.definitions, *facts.values)}
         local |= {target: name for name, target in facts.imports.names.items()}
         found = dict.fromkeys(self._names)

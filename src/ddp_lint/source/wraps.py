@@ -79,6 +79,7 @@ class Wraps:
         return project.own.wrapping(self._module.spellings(node)[1])
 
     def _told(self, call: cst.Call) -> Iterator[Wrap]:
+        """The wrap by a wrapper of the project's own."""
         own = self._own(call)
         if own is not None:
             given = (argument(call, 0, keyword) for keyword in ("module", "model"))
