@@ -41,6 +41,14 @@ def test_comment_beside_the_code(comment: str, rule: tuple[str, str]) -> None:
     assert (rule[0], 1) in left(text, (1, 1), rule=rule)
 
 
+@pytest.mark.parametrize("tail", ["[{0}", " {0}", ": {0}", "({0})", "={1}", "[]", "[", " [ ] why"])
+def test_who_names_a_code_does_not_mean_them_all(tail: str, rule: tuple[str, str]) -> None:
+    text = f"a = 1  # ddp-lint: ignore{tail.format(*rule)}\n"
+    assert left(text, (1, 1), rule=rule) == [("DDP002", 1), (rule[0], 1)]
+    for reason in (" the DDP wrapper is the caller's", ": no rank reads it", " (one rank)"):
+        assert left(f"a = 1  # ddp-lint: ignore{reason}\n", (1, 1), rule=rule) == []
+
+
 def test_any_line_of_the_primary_span_counts(rule: tuple[str, str]) -> None:
     text = f"f(\n  1,  # noqa: {rule[0]}\n)\n"
     assert left(text, (1, 3), rule=rule) == []
@@ -92,6 +100,12 @@ def test_strings_are_not_comments(text: str, rule: tuple[str, str]) -> None:
             "'ddp-lint: ignroe' suppresses nothing: 'ignore' and 'ignore-file' do; did you mean 'ignore'?",
         ),
         ("# ddp-lint: ignore[DDP002]", None),
+        ("# ddp-lint: ignore[{0}", "this comment suppresses nothing: codes stand in brackets, ignore[{0}]"),
+        ("# ddp-lint: ignore-file {1}", "this comment suppresses nothing: codes stand in brackets, ignore-file[{1}]"),
+        (
+            "# ddp-lint: ignore[]",
+            "this comment suppresses nothing: it names no rule; ignore[DDP101] does, ignore alone means all",
+        ),
     ],
 )
 def test_unused(comment: str, said: str | None, rule: tuple[str, str]) -> None:

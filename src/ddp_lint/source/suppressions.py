@@ -32,23 +32,21 @@ _TOOL = ("DDP000", "DDP001", "DDP002")
 class Suppression:
     """One comment. `codes` is empty for all codes; `first`..`last` are the lines it covers, the whole file for 0..inf.
 
-    `used` collects those of `codes` that suppressed a finding ('' for a comment without codes).
+    `wrong` says why it suppresses nothing, where it is not written as it must be. `used` collects those of `codes` that
+    suppressed a finding ('' for a comment without codes).
     """
 
-    kind: str  # "noqa", "ignore", or a word after "ddp-lint:" that means nothing
+    noqa: bool
     at: Span
     codes: tuple[str, ...]
     first: float
     last: float
+    wrong: str = ""
     used: set[str] = dataclasses.field(default_factory=set)
-
-    @property
-    def noqa(self) -> bool:
-        return self.kind == "noqa"
 
     def covers(self, finding: Finding) -> bool:
         """Whether the comment suppresses the finding; remembers by which of its codes."""
-        if self.kind not in ("noqa", "ignore") or self.first > finding.span.end_line or self.last < finding.span.line:
+        if self.wrong or self.first > finding.span.end_line or self.last < finding.span.line:
             return False
         if not self.codes:
             # A bare comment means the hazard on its line, never the remark that a comment beside it is unused.
@@ -89,29 +87,57 @@ def suppressions(file: SourceFile) -> Iterator[Suppression]:
     """All suppressing comments of a file."""
     for comment in _comments(file):
         line, column = comment.line, comment.column
-        for start, end, kind, whole_file, codes in _parts(comment.text):
-            at = Span(file.path, line, column + start + 1, line, column + end + 1)
-            if whole_file:
-                yield Suppression(kind, at, codes, 0, float("inf"))
-            else:
-                yield Suppression(kind, at, codes, line, line if kind == "noqa" else comment.last)
+        for part in _parts(comment.text):
+            at = Span(file.path, line, column + part.start + 1, line, column + part.end + 1)
+            first = 0 if part.whole_file else line
+            last = float("inf") if part.whole_file else line if part.noqa else comment.last
+            yield Suppression(part.noqa, at, part.codes, first, last, part.wrong)
 
 
-def _parts(comment: str) -> Iterator[tuple[int, int, str, bool, tuple[str, ...]]]:
-    """(start, end, kind, for the whole file?, codes) of each suppression in one comment token.
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A suppression within a comment: its first column and the one behind its last, from 0."""
 
-    One token may hold several, each begun by its own `#`; a suppression ends where the next `#` begins.
-    """
+    start: int
+    end: int
+    noqa: bool
+    whole_file: bool
+    codes: tuple[str, ...]
+    wrong: str = ""
+
+
+def _parts(comment: str) -> Iterator[_Part]:
+    """Each suppression in one comment token: it begins with a `#` of its own, and ends where the next `#` begins."""
     starts = [m.start() for m in re.finditer("#", comment)]
     for start, end in zip(starts, [*starts[1:], len(comment)], strict=True):
         part = comment[start:end].rstrip()
         if ours := _OURS.match(part):
             verb = ours["verb"].lower()
             codes = tuple(c.strip() for c in (ours["codes"] or "").split(",") if c.strip())
-            yield start, start + len(part), "ignore" if verb in _VERBS else verb, verb == "ignore-file", codes
+            wrong = _wrong_verb(verb) or ("" if codes else _wrong_codes(part[ours.end("verb") :], verb))
+            yield _Part(start, start + len(part), False, verb == "ignore-file", codes, wrong)
         elif noqa := _NOQA.match(part):
             codes = tuple(c for c in re.split(r"[,\s]+", noqa["codes"] or "") if c)
-            yield start, start + len(part), "noqa", bool(noqa["file"]), codes
+            yield _Part(start, start + len(part), True, bool(noqa["file"]), codes)
+
+
+def _wrong_verb(verb: str) -> str:
+    if verb in _VERBS:
+        return ""
+    near = difflib.get_close_matches(verb, _VERBS, 1, 0.4)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"'ddp-lint: {verb}' suppresses nothing: 'ignore' and 'ignore-file' do{hint}"
+
+
+def _wrong_codes(rest: str, verb: str) -> str:
+    """What is wrong behind a verb that no code in brackets follows: who names a code does not mean them all."""
+    word = re.match(r"[\s\[(:=]*([\w-]*)", rest)
+    name = word[1] if word else ""
+    if re.fullmatch(r"DDP\d+", name, re.IGNORECASE) or any(rule.slug == name.lower() for rule in declared().values()):
+        return f"this comment suppresses nothing: codes stand in brackets, {verb}[{name}]"
+    if rest.lstrip().startswith("["):
+        return f"this comment suppresses nothing: it names no rule; {verb}[DDP101] does, {verb} alone means all"
+    return ""
 
 
 def _comments(file: SourceFile) -> Iterator[_Comment]:
@@ -185,11 +211,8 @@ def _matches(code: str, finding: Finding) -> bool:
 
 def _unused(comment: Suppression, file: SourceFile, active: frozenset[str]) -> Iterator[Finding]:
     """The DDP002 findings about one comment: at most one."""
-    if comment.kind not in ("noqa", "ignore"):
-        near = difflib.get_close_matches(comment.kind, _VERBS, 1, 0.4)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        message = f"'ddp-lint: {comment.kind}' suppresses nothing: 'ignore' and 'ignore-file' do{hint}"
-        yield _finding(comment, message, None)
+    if comment.wrong:
+        yield _finding(comment, comment.wrong, None)
         return
     if not comment.codes:
         if not comment.noqa and not comment.used and _all_ran("DDP", active):
