@@ -55,13 +55,30 @@ class Globs:
     patterns: tuple[str, ...]
     outside: Globs | None = None
 
-    def decide(self, path: str, is_folder: bool = False) -> bool | None:
-        """True where the absolute path, or a folder above it, is matched; False where a `!` pattern takes it back."""
+    def decide(self, path: str, is_folder: bool = False, *, itself: bool = False) -> bool | None:
+        """True where the absolute path, or a folder above it, is matched; False where a `!` pattern takes it back.
+
+        With `itself` the folders above do not count, as for git, which asks about each in turn.
+        """
         base = str(self.base).rstrip(os.sep) + os.sep
         if not path.startswith(base):
-            return self.outside.decide(path, is_folder) if self.outside else None
+            return self.outside.decide(path, is_folder, itself=itself) if self.outside else None
         inside = path[len(base) :].replace(os.sep, "/") + ("/" if is_folder else "")
-        return _spec(self.patterns).check_file(inside).include
+        found = _spec(self.patterns).check_file(inside)
+        while itself and found.index is not None and not _is_for_itself(self.patterns[found.index], inside):
+            found = _spec(self.patterns[: found.index]).check_file(inside)
+        return found.include
+
+
+def _is_for_itself(pattern: str, inside: str) -> bool:
+    """Whether a pattern that matches a path would do so without the folders above it."""
+    parent, _, name = inside.rstrip("/").rpartition("/")
+    pattern = pattern.removeprefix("!").rstrip()
+    if not parent or "**" in pattern:
+        return True
+    if "/" in pattern.rstrip("/"):
+        return not _spec((pattern,)).match_file(f"{parent}/")
+    return _spec((pattern,)).match_file(name + "/" * inside.endswith("/"))
 
 
 @functools.cache

@@ -4,6 +4,7 @@ some rule reads; files that are named are taken as they are.
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import fnmatch
 import os
@@ -129,10 +130,10 @@ def _ignores_above(start: pathlib.Path) -> tuple[Globs, ...]:
 
 
 def _gitignore(file: pathlib.Path, base: pathlib.Path) -> tuple[Globs, ...]:
-    """The patterns of one ignore file; none where there is no such file, or no text in it."""
+    """The patterns of one ignore file (bytes, as names of files are); none where there is no such file."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+        lines = os.fsdecode(file.read_bytes().removeprefix(codecs.BOM_UTF8)).replace("\r\n", "\n").split("\n")
+    except OSError:
         return ()
     return (Globs(base, tuple(line for line in lines if line.strip() and not line.startswith("#"))),)
 
@@ -140,7 +141,7 @@ def _gitignore(file: pathlib.Path, base: pathlib.Path) -> tuple[Globs, ...]:
 def _ignored(path: str, is_folder: bool, ignores: tuple[Globs, ...]) -> bool:
     """Git's rule: the ignore file nearest to the path that has anything to say about it decides."""
     for globs in reversed(ignores):
-        decision = globs.decide(path, is_folder)
+        decision = globs.decide(path, is_folder, itself=True)
         if decision is not None:
             return decision
     return False

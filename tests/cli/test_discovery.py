@@ -16,6 +16,7 @@ TREE = {
     "sub/top.py": "", "sub/logs/l.py": "", "sub/b.gen.py": "",
     "sub/.gitignore": "!b.gen.py\nc*.py\n", "sub/c1.py": "", "sub/in/c2.py": "",
     "sub/in/.gitignore": "!c2.py\n", "deep/one/two/x.py": "", "deep/y.py": "",
+    "un/.gitignore": "*.tmp.py\n!/src\n!two\n", "un/src/x.tmp.py": "", "un/src/x.py": "", "un/src/two/y.tmp.py": "",
     "quiet/.gitignore": "*\n", "quiet/q.py": "", "notes.txt": "", "stub.pyi": "", "caps.PY": "",
 }  # fmt: skip
 
@@ -27,6 +28,11 @@ def tree(project: pathlib.Path) -> pathlib.Path:
         (project / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=project, check=True)
     (project / ".git" / "info" / "exclude").write_text("a.py\n")
+    for name, text in {"bytes": b"\xef\xbb\xbfz.py\r\n# caf\xe9\r\n", "deep/one": b"\xe9\nb.py"}.items():
+        (project / name).mkdir(exist_ok=True)
+        (project / name / ".gitignore").write_bytes(text)
+    for name in ("bytes/z.py", "bytes/y.py", "deep/one/b.py"):
+        (project / name).write_text("")
     return project
 
 
@@ -41,7 +47,9 @@ def git(folder: pathlib.Path) -> list[str]:
 
 def test_gitignore_as_git_reads_it(check: Check, tree: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(check) == git(tree)
-    assert shown(check) == ["deep/y.py", "keep.gen.py", "logs.py", "sub/b.gen.py", "sub/in/c2.py", "sub/top.py"]
+    assert shown(check) == [
+        "bytes/y.py", "deep/y.py", "keep.gen.py", "logs.py", "sub/b.gen.py", "sub/in/c2.py", "sub/top.py", "un/src/x.py",
+    ]  # fmt: skip
     monkeypatch.chdir(tree / "sub")  # the files of the folders above count too
     assert shown(check) == git(tree / "sub")
 
