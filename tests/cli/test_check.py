@@ -332,11 +332,25 @@ def test_completion(shell: str) -> None:
     assert "_DDP_LINT_COMPLETE" in result.stdout
 
 
-def test_completion_knows_the_verbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = {**os.environ, "_DDP_LINT_COMPLETE": "bash_complete", "COMP_WORDS": "ddp-lint ch", "COMP_CWORD": "1"}
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("ddp-lint ch", ["plain,check"]),
+        ("ddp-lint check tr", ["file,tr"]),
+        ("ddp-lint check - --stdin-filename tr", ["file,tr"]),
+        ("ddp-lint check --select DDP9,ddp60", ["plain,DDP9,DDP601", "plain,DDP9,DDP602"]),
+        ("ddp-lint check --ignore forward-by", ["plain,forward-bypasses-wrapper"]),
+        ("ddp-lint rule DDP601", ["plain,DDP601"]),
+        ("ddp-lint verify tr", ["file,tr"]),
+        ("ddp-lint verify t.py --select DDP601", ["plain,DDP601"]),
+    ],
+)
+def test_completion_knows_verbs_files_and_rules(words: str, offered: list[str]) -> None:
+    last = str(len(words.split()) - 1)
+    env = {**os.environ, "_DDP_LINT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": last}
     code = "from ddp_lint.cli import main; main(prog_name='ddp-lint')"
     result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert result.stdout == "plain,check\n"
+    assert result.stdout.splitlines()[: len(offered)] == offered
 
 
 def test_rule_pages() -> None:

@@ -98,6 +98,14 @@ def test_a_syntax_error_is_a_finding_where_python_sees_it(tmp_path: pathlib.Path
     assert "was never closed" in finding.message
 
 
+def test_what_python_parses_and_libcst_does_not_is_told_as_that(tmp_path: pathlib.Path) -> None:
+    text = f"{IMPORTS}\nif log:\n    x = softmax\n\x0c    x = log\n"
+    compile(text, "a.py", "exec")
+    write(tmp_path, {"a.py": text})
+    (finding,) = check(tmp_path).findings
+    assert finding.message.startswith("the file is not checked, LibCST cannot parse it: ")
+
+
 def test_syntax_newer_than_the_running_python(tmp_path: pathlib.Path) -> None:
     newer = f"{HAZARD}\ntry:\n    pass\nexcept ValueError, TypeError:\n    pass\ny = t'{{1}}'\ntype X = int\n"
     write(tmp_path, {"ops.py": OPS, "a.py": newer})

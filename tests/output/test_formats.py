@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -103,6 +104,11 @@ def test_gitlab_has_what_gitlab_requires() -> None:
         assert row.keys() >= {"description", "check_name", "fingerprint", "severity", "location"}
         assert row["severity"] in ("info", "minor", "major", "critical", "blocker")
     assert len({row["fingerprint"] for row in rows}) == len(rows)
+    # The same file in two projects of one repository: its findings differ by their paths alone.
+    twins = [dataclasses.replace(BARRIER, span=dataclasses.replace(BARRIER.span, path=p)) for p in ("a/t.py", "b/t.py")]
+    marks = [row["fingerprint"] for row in json.loads(render(Run(twins), "gitlab"))]
+    assert marks[0] == BARRIER.fingerprint
+    assert marks[1] != marks[0]
 
 
 @pytest.mark.parametrize(("given", "failures", "errors"), [(run(), len(FINDINGS), len(ERRORS)), (EMPTY, 0, 0)])

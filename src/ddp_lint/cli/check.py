@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from ddp_lint.cli import completing
 from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, count, fail, say, shown, wants_color, write
 from ddp_lint.cli.summary import settings_text, statistics, summary
 from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
@@ -21,7 +22,7 @@ from ddp_lint.engine.report import Report
 from ddp_lint.output import Run, Sources, render
 from ddp_lint.output.style import Style
 
-_CODES: dict[str, Any] = {"metavar": "CODES", "multiple": True}
+_CODES: dict[str, Any] = {"metavar": "CODES", "multiple": True, "shell_complete": completing.codes}
 _GLOBS: dict[str, Any] = {"metavar": "PATTERNS", "multiple": True}
 #: Formats whose readers take nothing but a report of findings.
 _REPORTS = ("sarif", "gitlab", "junit")
@@ -56,7 +57,7 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 @click.command()
-@click.argument("paths", nargs=-1, metavar="[PATHS]...")
+@click.argument("paths", nargs=-1, metavar="[PATHS]...", shell_complete=completing.files)
 @_options(
     click.option("--select", **_CODES, help="Look for these codes, prefixes or slugs only (comma-separated)."),
     click.option("--extend-select", **_CODES, help="Look for these besides."),
@@ -83,7 +84,13 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     click.option("--exclude", **_GLOBS, help="Leave these out, instead of what the configuration excludes."),
     click.option("--extend-exclude", **_GLOBS, help="Leave these out besides."),
     click.option("--force-exclude/--no-force-exclude", default=None, help="Leave them out even when named in PATHS."),
-    click.option("--stdin-filename", default="stdin.py", metavar="NAME", help="The name of the text, when PATHS is -."),
+    click.option(
+        "--stdin-filename",
+        default="stdin.py",
+        metavar="NAME",
+        help="The name of the text, when PATHS is -.",
+        shell_complete=completing.files,
+    ),
 )
 @_options(
     click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path), help="Read this."),

@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from ddp_lint.cli import completing
 from ddp_lint.cli.console import fail, wants_color, write
 from ddp_lint.output.style import Style
 
 
 @click.command()
-@click.argument("name", required=False, metavar="CODE|SLUG")
+@click.argument("name", required=False, metavar="CODE|SLUG", shell_complete=completing.codes)
 @click.option("--all", "every", is_flag=True, help="Print the pages of all rules.")
 @click.option("--list", "listing", is_flag=True, help="Print one line a rule.")
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)

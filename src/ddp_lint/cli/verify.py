@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ddp_lint.cli import completing
 from ddp_lint.cli.console import FAILED, INTERRUPTED, fail, say, wants_color, write
 from ddp_lint.config import ConfigError, Configuration, Overrides
 from ddp_lint.output import Sources
@@ -36,7 +37,7 @@ def _launcher_options(command: Any) -> Any:
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@click.argument("target")
+@click.argument("target", shell_complete=completing.files)
 @click.argument("script_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS]")
 @click.option(
     "--nproc", "--nproc-per-node", type=click.IntRange(1), default=2, show_default=True, help="Ranks on this machine."
@@ -71,7 +72,11 @@ def _launcher_options(command: Any) -> Any:
 )
 @click.option("--entry", default="", metavar="FUNCTION", help="The function of TARGET that returns (module, inputs).")
 @click.option(
-    "--select", multiple=True, metavar="CODES", help="Prove these codes, prefixes or slugs only (comma-separated)."
+    "--select",
+    multiple=True,
+    metavar="CODES",
+    help="Prove these codes, prefixes or slugs only (comma-separated).",
+    shell_complete=completing.codes,
 )
 @click.option("--preview/--no-preview", default=None, help="Also look for what is off by default.")
 @click.option("--output-format", type=click.Choice(FORMATS), default="full", show_default=True)

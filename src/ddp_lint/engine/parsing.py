@@ -39,11 +39,11 @@ def tree_of(text: str) -> cst.Module:
         with _unvalidated():
             return cst.parse_module(text)
     except cst.ParserSyntaxError as e:
-        raise CannotParse(e.message, e.raw_line, e.raw_column) from None
+        raise CannotParse(e.message, e.raw_line, e.raw_column, parser="LibCST") from None
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as e:  # a panic of the native parser is no Exception
-        raise CannotParse(f"LibCST fails on it with {type(e).__name__}: {e}") from None
+        raise CannotParse(f"{type(e).__name__}: {e}", parser="LibCST") from None
 
 
 def tree_of_new_syntax(file: SourceFile, problem: CannotParse) -> cst.Module:
@@ -68,7 +68,7 @@ def check_depth(facts: ModuleFacts) -> None:
         # A level takes a character at least, and in well laid out code a new line every few levels.
         suspect = last - first > _MAX_DEPTH // 4 or any(first <= number <= last for number in long_lines)
         if suspect and _depth(statement) > _MAX_DEPTH:
-            raise CannotParse(_TOO_DEEP, first, too_deep=True)
+            raise CannotParse(_TOO_DEEP, first, too_deep=True, parser="LibCST")
 
 
 def _depth(statement: ast.stmt) -> int:

@@ -89,7 +89,7 @@ def _cannot_parse(file: SourceFile, problem: CannotParse) -> Finding:
     return Finding(
         "DDP000",
         "cannot-parse",
-        f"the file is not checked, Python cannot parse it: {problem.reason}",
+        f"the file is not checked, {problem.parser} cannot parse it: {problem.reason}",
         Span(file.path, line, column, line, column + 1),
         Confidence.HIGH,
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterable, Iterator
 
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import Confidence, Finding
 from ddp_lint.output import Run
 
 _SEVERITY = {Confidence.HIGH: "major", Confidence.MEDIUM: "minor", Confidence.LOW: "info"}
@@ -15,10 +17,22 @@ def render(run: Run) -> str:
         {
             "description": f"{f.code}: {f.message}",
             "check_name": f.slug,
-            "fingerprint": f.fingerprint,
+            "fingerprint": fingerprint,
             "severity": _SEVERITY[f.confidence],
             "location": {"path": f.span.path, "lines": {"begin": f.span.line, "end": f.span.end_line}},
         }
-        for f in run.findings
+        for f, fingerprint in zip(run.findings, _unique(run.findings), strict=True)
     ]
     return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
+
+
+def _unique(findings: Iterable[Finding]) -> Iterator[str]:
+    """Fingerprints that no two findings share: GitLab shows one of those that do. Projects within one repository may
+    have the same file in the same place."""
+    seen: set[str] = set()
+    for f in findings:
+        mark = f.fingerprint
+        if mark in seen:
+            mark = hashlib.sha256(f"{mark}\0{f.span.path}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        seen.add(mark)
+        yield mark

@@ -17,11 +17,14 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class CannotParse(Exception):
-    """`ast` does not take the text: a syntax error, syntax newer than the running Python, or too deep nesting."""
+    """`ast` does not take the text: a syntax error, syntax newer than the running Python, or too deep nesting; or what
+    `ast` takes LibCST does not, or must not be given."""
 
-    def __init__(self, reason: str, line: int = 1, column: int = 0, *, too_deep: bool = False) -> None:
+    def __init__(
+        self, reason: str, line: int = 1, column: int = 0, *, too_deep: bool = False, parser: str = "Python"
+    ) -> None:
         super().__init__(reason)
-        self.reason, self.line, self.column, self.too_deep = reason, line, column, too_deep
+        self.reason, self.line, self.column, self.too_deep, self.parser = reason, line, column, too_deep, parser
 
 
 _TOO_DEEP = {"too many nested parentheses", "too many levels of indentation"}
