@@ -99,9 +99,9 @@ def test_a_syntax_error_is_a_finding_where_python_sees_it(tmp_path: pathlib.Path
 
 
 def test_what_python_parses_and_libcst_does_not_is_told_as_that(tmp_path: pathlib.Path) -> None:
-    text = f"{IMPORTS}\nif log:\n    x = softmax\n\x0c    x = log\n"
+    text = HAZARD.replace("    return", "    for y in x:\n\x0c        return")
     compile(text, "a.py", "exec")
-    write(tmp_path, {"a.py": text})
+    write(tmp_path, {"ops.py": OPS, "a.py": text})
     (finding,) = check(tmp_path).findings
     assert finding.message.startswith("the file is not checked, LibCST cannot parse it: ")
 
