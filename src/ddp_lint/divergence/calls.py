@@ -15,6 +15,7 @@ from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import HANDLERS, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
+from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.names import DISTINCTIVE, by_name, distinctive, from_source, grow, is_of_plain_model
 from ddp_lint.divergence.own import absolute, wrapped
@@ -128,6 +129,7 @@ def _call_object(frame: Frame, function: Value, instance: ref.Instance, argument
 
 def _dynamic(frame: Frame, dynamic: ref.Dynamic, node: ast.Call) -> Value:
     """Any one of the methods that the class itself defines is called."""
+    frame.linker.questions.note(Question(dynamic.of, "members"), dynamic.of)
     for name in list(frame.linker.members(dynamic.of))[:_ALTERNATIVES]:
         method = frame.linker.method(dynamic.of, name)
         if method is None or name.startswith("__"):

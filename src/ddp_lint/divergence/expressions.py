@@ -115,7 +115,7 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         found = frame.linker.method(reference.of, name, reference.after)
         if found is not None:
             return unknown(("super", name), dataclasses.replace(found, receiver=reference.receiver, of=reference.of))
-        outside = next(iter(frame.linker.linearised(reference.of)[1]), "")
+        outside = next(iter(frame.linker.outside(reference.of)), "")
         return unknown(("super", name), ref.Method(outside, name, "super()"))
     if isinstance(reference, ref.Instance):
         return _of_instance(frame, base, reference, name, node, path)
@@ -176,7 +176,7 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     value = frame.summaries.variables.attribute_of(of, name)
     if value is not None and (value.varies is not None or value.reference is not None):
         return value
-    for outside in frame.linker.linearised(of)[1]:
+    for outside in frame.linker.outside(of):
         ranked = frame.named_rank("attribute", name, node, outside)
         if ranked is not None:
             return ranked
@@ -190,7 +190,7 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     guess = known().guessed_type(path)
     if guess:
         return unknown(("attribute", path), ref.Instance(guess, guessed=True))
-    outside = next(iter(frame.linker.linearised(of)[1]), "")
+    outside = next(iter(frame.linker.outside(of)), "")
     return unknown(("attribute", path), ref.Method(outside, name, path.rpartition(".")[0], guessed=not outside))
 
 

@@ -12,7 +12,7 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.references import SET, ClassRef, FunctionRef, Generator, Instance, Reference
 from ddp_lint.divergence.resolve import Linker, known
-from ddp_lint.divergence.values import Condition, Symbol, Test, Value, Variation, constant, divergent, per_rank, unknown
+from ddp_lint.divergence.values import Condition, Test, Value, Variation, constant, divergent, per_rank, unknown
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Rank
 from ddp_lint.knowledge.own import rank_value
@@ -200,24 +200,6 @@ def _shifted(test: Test | None, by: int) -> Test | None:
         atom = dataclasses.replace(atom, varies=varies)
     parts = tuple(shifted for part in test.parts if (shifted := _shifted(part, by)) is not None)
     return Test(test.op, parts, atom)
-
-
-def argument_key(value: Value) -> Hashable:
-    """What of an argument matters to the callee: constants, variation, kind of object."""
-    plain = value.varies is None and all(isinstance(component, Symbol) for component in value.components)
-    varies = value.varies and (value.varies.cause, value.varies.scope, value.varies.foreign)
-    items = tuple(argument_key(item) for item in value.items) if value.items is not None else None
-    entries = tuple((k, argument_key(v)) for k, v in value.entries.items()) if value.entries is not None else None
-    return (
-        None if plain else value.components,
-        varies,
-        value.open,
-        value.reference,
-        items,
-        entries,
-        value.even,
-        value.made,
-    )
 
 
 def reference_of(value: Value | None) -> Reference | None:

@@ -13,7 +13,7 @@ def is_batch(linker: Linker, function: FunctionRef, parameter: ast.arg) -> bool:
     of = function.of if function.of is not None else function.owner
     if not isinstance(of, ClassRef) or isinstance(function.node, ast.Lambda):
         return False
-    for outside in linker.linearised(of)[1]:
+    for outside in linker.outside(of):
         source = known().source("hook", f"{outside}.{function.node.name}")
         if source is not None:
             place = len(source.takes) - 1

@@ -68,7 +68,7 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     reference = dataset.reference if dataset is not None else None
     if not isinstance(reference, ref.Instance) or not isinstance(reference.of, ref.ClassRef):
         return False
-    if _STREAM not in frame.linker.linearised(reference.of)[1]:
+    if _STREAM not in frame.linker.outside(reference.of):
         return False
     method = frame.linker.method(reference.of, "__iter__")
     return method is not None and not _endless(method.node) and not _equalised(reference.of.facts)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ddp_lint import knowledge
+from ddp_lint.divergence.inheritance import Question, Questions
 from ddp_lint.divergence.references import ClassRef, External, FunctionRef, ModuleRef, Reference
 from ddp_lint.knowledge import communication
 from ddp_lint.knowledge.communication import Collective, Gate, GroupSource, Rank, Source, Type
@@ -30,6 +31,8 @@ class Linker:
         self._linearising: set[ClassRef] = set()
         self._members: dict[ClassRef, dict[str, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
         self._names: dict[str, Answered[Reference]] = {}
+        #: What is asked of classes, of objects of theirs.
+        self.questions = Questions()
 
     def class_ref(self, node: ast.ClassDef, facts: ModuleFacts) -> ClassRef:
         return self._classes.setdefault(id(node), ClassRef(node, facts))
@@ -136,6 +139,11 @@ class Linker:
 
     def method(self, of: ClassRef, name: str, after: ClassRef | None = None) -> FunctionRef | None:
         """The method that an object of the class has, or the next one after `after` (for `super()`)."""
+        found = self._method(of, name, after)
+        self.questions.note(Question(of, "method", name, after), found and found.node)
+        return found
+
+    def _method(self, of: ClassRef, name: str, after: ClassRef | None) -> FunctionRef | None:
         classes = self.linearised(of)[0]
         if after is not None:
             classes = classes[classes.index(after) + 1 :] if after in classes else []
@@ -145,11 +153,17 @@ class Linker:
                 return FunctionRef(node, owner.facts, owner, of=of)
         return None
 
+    def outside(self, of: ClassRef) -> tuple[str, ...]:
+        """The classes of other packages that it inherits from."""
+        found = self.linearised(of)[1]
+        self.questions.note(Question(of, "bases"), found)
+        return found
+
     def is_module(self, of: ClassRef) -> bool:
         """Does calling an object of it run `forward`?"""
         return any(
             name.rpartition(".")[2] in ("Module", "LightningModule", "PreTrainedModel") or name.startswith("torch.nn.")
-            for name in self.linearised(of)[1]
+            for name in self.outside(of)
         )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple
 
 from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
@@ -16,14 +17,15 @@ from ddp_lint.divergence.definitions import is_generator, returns_pairs, stores_
 from ddp_lint.divergence.effects import Effect, Inline
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
-from ddp_lint.divergence.frame import Frame, argument_key, either_way, leaving, none, reference_of, span_of
+from ddp_lint.divergence.frame import Frame, either_way, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
+from ddp_lint.divergence.inheritance import Answers, Question, is_same, mentions
 from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.parameters import bound, general, is_static
-from ddp_lint.divergence.references import FunctionRef
+from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.statements import run
-from ddp_lint.divergence.values import Known, Value, Variation, is_absent, merge, unknown
+from ddp_lint.divergence.values import ArgumentKey, Known, Value, Variation, argument_key, is_absent, merge, unknown
 from ddp_lint.divergence.variables import Variables
 from ddp_lint.divergence.words import TooLarge
 from ddp_lint.knowledge.communication import Collective
@@ -34,6 +36,8 @@ from ddp_lint.project.own import Own
 _CONTEXTS = 12
 #: Calls within calls.
 _DEPTH = 14
+#: Classes that a method was evaluated for, the latest, that are tried for another one.
+_ALIKE = 6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,6 +55,37 @@ class Summary:
     left: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     #: Variables of modules as they are where a generator hands over.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
+    #: What was asked of classes for it.
+    answers: Answers = dataclasses.field(default_factory=dict)
+
+    def mentions(self, of: ClassRef, function: FunctionRef) -> bool:
+        """Does anything that the call leaves behind depend on the object's being of this very class?"""
+        own = function.node.args.args[0].arg + "."
+        held = [value for path, value in self.env.items() if path.startswith(own)]
+        return any(mentions(value, of) for value in (self.returned, *self.left.values(), *held))
+
+
+class _Key(NamedTuple):
+    """What a summary is a function of."""
+
+    node: ast.AST
+    #: Class of the object of a method.
+    of: Hashable
+    arguments: tuple[tuple[str, ArgumentKey], ...]
+    rebound: Hashable
+    closure: int
+    #: The names that the function leaves, not what its call does.
+    names: bool
+
+    @property
+    def regardless_of_class(self) -> _Key | None:
+        """The same for a method of whatever class; None where it is no method of an object."""
+        if not isinstance(self.of, ClassRef) or self.closure or not self.arguments:
+            return None
+        (name, receiver), *others = self.arguments
+        if receiver.reference != ref.Instance(self.of):
+            return None
+        return self._replace(of=None, arguments=((name, receiver._replace(reference=None)), *others))
 
 
 _NOTHING = Summary([], unknown("recursion"))
@@ -67,7 +102,9 @@ class Summaries:
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
         self.left = self.BOUND
-        self._memo: dict[Hashable, Answered[Summary]] = {}
+        self._memo: dict[_Key, Answered[Summary]] = {}
+        #: By method and arguments: the classes of the object that it was evaluated for, each with the key of that.
+        self._inherited: dict[_Key, list[tuple[ClassRef, _Key]]] = {}
         self._contexts: dict[ast.AST, int] = {}
         self._running: set[Hashable] = set()
         self.variables = Variables(self)
@@ -267,35 +304,69 @@ class Summaries:
         if key not in self._memo and (key in self._running or self._depth >= _DEPTH):
             return _NOTHING
         try:
-            return self.linker.project.remember(key, lambda: self._summarised(key, function, env), self._memo)
+            return self._kept(key, function, lambda: self._summarised(function, env))
         except RecursionError:
             return _NOTHING
 
-    def _summarised(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Summary:
-        frame = self._run_once(key, function, env)
-        effects, returned = compacted(frame, function), _folded(frame)
-        left = _own_attributes(frame, function) if function.receiver is not None and not effects else {}
-        return Summary(effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched)
+    def _kept(self, key: _Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
+        """`make()`, once a key; meanwhile the key is running."""
+        summary = self.linker.project.remember(key, lambda: self._run_once(key, function, make), self._memo)
+        self.linker.questions.note_all(summary.answers)
+        return summary
 
-    def _run_once(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Frame:
-        """`evaluate`, with `key` marked as running meanwhile."""
+    def _run_once(self, key: _Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
         self._running.add(key)
         self._depth += 1
         try:
-            return self.evaluate(function, env)
+            return self._taken_over(key, function, make) or self._made(key, function, make)
         finally:
             self._depth -= 1
             self._running.discard(key)
 
-    def _key(self, function: FunctionRef, env: dict[str, Value]) -> Hashable:
+    def _made(self, key: _Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
+        made, answers = self.linker.questions.apart(make)
+        summary = dataclasses.replace(made, answers=answers)
+        place = key.regardless_of_class
+        if place and isinstance(function.of, ClassRef) and not summary.mentions(function.of, function):
+            self._inherited.setdefault(place, []).append((function.of, key))
+        return summary
+
+    def _taken_over(self, key: _Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary | None:
+        """What the method does for another class that answers alike."""
+        of = function.of
+        place = key.regardless_of_class
+        for other, kept in self._inherited.get(place, ())[-_ALIKE:] if place else ():
+            assert isinstance(of, ClassRef)
+            summary = self._memo[kept].value
+            asked = {question: answer for question, answer in summary.answers.items() if question.of == other}
+            if all(is_same(self._answer(question, of), answer) for question, answer in asked.items()):
+                self.linker.project.remember(kept, make, self._memo)  # it rests on the same files
+                answers = {q._replace(of=of) if q.of == other else q: a for q, a in summary.answers.items()}
+                return dataclasses.replace(summary, answers=answers)
+        return None
+
+    def _answer(self, question: Question, of: ClassRef) -> Any:
+        """What the question is answered for this class."""
+        if question.what == "method":
+            found = self.linker.method(of, question.name, question.after)
+            return found and found.node
+        if question.what == "bases":
+            return self.linker.outside(of)
+        if question.what == "members":
+            return of
+        ask = self.variables.attribute_of if question.what == "attribute" else self.variables.class_variable
+        return ask(of, question.name)
+
+    def _summarised(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
+        frame = self.evaluate(function, env)
+        effects, returned = compacted(frame, function), _folded(frame)
+        left = _own_attributes(frame, function) if function.receiver is not None and not effects else {}
+        return Summary(effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched)
+
+    def _key(self, function: FunctionRef, env: dict[str, Value], *, names: bool = False) -> _Key:
         closure = id(function.closure) if function.closure is not None else 0
-        return (
-            function.node,
-            function.of,
-            tuple((name, argument_key(value)) for name, value in env.items()),
-            self.variables.rebound(),
-            closure,
-        )
+        arguments = tuple((name, argument_key(value)) for name, value in env.items())
+        return _Key(function.node, function.of, arguments, self.variables.rebound(), closure, names)
 
     def evaluate(self, function: FunctionRef, env: dict[str, Value]) -> Frame:
         """Run the function's body."""
@@ -330,16 +401,13 @@ class Summaries:
     def names_after(self, function: FunctionRef) -> dict[str, Value] | None:
         """The names that a function leaves, evaluated for arguments unknown; None while it is running."""
         env = general(self, function, heuristic=True)
-        key = ("stores", self._key(function, env))
+        key = self._key(function, env, names=True)
         if key not in self._memo and (key in self._running or self._depth >= _DEPTH):
             return None
         try:
-            return self.linker.project.remember(key, lambda: self._leaving_names(key, function, env), self._memo).env
+            return self._kept(key, function, lambda: Summary([], none(), self.evaluate(function, env).env)).env
         except RecursionError:
             return None
-
-    def _leaving_names(self, key: Hashable, function: FunctionRef, env: dict[str, Value]) -> Summary:
-        return Summary([], none(), self._run_once(key, function, env).env)
 
 
 def _documented_collective(function: FunctionRef) -> Collective | None:

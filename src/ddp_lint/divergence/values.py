@@ -12,7 +12,7 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from ddp_lint.divergence import worlds
 from ddp_lint.findings import Confidence, Label
@@ -236,6 +236,28 @@ class Value:
 
     def with_reference(self, reference: Any) -> Value:
         return dataclasses.replace(self, reference=reference)
+
+
+class ArgumentKey(NamedTuple):
+    """What of an argument matters to the callee: constants, variation, kind of object."""
+
+    components: Hashable
+    varies: Hashable
+    open: bool
+    reference: Any
+    items: Hashable
+    entries: Hashable
+    even: bool
+    made: bool
+
+
+def argument_key(value: Value) -> ArgumentKey:
+    plain = value.varies is None and all(isinstance(component, Symbol) for component in value.components)
+    varies = value.varies and (value.varies.cause, value.varies.scope, value.varies.foreign)
+    items = tuple(argument_key(item) for item in value.items) if value.items is not None else None
+    entries = tuple((k, argument_key(v)) for k, v in value.entries.items()) if value.entries is not None else None
+    components = None if plain else value.components
+    return ArgumentKey(components, varies, value.open, value.reference, items, entries, value.even, value.made)
 
 
 def filled(of: Hashable, varies: Variation) -> Value:

@@ -12,6 +12,7 @@ from ddp_lint.divergence import signals
 from ddp_lint.divergence.definitions import assignments_in, rebinders_in, rebound_in, stores_in
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Frame, either_way
+from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.own import absolute, told
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.references import ClassRef, FunctionRef
@@ -162,6 +163,11 @@ class Variables:
         frame.switched = dict(self._rebound)
 
     def class_variable(self, of: ClassRef, name: str) -> Value | None:
+        found = self._class_variable(of, name)
+        self._summaries.linker.questions.note(Question(of, "variable", name), found)
+        return found
+
+    def _class_variable(self, of: ClassRef, name: str) -> Value | None:
         for owner in self._summaries.linker.linearised(of)[0]:
             for statement in owner.node.body:
                 targets = statement.targets if isinstance(statement, ast.Assign) else []
@@ -176,11 +182,18 @@ class Variables:
     def attribute_of(self, of: ClassRef, name: str) -> Value | None:
         """What the methods of the class assign to `self.name`, joined; None when none does."""
         key = (of, name)
-        if key in self._pending_attributes:
-            return None
-        return self._summaries.linker.project.remember(key, lambda: self._assigned_to(of, name), self._attributes)
+        found = None
+        if key not in self._pending_attributes:
+            remember = self._summaries.linker.project.remember
+            found = remember(key, lambda: self._assigned_to(of, name), self._attributes)
+        self._summaries.linker.questions.note(Question(of, "attribute", name), found)
+        return found
 
     def _assigned_to(self, of: ClassRef, name: str) -> Value | None:
+        """Apart: who asks for the attribute rests on its value, not on what that takes."""
+        return self._summaries.linker.questions.apart(lambda: self._joined_stores(of, name))[0]
+
+    def _joined_stores(self, of: ClassRef, name: str) -> Value | None:
         self._pending_attributes.add((of, name))
         result: Value | None = None
         try:
