@@ -52,3 +52,12 @@ def test_an_argument_is_taken_out(before: str, after: str) -> None:
     module, call = parsed(before)
     (gone,) = (arg for arg in call.args if arg.keyword is not None and arg.keyword.value == "gone")
     assert apply_edits(before, [remove_argument(module, call, gone)]) == after
+
+
+@pytest.mark.parametrize("text", ["f(a)", "f(\n    a,  # why\n    b\n)", f"f({'a' * 200})"])
+def test_a_message_quotes_code_on_one_short_line(text: str) -> None:
+    module, call = parsed(f"{text}\n")
+    quoted = module.quoted(call)
+    assert "\n" not in quoted
+    assert len(quoted) <= 62
+    assert quoted == f"`{module.code(call)}`" if len(text) < 60 else quoted.endswith("a…`")

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Module", "dotted"]
 
+_QUOTED = 60
+
 
 class Module:
     """One file: its (focused) LibCST tree and what rules ask about it.
@@ -277,3 +279,8 @@ class Module:
     def code(self, node: cst.CSTNode) -> str:
         """The source text of a node, on one line."""
         return " ".join(self.tree.code_for_node(node).split())
+
+    def quoted(self, node: cst.CSTNode) -> str:
+        """The source text of a node as a message has it: in backticks, cut where a reader would lose the thread."""
+        text = self.code(node)
+        return f"`{text if len(text) <= _QUOTED else text[: _QUOTED - 1] + '…'}`"

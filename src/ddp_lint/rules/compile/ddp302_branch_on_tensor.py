@@ -117,7 +117,7 @@ class BranchOnTensor(HostRule):
             if place is not None:
                 self.report(
                     test,
-                    f"`{self.module.code(condition)}` is a tensor, and the branch needs its value: {place.outcome}",
+                    f"{self.module.quoted(condition)} is a tensor, and the branch needs its value: {place.outcome}",
                     labels=place.labels,
                     notes=["each rank decides by its own batch: rank 0 and rank 1 may take different arms"],
                     help="torch.where, torch.nan_to_num or mask arithmetic instead of the branch",

@@ -107,7 +107,7 @@ class TensorPrinted(HostRule):
         tensor = self._tensor_in(node, place, formatted_only=not prints)
         if tensor is None and not place.surely_compiled:
             return
-        what = f"`{self.module.code(tensor)}` is printed" if tensor is not None else f"`{name}` is called"
+        what = f"{self.module.quoted(tensor)} is printed" if tensor is not None else f"`{name}` is called"
         self.report(
             node,
             f"{what} in {'compiled code' if place.surely_compiled else 'forward'}: {place.outcome}",

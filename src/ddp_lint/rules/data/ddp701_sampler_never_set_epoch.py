@@ -195,7 +195,7 @@ class SamplerNeverSetEpoch(Rule):
         first = self.module.span(loop.body.body[0])
         where = Span(first.path, first.line, first.column, first.line, first.column)
         text = f"{name}.set_epoch({loop.target.value})\n" + " " * (first.column - 1)
-        return Fix("Set the epoch at the top of the loop", Applicability.UNSAFE, (Edit(where, text),))
+        return Fix("set the epoch at the top of the loop", Applicability.UNSAFE, (Edit(where, text),))
 
 
 def _counts(loop: cst.For) -> bool:

@@ -88,10 +88,10 @@ class SetEpochOnLoader(Rule):
         edit = Edit(self.module.span(loader), f"{self.module.code(loader)}.sampler")
         self.report(
             node,
-            f"`{self.module.code(loader)}` is a DataLoader and has no set_epoch: every rank fails here, or repeats the "
+            f"{self.module.quoted(loader)} is a DataLoader and has no set_epoch: every rank fails here, or repeats the "
             "order of the first epoch where the call is guarded",
             help=f"call {self.module.code(loader)}.sampler.set_epoch(...)",
-            fix=Fix("Set the sampler's epoch", Applicability.SAFE, (edit,)),
+            fix=Fix("set the sampler's epoch", Applicability.SAFE, (edit,)),
         )
 
     def _rebound(self, loader: cst.BaseExpression) -> bool:

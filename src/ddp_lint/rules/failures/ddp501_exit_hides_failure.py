@@ -154,10 +154,10 @@ class ExitHidesFailure(Rule):
         if not isinstance(attempt, cst.Try) or _leaves_on_failure(self.module, attempt):
             return True
         if not self._asks_for_failure(node, block):
-            written = self.module.code(node)
+            written = self.module.quoted(node)
             self.report(
                 node,
-                f"an exception on rank 1 ends here with status 0: `{written}` in `finally` drops it, the launcher sees "
+                f"an exception on rank 1 ends here with status 0: {written} in `finally` drops it, the launcher sees "
                 "success and rank 0 waits for a rank that is gone",
                 labels=[(attempt.body.body[0], "an exception from here never gets past the `finally`")],
                 help="leave it out, or exit with 0 only on the way that worked and with 1 in `except`",
@@ -222,7 +222,7 @@ class ExitHidesFailure(Rule):
         if speaks_of_failure(own) or logs_an_error(branch.body) or (own and asks_for_failure(test)):
             self.report(
                 node,
-                f"this branch reports a failure and ends with status 0 (`{self.module.code(node)}`): the launcher "
+                f"this branch reports a failure and ends with status 0 ({self.module.quoted(node)}): the launcher "
                 "and CI take the run for a success",
                 help="raise an exception, or exit with a status other than 0",
                 confidence=Confidence.MEDIUM,

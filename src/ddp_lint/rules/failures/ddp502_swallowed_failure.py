@@ -191,7 +191,7 @@ class SwallowedFailure(Rule):
         kind = " or ".join(k or "any exception" for k in caught(handler))
         self.report(
             self._head(handler),
-            f"when `{self.module.code(work.func)}` fails on rank 1, this handler only tells and the rank {what}; "
+            f"when {self.module.quoted(work.func)} fails on rank 1, this handler only tells and the rank {what}; "
             "rank 0 waits in a collective that rank 1 never enters",
             labels=[(work, f"a failure in here ({kind}) is forgotten")],
             help="re-raise after the message, or exit with a status other than 0",

@@ -144,4 +144,4 @@ class LogOfSaturated(Rule):
             return None
         rest = ", ".join(self.module.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in inner.args)
         edit = Edit(self.module.span(node), f"torch.nn.functional.{instead}({rest})")
-        return Fix(f"Use {instead}", Applicability.SAFE, (edit,))
+        return Fix(f"use {instead}", Applicability.SAFE, (edit,))

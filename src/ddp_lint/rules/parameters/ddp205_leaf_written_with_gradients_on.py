@@ -96,7 +96,7 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
         if in_forward or constructs or self._steps_by_hand(write):
             self.report(
                 write.node,
-                f"`{self.module.code(write.target)}` is a parameter and gradients are on: the write raises on every "
+                f"{self.module.quoted(write.target)} is a parameter and gradients are on: the write raises on every "
                 "rank that comes to it",
                 help="put the write under `with torch.no_grad():`",
             )

@@ -137,7 +137,7 @@ class OverwritesCallersTensor(InPlaceRule):
             return
         self.report(
             write.node,
-            f"`{self.module.code(write.target)}` is the caller's tensor{self.way(reached)}, and forward overwrites it: "
+            f"{self.module.quoted(write.target)} is the caller's tensor{self.way(reached)}, and forward overwrites it: "
             "if autograd kept it, `backward()` raises on every rank; or the caller reads other values than it wrote",
             help=f"make a new tensor: `{argument} = {argument} + ..`, or start with `{argument} = {argument}.clone()`",
             fix=self.out_of_place(write),

@@ -135,5 +135,5 @@ class WaitsForDefaultStream(Rule):
             f"`{side}` waits for the default stream: where the data is produced on another one (autograd follows the "
             "stream of the forward), a rank sends values that are still being written",
             help="wait for the current stream, which is the one that produces the data",
-            fix=Fix("Wait for the current stream", Applicability.UNSAFE, (edit,)),
+            fix=Fix("wait for the current stream", Applicability.UNSAFE, (edit,)),
         )

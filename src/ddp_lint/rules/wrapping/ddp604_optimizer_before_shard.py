@@ -144,7 +144,7 @@ class OptimizerBeforeShard(Rule):
 
     def _fix(self, node: cst.Call, wrap: Wrap) -> Fix | None:
         edits = move_below(self.module, node, wrap.call, (wrap.inner, wrap.outer or wrap.inner))
-        return Fix("Build the optimizer below the wrap", Applicability.DISPLAY, edits) if edits else None
+        return Fix("build the optimizer below the wrap", Applicability.DISPLAY, edits) if edits else None
 
     def _is_optimizer(self, node: cst.Call) -> bool:
         name = self.module.qualified(node.func)

@@ -119,4 +119,4 @@ class ClipGradNormPerShard(Rule):
             return None
         arguments = ", ".join(self.module.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in rest)
         edit = Edit(self.module.span(node), f"{owner}.clip_grad_norm_({arguments})")
-        return Fix("Clip by the norm over all ranks", Applicability.SAFE, (edit,))
+        return Fix("clip by the norm over all ranks", Applicability.SAFE, (edit,))

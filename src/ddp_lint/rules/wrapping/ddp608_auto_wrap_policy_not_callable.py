@@ -111,7 +111,7 @@ class AutoWrapPolicyNotCallable(Rule):
         if problem:
             self.report(
                 node,
-                f"`{self.module.code(node.value)}` {problem}",
+                f"{self.module.quoted(node.value)} {problem}",
                 help="bind a policy function with functools.partial, or use ModuleWrapPolicy({Block})",
             )
 

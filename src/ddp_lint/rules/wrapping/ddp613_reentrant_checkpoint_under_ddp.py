@@ -172,5 +172,5 @@ class ReentrantCheckpointUnderDdp(Rule):
             f"{what}: DDP's gradient hook fires twice for one parameter, and {then}",
             labels=labels,
             help="pass use_reentrant=False",
-            fix=Fix("Use the non-reentrant variant", Applicability.UNSAFE, edits),
+            fix=Fix("use the non-reentrant variant", Applicability.UNSAFE, edits),
         )

@@ -114,5 +114,5 @@ class ForwardSkipsHooks(Rule):
             labels=labels,
             help=f"call `{owner}(...)`",
             confidence=confidence,
-            fix=Fix("Call the module", Applicability.SAFE, (edit,)),
+            fix=Fix("call the module", Applicability.SAFE, (edit,)),
         )

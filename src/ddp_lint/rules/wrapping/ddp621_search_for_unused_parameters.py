@@ -116,9 +116,9 @@ class SearchForUnusedParameters(Rule):
         if isinstance(arg.value, cst.SimpleString):
             other = _STRATEGIES.get(str(arg.value.evaluated_value))
             if other is not None:
-                self._report(arg, f"Use the strategy {other}", set_argument(self.module, arg, f'"{other}"'))
+                self._report(arg, f"use the strategy {other}", set_argument(self.module, arg, f'"{other}"'))
         elif _is_true(arg.value) and not _is_true(argument(node, None, "static_graph")):
-            self._report(arg, "Take the argument out", remove_argument(self.module, node, arg))
+            self._report(arg, "take the argument out", remove_argument(self.module, node, arg))
 
     def _report(self, arg: cst.Arg, title: str, edit: Edit) -> None:
         self.report(
