@@ -18,7 +18,7 @@ from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.names import DISTINCTIVE, by_name, distinctive, from_source, grow, is_of_plain_model
-from ddp_lint.divergence.own import absolute, wrapped
+from ddp_lint.divergence.own import spellings, wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import PADDED, SELECTION, keeps, selection
 from ddp_lint.divergence.standard import BUILTINS, LIBRARY
@@ -27,7 +27,7 @@ from ddp_lint.divergence.values import MADE, Value, Variation, divergent, is_new
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import Gate
-from ddp_lint.project.own import Own, written
+from ddp_lint.project.own import Own
 
 #: An object of a framework that works on one device.
 _ALONE = "builtins.alone"
@@ -59,7 +59,7 @@ def invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call) 
     own = frame.summaries.own
     if own is None:
         return _invoke(frame, function, arguments, node)
-    spelled = (written(node.func), *absolute(frame, function.reference))
+    spelled = spellings(frame, node.func, function.reference)
     name = own.collectives.find(*spelled)
     outer, frame.effects = frame.effects, [] if name else frame.effects
     value = _invoke(frame, function, arguments, node)

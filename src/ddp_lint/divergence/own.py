@@ -9,7 +9,7 @@ from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.references import Reference
 from ddp_lint.divergence.values import Value, unknown
 from ddp_lint.knowledge import table
-from ddp_lint.project.own import Own
+from ddp_lint.project.own import Own, written
 
 #: What is no value itself: what comes back when it is called may be.
 _DEFINED = (ref.FunctionRef, ref.ClassRef, ref.ModuleRef, ref.Partial)
@@ -32,6 +32,13 @@ def absolute(frame: Frame, reference: Reference | str | None) -> tuple[str, ...]
         owners = absolute(frame, reference.of or reference.owner) or (reference.facts.name,)
         return tuple(f"{owner}.{reference.name}" for owner in owners)
     return ()
+
+
+def spellings(frame: Frame, node: ast.expr, reference: Reference | None) -> tuple[str, ...]:
+    """How an expression is spelled: as it stands in the code, and absolutely, as far as that is known."""
+    name, known = written(node), absolute(frame, reference)
+    free = reference is None and not any(name.partition(".")[0] in names for names in (frame.env, frame.closure or ()))
+    return (name, *(frame.facts.imports.starred(name) if free else known))
 
 
 def told(frame: Frame, value: Value, node: ast.AST, *spelled: str) -> Value:

@@ -13,7 +13,7 @@ from ddp_lint.divergence.definitions import assignments_in, rebinders_in, reboun
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Frame, either_way
 from ddp_lint.divergence.inheritance import Question
-from ddp_lint.divergence.own import absolute, told
+from ddp_lint.divergence.own import spellings, told
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import known
@@ -61,7 +61,7 @@ class Variables:
         if self._summaries.own is None:
             return value
         reference = self._summaries.linker.in_module(frame.facts, node.id)
-        return told(frame, value, node, node.id, *absolute(frame, reference), f"{frame.facts.name}.{node.id}")
+        return told(frame, value, node, *spellings(frame, node, reference), f"{frame.facts.name}.{node.id}")
 
     def _module_name(self, frame: Frame, node: ast.Name) -> Value:
         reference = self._summaries.linker.in_module(frame.facts, node.id)

@@ -26,6 +26,10 @@ class ImportTable:
         target = self.names.get(first)
         return None if target is None else target + dot + rest
 
+    def starred(self, name: str) -> tuple[str, ...]:
+        """What a name may be that nothing in the file binds, by each ``from module import *``."""
+        return tuple(f"{star}.{name}" for star in self.stars if not name.startswith("_"))
+
     @classmethod
     def of(
         cls, tree: ast.AST, module_name: str, is_package: bool, locate: Callable[[str], str] = lambda name: name

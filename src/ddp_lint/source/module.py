@@ -187,13 +187,15 @@ class Module:
         listed: Listed | None = getattr(self.project.own, key) if self.project is not None else None
         return listed.find(*self.spellings(node)) if listed else ""
 
-    def spellings(self, node: cst.CSTNode) -> tuple[str, str]:
-        """An expression as it stands in the code, and by its absolute name as far as that is known; of a call, what it
-        calls."""
+    def spellings(self, node: cst.CSTNode) -> tuple[str, ...]:
+        """An expression as it stands in the code, and by its absolute names as far as they are known; of a call, what
+        it calls."""
         named = node.func if isinstance(node, cst.Call) else node
         name = dotted(named) or (f".{named.attr.value}" if isinstance(named, cst.Attribute) else "")
         known = self.callee(node) if isinstance(node, cst.Call) else self.qualified(node)
-        return name, known or (self.meaning(name) if dotted(named) else "")
+        known = known or (self.meaning(name) if dotted(named) else "")
+        free = not known and dotted(named) and self.scopes.scope_of(name.partition(".")[0], named) is None
+        return (name, *self.imports.starred(name)) if free else (name, known)
 
     def bindings(self, target: cst.BaseExpression | str, at: cst.CSTNode | None = None) -> list[Binding]:
         """Where a name, a dotted name or ``self.x`` is bound, as seen from `at` (default: where `target` stands).

@@ -76,7 +76,7 @@ class Wraps:
         project = self._module.project
         if project is None or not self._any_own or not self._module.told("wrappers", node):
             return None
-        return project.own.wrapping(self._module.spellings(node)[1])
+        return project.own.wrapping(self._module.spellings(node)[-1])
 
     def _told(self, call: cst.Call) -> Iterator[Wrap]:
         """The wrap by a wrapper of the project's own."""
