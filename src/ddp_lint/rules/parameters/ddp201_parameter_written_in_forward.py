@@ -120,4 +120,5 @@ class ParameterWrittenInForward(InPlaceRule):
         project, known = self.module.project, table("wrappers")
         if project is None or any(project.holding(word) for word in known["sharding"]):
             return False
-        return any(project.holding(word) for word in known["replicating"])
+        replicating = (*known["replicating"], *project.own.names.beside(known["replicating"]))
+        return any(project.holding(word) for word in replicating)
