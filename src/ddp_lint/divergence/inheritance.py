@@ -28,10 +28,11 @@ T = TypeVar("T")
 
 class Question(NamedTuple):
     """What is asked of a class: its method of a name (the next one behind a class, for `super()`), the value of an
-    attribute or of a variable of the class, the bases outside of the project, all of its own methods."""
+    attribute or of a variable of the class, the bases outside of the project, all of its own methods, what of it the
+    configuration lists."""
 
     of: ClassRef
-    what: Literal["method", "attribute", "variable", "bases", "members"]
+    what: Literal["method", "attribute", "variable", "bases", "members", "listed"]
     name: str = ""
     after: ClassRef | None = None
 

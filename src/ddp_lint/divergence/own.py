@@ -22,8 +22,7 @@ def absolute(frame: Frame, reference: Reference | str | None) -> tuple[str, ...]
     if isinstance(reference, (ref.External, ref.ModuleRef)):
         return (reference.name,)
     if isinstance(reference, ref.ClassRef):
-        classes, outside = frame.linker.linearised(reference)
-        return (*(f"{of.facts.name}.{of.node.name}" for of in classes), *outside)
+        return frame.linker.names(reference)
     if isinstance(reference, ref.Instance):
         return absolute(frame, reference.of)
     if isinstance(reference, ref.Method):

@@ -31,6 +31,7 @@ class Linker:
         self._linearising: set[ClassRef] = set()
         self._members: dict[ClassRef, dict[str, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
         self._names: dict[str, Answered[Reference]] = {}
+        self._named_classes: dict[ClassRef, Answered[tuple[tuple[str, ...], frozenset[str]]]] = {}
         #: What is asked of classes, of objects of theirs.
         self.questions = Questions()
 
@@ -158,6 +159,24 @@ class Linker:
         found = self.linearised(of)[1]
         self.questions.note(Question(of, "bases"), found)
         return found
+
+    def names(self, of: ClassRef) -> tuple[str, ...]:
+        """The absolute names of the class and of all that it inherits from."""
+        found, listed = self._names_and_listed(of)
+        self.questions.note(Question(of, "listed"), listed)
+        return found
+
+    def listed(self, of: ClassRef) -> frozenset[str]:
+        """What the configuration lists of its methods and attributes."""
+        return self._names_and_listed(of)[1]
+
+    def _names_and_listed(self, of: ClassRef) -> tuple[tuple[str, ...], frozenset[str]]:
+        return self.project.remember(of, lambda: self._named(of), self._named_classes)
+
+    def _named(self, of: ClassRef) -> tuple[tuple[str, ...], frozenset[str]]:
+        classes, outside = self.linearised(of)
+        found = (*(f"{each.facts.name}.{each.node.name}" for each in classes), *outside)
+        return found, self.project.own.of_class(found)
 
     def is_module(self, of: ClassRef) -> bool:
         """Does calling an object of it run `forward`?"""

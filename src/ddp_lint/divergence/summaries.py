@@ -354,6 +354,8 @@ class Summaries:
             return self.linker.outside(of)
         if question.what == "members":
             return of
+        if question.what == "listed":
+            return self.linker.listed(of)
         ask = self.variables.attribute_of if question.what == "attribute" else self.variables.class_variable
         return ask(of, question.name)
 

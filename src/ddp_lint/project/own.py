@@ -54,6 +54,11 @@ class Own:
         """Whether an absolute name is that of a class whose methods or attributes are listed."""
         return is_class_name(name) and any(listed.startswith(f"{name}.") for listed in self.names.all)
 
+    def of_class(self, names: tuple[str, ...]) -> frozenset[str]:
+        """What is listed of the methods and attributes of a class that goes by these absolute names."""
+        heads = ((name, Listed(self._project, (name.rpartition(".")[0],))) for name in self.names.all if "." in name)
+        return frozenset(name for name, head in heads if head.find(*names))
+
     def wrapping(self, name: str) -> Wrapping:
         """How the wrapper of this absolute name wraps, as far as its code shows it."""
         found = self._project.remember(("wraps", name), lambda: frozenset(self._wrappings(name, _DEPTH)))
