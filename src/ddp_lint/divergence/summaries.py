@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Hashable
 
 from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
@@ -14,18 +13,18 @@ from ddp_lint.divergence.calls import invoke
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_parted
 from ddp_lint.divergence.definitions import is_generator, returns_pairs, stores_in
-from ddp_lint.divergence.effects import Effect, Inline
+from ddp_lint.divergence.effects import Inline
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame, either_way, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
-from ddp_lint.divergence.inheritance import Answers, Question, is_same, mentions
+from ddp_lint.divergence.memory import Key, Memory, Summary
 from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.parameters import bound, general, is_static
-from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.statements import run
-from ddp_lint.divergence.values import ArgumentKey, Known, Value, Variation, argument_key, is_absent, merge, unknown
+from ddp_lint.divergence.values import Known, Value, Variation, argument_key, is_absent, merge, unknown
 from ddp_lint.divergence.variables import Variables
 from ddp_lint.divergence.words import TooLarge
 from ddp_lint.knowledge.communication import Collective
@@ -34,58 +33,6 @@ from ddp_lint.project.own import Own
 
 #: Different argument lists that one function is summarised for; the next is summarised for arguments unknown.
 _CONTEXTS = 12
-#: Calls within calls.
-_DEPTH = 14
-#: Classes that a method was evaluated for, the latest, that are tried for another one.
-_ALIKE = 6
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Summary:
-    """What a call does (a tree that returns at its end) and what it gives back."""
-
-    effects: list[Effect]
-    returned: Value
-    env: dict[str, Value] = dataclasses.field(default_factory=dict)
-    #: Parameters that the function makes the same on all ranks.
-    agreed: frozenset[str] = frozenset()
-    #: Parameters that it makes objects of another class.
-    turned: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    #: Attributes of its object that a method leaves with a value of each rank's own.
-    left: Mapping[str, Value] = dataclasses.field(default_factory=dict)
-    #: Variables of modules as they are where a generator hands over.
-    switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
-    #: What was asked of classes for it.
-    answers: Answers = dataclasses.field(default_factory=dict)
-
-    def mentions(self, of: ClassRef, function: FunctionRef) -> bool:
-        """Does anything that the call leaves behind depend on the object's being of this very class?"""
-        own = function.node.args.args[0].arg + "."
-        held = [value for path, value in self.env.items() if path.startswith(own)]
-        return any(mentions(value, of) for value in (self.returned, *self.left.values(), *held))
-
-
-class _Key(NamedTuple):
-    """What a summary is a function of."""
-
-    node: ast.AST
-    #: Class of the object of a method.
-    of: Hashable
-    arguments: tuple[tuple[str, ArgumentKey], ...]
-    rebound: Hashable
-    closure: int
-    #: The names that the function leaves, not what its call does.
-    names: bool
-
-    @property
-    def regardless_of_class(self) -> _Key | None:
-        """The same for a method of whatever class; None where it is no method of an object."""
-        if not isinstance(self.of, ClassRef) or self.closure or not self.arguments:
-            return None
-        (name, receiver), *others = self.arguments
-        if receiver.reference != ref.Instance(self.of):
-            return None
-        return self._replace(of=None, arguments=((name, receiver._replace(reference=None)), *others))
 
 
 _NOTHING = Summary([], unknown("recursion"))
@@ -102,16 +49,12 @@ class Summaries:
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
         self.left = self.BOUND
-        self._memo: dict[_Key, Answered[Summary]] = {}
-        #: By method and arguments: the classes of the object that it was evaluated for, each with the key of that.
-        self._inherited: dict[_Key, list[tuple[ClassRef, _Key]]] = {}
         self._contexts: dict[ast.AST, int] = {}
-        self._running: set[Hashable] = set()
         self.variables = Variables(self)
+        self._memory = Memory(self.linker, self.variables)
         self.evidence = Evidence(self.linker)
         self._decorated: dict[Hashable, Answered[Value]] = {}
         self._decorating: set[Hashable] = set()
-        self._depth = 0
 
     @property
     def modules_read(self) -> int:
@@ -295,69 +238,18 @@ class Summaries:
 
     def _summary(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
         key = self._key(function, env)
-        if key not in self._memo:
+        if key not in self._memory:
             seen = self._contexts.get(function.node, 0)
             if seen >= _CONTEXTS:
                 env = general(self, function, heuristic=False)
                 key = self._key(function, env)
             self._contexts[function.node] = seen + 1
-        if key not in self._memo and (key in self._running or self._depth >= _DEPTH):
+        if not self._memory.can_give(key):
             return _NOTHING
         try:
-            return self._kept(key, function, lambda: self._summarised(function, env))
+            return self._memory.keep(key, function, lambda: self._summarised(function, env))
         except RecursionError:
             return _NOTHING
-
-    def _kept(self, key: _Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
-        """`make()`, once a key; meanwhile the key is running."""
-        summary = self.linker.project.remember(key, lambda: self._run_once(key, function, make), self._memo)
-        self.linker.questions.note_all(summary.answers)
-        return summary
-
-    def _run_once(self, key: _Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
-        self._running.add(key)
-        self._depth += 1
-        try:
-            return self._taken_over(key, function, make) or self._made(key, function, make)
-        finally:
-            self._depth -= 1
-            self._running.discard(key)
-
-    def _made(self, key: _Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
-        made, answers = self.linker.questions.apart(make)
-        summary = dataclasses.replace(made, answers=answers)
-        place = key.regardless_of_class
-        if place and isinstance(function.of, ClassRef) and not summary.mentions(function.of, function):
-            self._inherited.setdefault(place, []).append((function.of, key))
-        return summary
-
-    def _taken_over(self, key: _Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary | None:
-        """What the method does for another class that answers alike."""
-        of = function.of
-        place = key.regardless_of_class
-        for other, kept in self._inherited.get(place, ())[-_ALIKE:] if place else ():
-            assert isinstance(of, ClassRef)
-            summary = self._memo[kept].value
-            asked = {question: answer for question, answer in summary.answers.items() if question.of == other}
-            if all(is_same(self._answer(question, of), answer) for question, answer in asked.items()):
-                self.linker.project.remember(kept, make, self._memo)  # it rests on the same files
-                answers = {q._replace(of=of) if q.of == other else q: a for q, a in summary.answers.items()}
-                return dataclasses.replace(summary, answers=answers)
-        return None
-
-    def _answer(self, question: Question, of: ClassRef) -> Any:
-        """What the question is answered for this class."""
-        if question.what == "method":
-            found = self.linker.method(of, question.name, question.after)
-            return found and found.node
-        if question.what == "bases":
-            return self.linker.outside(of)
-        if question.what == "members":
-            return of
-        if question.what == "listed":
-            return self.linker.listed(of)
-        ask = self.variables.attribute_of if question.what == "attribute" else self.variables.class_variable
-        return ask(of, question.name)
 
     def _summarised(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
         frame = self.evaluate(function, env)
@@ -365,10 +257,10 @@ class Summaries:
         left = _own_attributes(frame, function) if function.receiver is not None and not effects else {}
         return Summary(effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched)
 
-    def _key(self, function: FunctionRef, env: dict[str, Value], *, names: bool = False) -> _Key:
+    def _key(self, function: FunctionRef, env: dict[str, Value], *, names: bool = False) -> Key:
         closure = id(function.closure) if function.closure is not None else 0
         arguments = tuple((name, argument_key(value)) for name, value in env.items())
-        return _Key(function.node, function.of, arguments, self.variables.rebound(), closure, names)
+        return Key(function.node, function.of, arguments, self.variables.rebound(), closure, names)
 
     def evaluate(self, function: FunctionRef, env: dict[str, Value]) -> Frame:
         """Run the function's body."""
@@ -381,7 +273,7 @@ class Summaries:
             function.receiver,
             dict(env),
             closure,
-            depth=self._depth,
+            depth=self._memory.depth,
         )
         if isinstance(function.node, ast.Lambda):
             frame.returned.append((None, evaluate(frame, function.node.body)))
@@ -396,18 +288,17 @@ class Summaries:
     def forget(self) -> None:
         """Before a new root: no function is running."""
         self.variables.forget()
+        self._memory.forget()
         self.left = self.BOUND
-        self._depth = 0
-        self._running.clear()
 
     def names_after(self, function: FunctionRef) -> dict[str, Value] | None:
         """The names that a function leaves, evaluated for arguments unknown; None while it is running."""
         env = general(self, function, heuristic=True)
         key = self._key(function, env, names=True)
-        if key not in self._memo and (key in self._running or self._depth >= _DEPTH):
+        if not self._memory.can_give(key):
             return None
         try:
-            return self._kept(key, function, lambda: Summary([], none(), self.evaluate(function, env).env)).env
+            return self._memory.keep(key, function, lambda: Summary([], none(), self.evaluate(function, env).env)).env
         except RecursionError:
             return None
 

@@ -1,0 +1,148 @@
+"""Summaries that were made, by what they are functions of; those of a method serve all classes that answer alike."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.effects import Effect
+from ddp_lint.divergence.inheritance import Answers, Question, is_same, mentions
+from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.resolve import Linker
+from ddp_lint.divergence.values import ArgumentKey, Value
+from ddp_lint.project import Answered
+
+if TYPE_CHECKING:
+    from ddp_lint.divergence.variables import Variables
+
+#: Calls within calls.
+_DEPTH = 14
+#: Classes that a method was evaluated for, the latest, that are tried for another one.
+_ALIKE = 6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Summary:
+    """What a call does (a tree that returns at its end) and what it gives back."""
+
+    effects: list[Effect]
+    returned: Value
+    env: dict[str, Value] = dataclasses.field(default_factory=dict)
+    #: Parameters that the function makes the same on all ranks.
+    agreed: frozenset[str] = frozenset()
+    #: Parameters that it makes objects of another class.
+    turned: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: Attributes of its object that a method leaves with a value of each rank's own.
+    left: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    #: Variables of modules as they are where a generator hands over.
+    switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
+    #: What was asked of classes for it.
+    answers: Answers = dataclasses.field(default_factory=dict)
+
+    def mentions(self, of: ClassRef, function: FunctionRef) -> bool:
+        """Does anything that the call leaves behind depend on the object's being of this very class?"""
+        own = function.node.args.args[0].arg + "."
+        held = [value for path, value in self.env.items() if path.startswith(own)]
+        return any(mentions(value, of) for value in (self.returned, *self.left.values(), *held))
+
+
+class Key(NamedTuple):
+    """What a summary is a function of."""
+
+    node: ast.AST
+    #: Class of the object of a method.
+    of: Hashable
+    arguments: tuple[tuple[str, ArgumentKey], ...]
+    rebound: Hashable
+    closure: int
+    #: The names that the function leaves, not what its call does.
+    names: bool
+
+    @property
+    def regardless_of_class(self) -> Key | None:
+        """The same for a method of whatever class; None where it is no method of an object."""
+        if not isinstance(self.of, ClassRef) or self.closure or not self.arguments:
+            return None
+        (name, receiver), *others = self.arguments
+        if receiver.reference != ref.Instance(self.of):
+            return None
+        return self._replace(of=None, arguments=((name, receiver._replace(reference=None)), *others))
+
+
+class Memory:
+    """All summaries of one project, and which of them are being made."""
+
+    def __init__(self, linker: Linker, variables: Variables) -> None:
+        self._linker = linker
+        self._variables = variables
+        self._memo: dict[Key, Answered[Summary]] = {}
+        #: By method and arguments: the classes of the object that it was evaluated for, each with the key of that.
+        self._inherited: dict[Key, list[tuple[ClassRef, Key]]] = {}
+        self._running: set[Key] = set()
+        self.depth = 0
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._memo
+
+    def can_give(self, key: Key) -> bool:
+        """Is it known, or neither running nor too deep in calls?"""
+        return key in self._memo or (key not in self._running and self.depth < _DEPTH)
+
+    def forget(self) -> None:
+        """Before a new root: nothing is running."""
+        self.depth = 0
+        self._running.clear()
+
+    def keep(self, key: Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
+        """`make()`, once a key; meanwhile the key is running. Raises RecursionError, TooLarge."""
+        summary = self._linker.project.remember(key, lambda: self._run_once(key, function, make), self._memo)
+        self._linker.questions.note_all(summary.answers)
+        return summary
+
+    def _run_once(self, key: Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
+        self._running.add(key)
+        self.depth += 1
+        try:
+            return self._taken_over(key, function, make) or self._made(key, function, make)
+        finally:
+            self.depth -= 1
+            self._running.discard(key)
+
+    def _made(self, key: Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
+        made, answers = self._linker.questions.apart(make)
+        summary = dataclasses.replace(made, answers=answers)
+        place = key.regardless_of_class
+        if place and isinstance(function.of, ClassRef) and not summary.mentions(function.of, function):
+            self._inherited.setdefault(place, []).append((function.of, key))
+        return summary
+
+    def _taken_over(self, key: Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary | None:
+        """What the method does for another class that answers alike."""
+        of = function.of
+        place = key.regardless_of_class
+        for other, kept in self._inherited.get(place, ())[-_ALIKE:] if place else ():
+            assert isinstance(of, ClassRef)
+            summary = self._memo[kept].value
+            asked = {question: answer for question, answer in summary.answers.items() if question.of == other}
+            if all(is_same(self._answer(question, of), answer) for question, answer in asked.items()):
+                self._linker.project.remember(kept, make, self._memo)  # it rests on the same files
+                answers = {q._replace(of=of) if q.of == other else q: a for q, a in summary.answers.items()}
+                return dataclasses.replace(summary, answers=answers)
+        return None
+
+    def _answer(self, question: Question, of: ClassRef) -> Any:
+        """What the question is answered for this class."""
+        if question.what == "method":
+            found = self._linker.method(of, question.name, question.after)
+            return found and found.node
+        if question.what == "bases":
+            return self._linker.outside(of)
+        if question.what == "members":
+            return of
+        if question.what == "listed":
+            return self._linker.listed(of)
+        ask = self._variables.attribute_of if question.what == "attribute" else self._variables.class_variable
+        return ask(of, question.name)
