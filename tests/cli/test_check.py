@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -300,6 +301,22 @@ def python(*args: str) -> subprocess.CompletedProcess[str]:
 def test_module_and_version() -> None:
     result = python("-m", "ddp_lint", "--version")
     assert (result.returncode, __version__ in result.stdout) == (0, True)
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs a device that is full")
+def test_output_that_cannot_be_written_is_2(project: pathlib.Path) -> None:
+    (project / "a.py").write_text(UNUSED)
+    command = f"{shlex.quote(sys.executable)} -m ddp_lint check --no-cache"
+    shell = lambda line: subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)  # noqa: E731
+    result = shell(f"{command} >/dev/full")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "error: cannot write to standard output: no space left on device\n",
+    )
+    assert shell(f"{command} -o /dev/full").returncode == 2
+    assert (shell(f"{command} >&-").returncode, shell(f"{command} >&-").stderr) == (1, "")
+    assert shell(f"{command} nowhere.py 2>&-").returncode == 2
+    assert shell(f"{command} | true").stderr == ""
 
 
 def test_help_imports_nothing_heavy() -> None:

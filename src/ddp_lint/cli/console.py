@@ -15,15 +15,18 @@ from ddp_lint.output.style import Style
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 
 
-def wants_color(choice: str, stream: TextIO) -> bool:
-    """--color, then NO_COLOR and FORCE_COLOR (any value but an empty one), then whether the stream is a terminal."""
+def wants_color(choice: str, stream: TextIO | None) -> bool:
+    """--color, then NO_COLOR and FORCE_COLOR (any value but an empty one), then whether the stream is a terminal.
+
+    There is no stream where the shell has closed it (``>&-``).
+    """
     if choice != "auto":
         return choice == "always"
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def write(text: str, file: pathlib.Path | None) -> None:
@@ -31,7 +34,13 @@ def write(text: str, file: pathlib.Path | None) -> None:
     if file is None:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="backslashreplace")
-        click.echo(text, nl=False, color=True)
+        try:
+            click.echo(text, nl=False, color=True)
+        except BrokenPipeError:  # the reader has seen enough: click ends the run
+            raise
+        except OSError as e:
+            sys.stdout = None  # or what it holds is written, and fails, once more at the end
+            fail(f"cannot write to standard output: {(e.strerror or str(e)).lower()}")
         return
     try:
         file.write_text(text, encoding="utf-8", errors="backslashreplace")
