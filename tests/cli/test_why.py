@@ -68,5 +68,11 @@ def test_where_there_is_nothing(check: Check, project: pathlib.Path) -> None:
     (project / "m.py").write_text(SOURCE)
     assert check("--why", "m.py:2").stdout == "m.py:2: there is no call here\n"
     (project / "bad.py").write_text("def (\n")
-    assert check("--why", "bad.py:1").exit_code == 0
-    assert check("--why", "gone.py:1").exit_code == 2
+    (project / "binary.py").write_bytes(b"\0")
+    for place, said in {
+        "bad.py:1": "bad.py cannot be parsed: ", "binary.py:1": "binary.py cannot be read",
+        "gone.py:1": "gone.py: no such file", "m.py:0": "m.py has no line 0", "m.py:99": "m.py has no line 99",
+    }.items():  # fmt: skip
+        result = check("--why", place)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"error: {said}")

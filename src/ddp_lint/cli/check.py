@@ -177,7 +177,7 @@ def _overrides(given: dict[str, Any]) -> Overrides:
 def _run_files(discovered: Discovered, options: _Options) -> int:
     started = time.perf_counter()
     if not discovered.files and not discovered.errors and not options.quiet:
-        say("warning: no files to check found", options.color)
+        say("warning: found no files to check", options.color)
     output_format = _format(options, discovered.files.values())
     report = _check(discovered, options)
     if options.diff or options.fix:

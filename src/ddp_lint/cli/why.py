@@ -27,8 +27,15 @@ def why(place: str, configuration: Configuration, color: str) -> int:
         say(f"error: {name}: no such file", color)
         return FAILED
     settings = configuration.of(path.parent)
+    project = Project(settings.root, names=settings.names)
+    facts = project.facts_of(path)
+    if facts is None:
+        problem = project.problem(path)
+        raise ConfigError(f"{name} cannot be {f'parsed: {problem.reason}' if problem else 'read'}")
+    if not 1 <= int(line) <= len(facts.file.lines):
+        raise ConfigError(f"{name} has no line {line}")
     reported = _reported([path], settings)
-    found = explain(path, Project(settings.root, names=settings.names), settings, int(line))
+    found = explain(path, project, settings, int(line))
     style = Style(wants_color(color, sys.stdout))
     if not found:
         write(f"{shown(path)}:{line}: there is no call here\n", None)
