@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import subprocess
 
 import pytest
+
+from ddp_lint.config import FORMATS
 
 from .conftest import Check
 
@@ -125,6 +128,10 @@ def test_odd_names(check: Check, project: pathlib.Path) -> None:
     assert check("--", "-dash.py").exit_code == 0
     (project / os.fsdecode(b"bad\xff.py")).write_text("x = 1  # noqa: DDP999\n")
     assert "bad\\udcff.py:1:8" in check("--output-format", "concise").stdout
+    for output_format in FORMATS:
+        assert check("--output-format", output_format).exit_code == 1
+    (result,) = json.loads(check("--output-format", "sarif").stdout)["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "bad%FF.py"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may look everywhere")

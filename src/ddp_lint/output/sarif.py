@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pathlib
 import urllib.parse
 from collections.abc import Iterable
@@ -99,7 +100,7 @@ def _artifact(path: str) -> dict[str, Any]:
     """Paths below the working directory are relative to it; others are what they are."""
     if pathlib.PurePath(path).is_absolute():
         return {"uri": pathlib.PurePath(path).as_uri()}
-    return {"uri": urllib.parse.quote(path), "uriBaseId": _ROOT}
+    return {"uri": urllib.parse.quote(os.fsencode(path)), "uriBaseId": _ROOT}
 
 
 def _region(span: Span) -> dict[str, int]:
