@@ -71,7 +71,9 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     click.option(
         "--output-format", type=click.Choice(FORMATS), envvar="DDP_LINT_OUTPUT_FORMAT", help="[default: full]"
     ),
-    click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="Write there."),
+    click.option(
+        "-o", "--output-file", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="Write the report there."
+    ),
     click.option("--statistics", is_flag=True, help="Print how often each rule found something, not the findings."),
     click.option("--exit-zero", is_flag=True, help="Exit with 0 also when something was found."),
     click.option("-q", "--quiet", is_flag=True, help="Print the findings and nothing else."),
@@ -81,7 +83,9 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True),
 )
 @_options(
-    click.option("--exclude", **_GLOBS, help="Leave these out, instead of what the configuration excludes."),
+    click.option(
+        "--exclude", **_GLOBS, help="Leave these out (comma-separated), instead of what the configuration excludes."
+    ),
     click.option("--extend-exclude", **_GLOBS, help="Leave these out besides."),
     click.option("--force-exclude/--no-force-exclude", default=None, help="Leave them out even when named in PATHS."),
     click.option(
@@ -93,10 +97,16 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     ),
 )
 @_options(
-    click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path), help="Read this."),
+    click.option(
+        "--config",
+        type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
+        help="Read this configuration file, whatever is near the files.",
+    ),
     click.option("--isolated", is_flag=True, help="Read no configuration file."),
     click.option("--no-cache", is_flag=True, envvar="DDP_LINT_NO_CACHE", help="Neither read nor write the cache."),
-    click.option("-j", "--jobs", type=click.IntRange(0), default=0, help="Processes. [default: as many as pay off]"),
+    click.option(
+        "-j", "--jobs", type=click.IntRange(0), default=0, metavar="N", help="Processes. [default: as many as pay off]"
+    ),
     click.option("--show-files", is_flag=True, help="Print the files that would be checked, and stop."),
     click.option("--show-settings", is_flag=True, help="Print the settings that they would be checked with, and stop."),
     click.option("--why", metavar="FILE:LINE", help="Explain why the collective there is reported, or is not."),
