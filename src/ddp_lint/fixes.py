@@ -112,13 +112,21 @@ class Text:
     @classmethod
     def read(cls, path: pathlib.Path) -> Text:
         """Raises OSError, SyntaxError, LookupError or UnicodeDecodeError where the file cannot be read as text."""
-        data = path.read_bytes()
+        return cls.of(path, path.read_bytes())
+
+    @classmethod
+    def of(cls, path: pathlib.Path, data: bytes) -> Text:
+        """What a file would be with this content. Raises as `read` does."""
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return cls(path, data.decode(encoding), encoding)
 
+    def encoded(self, content: str) -> bytes:
+        """New content in the file's own encoding. Raises UnicodeEncodeError."""
+        return content.encode(self.encoding)
+
     def write(self, content: str) -> None:
         """Write new content in the file's own encoding. Raises OSError or UnicodeEncodeError."""
-        self.path.write_bytes(content.encode(self.encoding))
+        self.path.write_bytes(self.encoded(content))
 
 
 # ---- choosing

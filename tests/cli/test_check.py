@@ -172,6 +172,19 @@ def test_stdin_in_any_format_and_with_what_is_only_shown(check: Check, project: 
     assert shown.startswith("configuration = pkg/ddp-lint.toml\n")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [b"\xef\xbb\xbf# \xc3\xa9\r\nx = 1%s\r\ny = 2\r\n", b"# coding: latin-1\n# \xe9\nx = 1%s", b"x = 1%s\ry = 2\r"],
+)
+def test_stdin_fix_keeps_encoding_and_line_ends(check: Check, project: pathlib.Path, text: bytes) -> None:
+    before = text % b"  # noqa: DDP999"
+    assert check("-", "--fix", input=before).stdout_bytes == text % b""
+    check("-", "--fix", "-o", "fixed.py", input=before)
+    assert (project / "fixed.py").read_bytes() == text % b""
+    left_out = check("-", "--fix", "--stdin-filename", "build/m.py", "--force-exclude", input=before)
+    assert left_out.stdout_bytes == before
+
+
 def test_stdin_fix_prints_the_fixed_text(check: Check) -> None:
     result = check("-", "--fix", input=UNUSED)
     assert (result.stdout, result.exit_code) == (FIXED, 0)

@@ -232,6 +232,7 @@ def _explain_silence(discovered: Discovered, options: _Options) -> None:
 def _run_stdin(configuration: Configuration, options: _Options) -> int:
     from ddp_lint.cli.mend import mend_text
     from ddp_lint.engine.runner import check_text
+    from ddp_lint.fixes import Text
     from ddp_lint.source.file import Unreadable, decode
 
     started = time.perf_counter()
@@ -246,13 +247,15 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
     except Unreadable as e:
         return _finish(_Outcome(Report([], [(shown(path), str(e))]), Sources(), 0), output_format, options)
     if left_out:
-        write("" if options.diff else text, options.output_file)
+        write(b"" if options.diff else data, options.output_file)
         return CLEAN
     if options.fix or options.diff:
-        mended = mend_text(text, path, settings, unsafe=options.unsafe_fixes)
+        source = Text.of(path, data)
+        mended = mend_text(source, settings, unsafe=options.unsafe_fixes)
         if options.diff:
             return _finish_diff(mended.patch, mended.fixed, [], options)
-        write(mended.text, options.output_file)  # and what is left to standard error, where an editor shows it
+        # What is left goes to standard error, where an editor shows it.
+        write(source.encoded(mended.text), options.output_file)
         left = check_text(mended.text, path, settings)
         for f in left.findings:
             say(f"{f.span.path}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)

@@ -29,8 +29,8 @@ def wants_color(choice: str, stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def write(text: str, file: pathlib.Path | None) -> None:
-    """Print, or write to a file in UTF-8. What the terminal's encoding lacks is shown escaped."""
+def write(text: str | bytes, file: pathlib.Path | None) -> None:
+    """Print, or write to a file in UTF-8; bytes as they are. What the terminal's encoding lacks is shown escaped."""
     if file is None:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -43,7 +43,7 @@ def write(text: str, file: pathlib.Path | None) -> None:
             fail(f"cannot write to standard output: {(e.strerror or str(e)).lower()}")
         return
     try:
-        file.write_text(text, encoding="utf-8", errors="backslashreplace")
+        file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace"))
     except OSError as e:
         fail(f"cannot write {file}: {(e.strerror or str(e)).lower()}")
 

@@ -45,10 +45,11 @@ def mend(findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings], *,
     return mended
 
 
-def mend_text(text: str, path: pathlib.Path, settings: Settings, *, unsafe: bool) -> Mended:
-    """Fix text that is not on disk, as if it were the content of `path`."""
-    result = _fixed(text, path, settings, unsafe)
-    return Mended(len(result.applied), unified_diff(shown(path), text, result.text), text=result.text)
+def mend_text(source: Text, settings: Settings, *, unsafe: bool) -> Mended:
+    """Fix text that is not on disk, as if it were the content of its path."""
+    result = _fixed(source.content, source.path, settings, unsafe)
+    patch = unified_diff(shown(source.path), source.content, result.text)
+    return Mended(len(result.applied), patch, text=result.text)
 
 
 def _fixed(text: str, path: pathlib.Path, settings: Settings, unsafe: bool) -> Fixed:
