@@ -295,6 +295,8 @@ def _deny_near_name(table: Table, tool: Iterable[str]) -> None:
 
 def _check(table: Table, key: str, value: object) -> None:
     option = next((o for o in OPTIONS if o.key == key), None)
+    if option is None and key == "tool":
+        raise table.error(key, f"in {_shown(table.file)} the keys stand by themselves, without [tool.ddp-lint]")
     if option is None:
         known = [o.key for o in OPTIONS]
         raise table.error(key, f"unknown key '{key}'{did_you_mean(key, known)} (known: {', '.join(known)})")

@@ -59,6 +59,13 @@ def test_toml_that_does_not_parse(check: Check, project: pathlib.Path) -> None:
     assert "error: ddp-lint.toml: not valid TOML" in result.stderr
 
 
+def test_a_file_of_its_own_has_no_table(check: Check, project: pathlib.Path) -> None:
+    write(project, "\n[tool.ddp-lint]\npreview = true\n", "ddp-lint.toml")
+    result = check(".")
+    assert result.exit_code == 2
+    assert "ddp-lint.toml:2: in ddp-lint.toml the keys stand by themselves, without [tool.ddp-lint]" in result.stderr
+
+
 def test_a_broken_file_in_one_folder_leaves_the_others(check: Check, project: pathlib.Path) -> None:
     write(project, "nope = 1\n", "bad/ddp-lint.toml")
     for folder in ("bad", "bad/deeper", "good"):
