@@ -55,13 +55,12 @@ class Questions:
         self._noted: dict[Question, Any] | None = None
 
     def note(self, question: Question, answer: Any) -> None:
-        if self._noted is not None and not is_same(self._noted.setdefault(question, answer), answer):
-            self._noted[question] = object()  # it depends on more than the class
+        if self._noted is not None:
+            self._noted[question] = answer
 
     def note_all(self, answers: Answers) -> None:
         if self._noted is not None:
-            for question, answer in answers.items():
-                self.note(question, answer)
+            self._noted.update(answers)
 
     def apart(self, make: Callable[[], T]) -> tuple[T, Answers]:
         """`make()`, with what was asked meanwhile; what goes on around it does not rest on that."""

@@ -42,10 +42,9 @@ class Summary:
     #: What was asked of classes for it.
     answers: Answers = dataclasses.field(default_factory=dict)
 
-    def mentions(self, of: ClassRef, function: FunctionRef) -> bool:
+    def mentions(self, of: ClassRef, receiver: str) -> bool:
         """Does anything that the call leaves behind depend on the object's being of this very class?"""
-        own = function.node.args.args[0].arg + "."
-        held = [value for path, value in self.env.items() if path.startswith(own)]
+        held = [value for path, value in self.env.items() if path.startswith(receiver + ".")]
         return any(mentions(value, of) for value in (self.returned, *self.left.values(), *held))
 
 
@@ -115,7 +114,7 @@ class Memory:
         made, answers = self._linker.questions.apart(make)
         summary = dataclasses.replace(made, answers=answers)
         place = key.regardless_of_class
-        if place and isinstance(function.of, ClassRef) and not summary.mentions(function.of, function):
+        if place and isinstance(function.of, ClassRef) and not summary.mentions(function.of, key.arguments[0][0]):
             self._inherited.setdefault(place, []).append((function.of, key))
         return summary
 
