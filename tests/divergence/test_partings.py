@@ -1709,3 +1709,18 @@ def test_a_function_beyond_the_bound_says_so(tmp_path: pathlib.Path, monkeypatch
     assert facts is not None
     result = result_of(facts, project)
     assert result.partings == () and [name for _, name in result.skipped] == ["f"]
+
+
+def test_what_is_found_does_not_depend_on_how_deep_the_stack_is(tmp_path: pathlib.Path) -> None:
+    """Ten calls within calls, each within six blocks: more than Python's own limit allows."""
+    blocks = "".join(f"{'    ' * (depth + 1)}if flags[{depth}]:\n" for depth in range(6))
+    step = "def f{0}(flags, x):\n" + blocks + "    " * 7 + "return f{1}(flags, ((x)))\n\n\n"
+    source = "".join(step.format(number, number + 1) for number in range(10))
+    source += "def f10(flags, x):\n    dist.all_reduce(x)\n\n\n"
+    source += "def last(flags, x):\n    if dist.get_rank() == 0:\n        f0(flags, x)  # !rank-branch\n"
+
+    def deeper(calls: int) -> None:
+        check(tmp_path, source) if calls == 0 else deeper(calls - 1)
+
+    check(tmp_path, source)
+    deeper(700)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
+import sys
 import weakref
 from collections.abc import Iterator
 
@@ -30,6 +32,8 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.syntax import below, statements
 
 _MANAGER = ("__enter__", "__exit__")
+#: Calls of Python's that an analysis may nest: several times what calls within calls and blocks within blocks take.
+_FRAMES = 3_000
 #: Trees of other files that are kept: beyond it the summaries start anew.
 _KEPT_MODULES = 600
 
@@ -70,7 +74,22 @@ def analyse(facts: ModuleFacts, project: Project) -> tuple[Parting, ...]:
 
 def result_of(facts: ModuleFacts, project: Project) -> Result:
     key = ("divergence", facts.file.path, hash(facts.file.text))
-    return project.remember(key, lambda: _analyse(facts, project))
+    with _room_to_recurse():
+        return project.remember(key, lambda: _analyse(facts, project))
+
+
+@contextlib.contextmanager
+def _room_to_recurse() -> Iterator[None]:
+    """As deep from wherever it is called: a finding must not depend on how many calls lead here (a worker, flake8)."""
+    frame, depth = sys._getframe(), 0
+    while frame := frame.f_back:  # type: ignore[assignment]
+        depth += 1
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(depth + _FRAMES)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def summaries_of(project: Project) -> Summaries:

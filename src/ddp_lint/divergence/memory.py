@@ -18,8 +18,8 @@ from ddp_lint.project import Answered
 if TYPE_CHECKING:
     from ddp_lint.divergence.variables import Variables
 
-#: Calls within calls.
-_DEPTH = 14
+#: Calls within calls: far more than programs nest, since what is cut off depends on where the evaluation came from.
+_DEPTH = 40
 #: Classes that a method was evaluated for, the latest, that are tried for another one.
 _ALIKE = 6
 
