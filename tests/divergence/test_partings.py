@@ -12,6 +12,7 @@ import pytest
 from ddp_lint.divergence import Parting, analyse
 from ddp_lint.divergence.analyse import result_of
 from ddp_lint.findings import Confidence
+from ddp_lint.program import Place, index
 from ddp_lint.project import Project
 
 HEAD = "import os, time\nimport torch\nimport torch.distributed as dist\n"
@@ -26,6 +27,17 @@ def partings(folder: pathlib.Path, source: str, **others: str) -> tuple[Parting,
     path = folder / "program.py"
     path.write_text(HEAD + textwrap.dedent(source))
     project = Project(folder, folder)
+    facts = project.facts_of(path)
+    assert facts is not None
+    found = analyse(facts, project)
+    assert found == _of_what_can_communicate(path, folder)
+    return found
+
+
+def _of_what_can_communicate(path: pathlib.Path, folder: pathlib.Path) -> tuple[Parting, ...]:
+    """The same, found in the functions that `program.reach` leaves: it may never leave out one that communicates."""
+    project = Project(folder, folder)
+    project.reach = index(project.python_files(), project.own.names, Place(str(folder), None))
     facts = project.facts_of(path)
     assert facts is not None
     return analyse(facts, project)

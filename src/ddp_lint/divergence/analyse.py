@@ -27,6 +27,7 @@ from ddp_lint.divergence.values import unknown
 from ddp_lint.divergence.witness import parting_of, wrong_arguments
 from ddp_lint.divergence.words import Emit, Node, Projection, TooLarge, Words, streams_of
 from ddp_lint.findings import Confidence, Span
+from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.syntax import below, statements
@@ -102,7 +103,7 @@ def summaries_of(project: Project) -> Summaries:
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
     summaries.begin()
-    own = _without_managers([_read(root, facts, summaries) for root in roots(facts, summaries)])
+    own = _without_managers([_read(root, facts, summaries) for root in _communicating(facts, summaries)])
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
     communicating = {read.root.owner for read in own if read.communicates}
     classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
@@ -114,6 +115,14 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
     skipped = [(getattr(r.root.node, "lineno", 1), r.root.name) for r in (*own, *inherited) if r.skipped]
     partings = one_for_each_exit(_first_of_each(list(found.values())), facts)
     return Result(tuple(sorted(partings, key=lambda parting: (parting.span, parting.kind))), tuple(skipped))
+
+
+def _communicating(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
+    """The roots without those that cannot communicate, where that is known beforehand."""
+    known = summaries.linker.project.communicating(facts.file.inside) if facts.file.inside else None
+    for root in roots(facts, summaries):
+        if known is None or (root.name if root.function is not None else MODULE) in known:
+            yield root
 
 
 @dataclasses.dataclass(frozen=True)

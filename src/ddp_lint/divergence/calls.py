@@ -17,7 +17,7 @@ from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
-from ddp_lint.divergence.names import DISTINCTIVE, by_name, distinctive, from_source, grow, is_of_plain_model
+from ddp_lint.divergence.names import by_name, distinctive, from_source, grow, is_of_plain_model
 from ddp_lint.divergence.own import spellings, wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import PADDED, SELECTION, keeps, selection
@@ -27,6 +27,7 @@ from ddp_lint.divergence.values import MADE, Value, Variation, divergent, is_new
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import Gate
+from ddp_lint.program.events import DISTINCTIVE
 from ddp_lint.project.own import Own
 
 #: An object of a framework that works on one device.

@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import Linker
 from ddp_lint.knowledge.own import last
+from ddp_lint.program.events import wrapping_pattern
 from ddp_lint.project.facts import ModuleFacts
 
 _SHOWS = {
@@ -19,10 +20,6 @@ _SHOWS = {
     "statistics": re.compile(r"SyncBatchNorm|sync_bn"),
     "launched": re.compile(r"accelerat|deepspeed|FSDP", re.IGNORECASE),
 }
-_DISTRIBUTED = re.compile(
-    r"DistributedDataParallel|\bDDP\b|FullyShardedDataParallel|fully_shard|deepspeed\.initialize|Accelerator\(|"
-    r"prepare_ddp|DataParallel\b.*dist|Fabric\(|accelerator\.prepare|_wrap_distributed|get_model_ddp"
-)
 
 
 class Evidence:
@@ -30,8 +27,7 @@ class Evidence:
 
     def __init__(self, linker: Linker) -> None:
         self._linker = linker
-        wrappers = "|".join(re.escape(last(name)) for name in linker.project.own.names.wrappers)
-        self._wraps = re.compile(rf"{_DISTRIBUTED.pattern}|\b({wrappers})\b") if wrappers else _DISTRIBUTED
+        self._wraps = wrapping_pattern(last(name) for name in linker.project.own.names.wrappers)
         self._texts: dict[Hashable, bool] = {}
 
     def is_distributed(self, facts: ModuleFacts, owner: ClassRef | None) -> bool:

@@ -36,6 +36,7 @@ from ddp_lint.divergence.values import (
     follow_from_sizes,
     unknown,
 )
+from ddp_lint.program.events import PARAMETER_GROUP
 from ddp_lint.source.syntax import below
 
 #: The settings of a job: one object, whatever functions it is handed to.
@@ -46,7 +47,6 @@ _OF_MATRIX = re.compile(r"(lora|peft|adapter|svd|galore|low_?rank)\w*\.rank$")
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
 _SET_OPERATORS = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor)
-_PARAMETER_GROUP = "builtins.parameter_group"
 
 
 def evaluate(frame: Frame, node: ast.expr | None) -> Value:
@@ -238,7 +238,7 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
 
 def parameter_group(frame: Frame, groups: ast.expr) -> ref.Instance | None:
     """What an element of ``optimizer.param_groups`` is."""
-    return ref.Instance(_PARAMETER_GROUP) if frame.text(groups).endswith("param_groups") else None
+    return ref.Instance(PARAMETER_GROUP) if frame.text(groups).endswith("param_groups") else None
 
 
 def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) -> Value:

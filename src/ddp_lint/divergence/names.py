@@ -21,20 +21,13 @@ from ddp_lint.divergence.values import Known, Value, Variation, divergent, fille
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import Collective, Source
+from ddp_lint.program.events import BY_NAME, DISTINCTIVE
 
 #: In the name of an unresolved function: what it returns has probably been agreed on by all ranks.
 _AGREED = re.compile(r"reduce|gather|sync|broadcast|(^|_)all_|consensus|agree|average_across")
-#: Methods that are collective on whatever object has them.
-DISTINCTIVE = frozenset(
-    {
-        "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "reduce_scatter",
-        "reduce_scatter_tensor", "broadcast_object_list", "all_to_all_single", "monitored_barrier", "barrier",
-    }
-)  # fmt: skip
 #: Methods that run the model that they are given forward and backward, and what the model is called there.
 _STEPS: Final = frozenset(table("tensors")["steps"]["methods"])
 _MODELS: Final = frozenset(table("tensors")["steps"]["models"])
-_ACCELERATE = ("wait_for_everyone", "gather_for_metrics", "pad_across_processes")
 #: Tests of a number that are made of each rank's own loss.
 _NOT_A_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
 #: In a name: a number that is the same on all ranks.
@@ -76,7 +69,7 @@ def distinctive(frame: Frame, name: str, arguments: Arguments) -> tuple[Collecti
     if name == "full_tensor":
         whole = knows.method("torch.distributed.tensor.DTensor", name)
         return (whole, Confidence.LOW if frame.depth else Confidence.MEDIUM) if whole is not None else None
-    if name in _ACCELERATE:
+    if name in BY_NAME:
         return knows.collectives[f"accelerate.Accelerator.{name}"], Confidence.HIGH
     if name in _STEPS and any(frame.text(given) in _MODELS for given in arguments.nodes.values()):
         return knows.collectives["torch.Tensor.backward"], Confidence.MEDIUM

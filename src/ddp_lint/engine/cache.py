@@ -86,6 +86,14 @@ class Cache:
         shard["files"][inside] = {"asked": asked, "findings": [encode(finding) for finding in result.findings]}
         self._changed.add(name)
 
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where else what depends on the same settings can be kept."""
+        with contextlib.suppress(OSError):
+            if not self._generation.is_dir():
+                self._create()
+        return self._generation
+
     def save(self) -> None:
         """Write what is new. Each file is replaced as a whole, so that runs at the same time do not disturb another."""
         with contextlib.suppress(OSError):

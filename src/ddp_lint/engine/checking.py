@@ -12,6 +12,7 @@ from ddp_lint.engine.focus import Selection
 from ddp_lint.engine.report import FileResult, rule_crashed
 from ddp_lint.findings import Finding
 from ddp_lint.knowledge.own import Names
+from ddp_lint.program import Reach
 from ddp_lint.project import Project
 from ddp_lint.rules.registry import Declaration, declared, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
@@ -20,13 +21,14 @@ from ddp_lint.source import SourceFile, Unreadable, suppressions
 class Checker:
     """Checks files of one project, one after the other; what it learns of other files it keeps.
 
-    `for_cache`: results say what they rest on.
+    `for_cache`: results say what they rest on. `reach`: which functions of the project can communicate, if known.
     """
 
-    def __init__(self, settings: Settings, *, for_cache: bool = False) -> None:
+    def __init__(self, settings: Settings, *, for_cache: bool = False, reach: Reach | None = None) -> None:
         self._settings = settings
         self._for_cache = for_cache
         self.project = Project(settings.root, names=settings.names)
+        self.project.reach = reach
 
     def check(self, path: pathlib.Path) -> FileResult:
         """The result for one file. Raises nothing: what goes wrong is in the result."""

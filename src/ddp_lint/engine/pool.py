@@ -19,14 +19,17 @@ from ddp_lint.engine.checking import Checker, preload
 from ddp_lint.engine.garbage import rare_collections
 from ddp_lint.engine.report import FileResult
 from ddp_lint.engine.shares import chunks_of
+from ddp_lint.program import Reach
 from ddp_lint.project.project import shown_from
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext
 
 
-def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int, *, for_cache: bool) -> Iterator[FileResult]:
-    """The results for `paths`, in any order, from `jobs` processes; `for_cache` as for `Checker`."""
+def run(
+    paths: Sequence[pathlib.Path], settings: Settings, jobs: int, reach: Reach | None, *, for_cache: bool
+) -> Iterator[FileResult]:
+    """The results for `paths`, in any order, from `jobs` processes; `for_cache` and `reach` as for `Checker`."""
     if _context().get_start_method() == "fork":
         preload(settings)
     chunks = deque(chunks_of(paths, jobs))
@@ -34,7 +37,7 @@ def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int, *, for_cac
     try:
         while chunks or workers:
             while chunks and len(workers) < jobs:
-                workers.append(_Worker(settings, for_cache))
+                workers.append(_Worker(settings, for_cache, reach))
                 workers[-1].give(chunks.popleft())
             for ready in multiprocessing.connection.wait([w.connection for w in workers]):
                 worker = next(w for w in workers if w.connection is ready)
@@ -56,10 +59,11 @@ def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int, *, for_cac
 class _Worker:
     """A process and what it was last given. It says which file it starts on, and sends a chunk's results at the end."""
 
-    def __init__(self, settings: Settings, for_cache: bool) -> None:
+    def __init__(self, settings: Settings, for_cache: bool, reach: Reach | None) -> None:
         context = _context()
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, self.connection, settings, for_cache), daemon=True)
+        arguments = (theirs, self.connection, settings, for_cache, reach)
+        self._process = context.Process(target=_work, args=arguments, daemon=True)
         with _interrupts_held():
             self._process.start()
         theirs.close()
@@ -128,14 +132,16 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(connection: Connection, other_end: Connection, settings: Settings, for_cache: bool) -> None:
+def _work(
+    connection: Connection, other_end: Connection, settings: Settings, for_cache: bool, reach: Reach | None
+) -> None:
     """The life of a worker: chunks in, results out, until there is None or nobody holds the other end any more."""
     other_end.close()  # a copy of the parent's: with it here, the parent's death would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before the start
     with rare_collections(), contextlib.suppress(EOFError, ConnectionError):
-        _serve(connection, Checker(settings, for_cache=for_cache))
+        _serve(connection, Checker(settings, for_cache=for_cache, reach=reach))
 
 
 def _serve(connection: Connection, checker: Checker) -> None:

@@ -10,8 +10,15 @@ from ddp_lint.engine.cache import Cache
 from ddp_lint.engine.garbage import rare_collections
 from ddp_lint.engine.report import FileResult, Report
 from ddp_lint.engine.shares import processes_for, size_of
+from ddp_lint.program import Place, Reach, index
 from ddp_lint.project import Project
+from ddp_lint.project.layout import FILES_LIMIT
 from ddp_lint.source import SourceFile
+
+#: Codes of the rules that ask what can communicate.
+_DIVERGENCE = "DDP1"
+#: A look at the whole project pays where a run checks at least so many files, and one in `_SHARE` of the project's.
+_WORTH_A_LOOK, _SHARE = 12, 8
 
 
 def check_paths(
@@ -26,10 +33,14 @@ def check_paths(
     files = list(dict.fromkeys(path.absolute() for path in paths))
     project = Project(settings.root, names=settings.names)
     cache = Cache(cache_dir, settings, project) if cache_dir else None
+    reach = _ReachOfRun(project, settings, cache)
+    if cache:
+        project.find_reach_by(lambda: reach.known(len(files)))
     kept = {path: result for path in files if cache and (result := cache.get(path))}
     results = dict(kept)
     shown = {project.shown(path): path for path in files}
-    for result in _check([path for path in files if path not in kept], settings, jobs, for_cache=cache is not None):
+    left = [path for path in files if path not in kept]
+    for result in _check(left, settings, jobs, reach.known(len(left)), for_cache=cache is not None):
         path = shown[result.path]
         results[path] = result
         if cache:
@@ -39,16 +50,41 @@ def check_paths(
     return Report.of([results[path] for path in files])
 
 
-def _check(files: list[pathlib.Path], settings: Settings, jobs: int | None, *, for_cache: bool) -> Iterator[FileResult]:
+class _ReachOfRun:
+    """What can communicate in the project, learned by a look at all of its files where a run checks many of them."""
+
+    def __init__(self, project: Project, settings: Settings, cache: Cache | None) -> None:
+        self._project = project
+        self._cache = cache
+        self._wanted = any(code.startswith(_DIVERGENCE) for code in settings.enabled)
+
+    def known(self, count: int) -> Reach | None:
+        """For a run that checks `count` files; None where the look costs more than it saves."""
+        if self._project.reach is not None or not self._wanted:
+            return self._project.reach
+        paths = self._project.python_files()
+        if len(paths) >= FILES_LIMIT:
+            return None
+        wide = count >= _WORTH_A_LOOK and count * _SHARE >= len(paths)
+        if not wide and self._cache is None:
+            return None
+        place = Place(str(self._project.root), self._cache.folder if self._cache else None)
+        self._project.reach = index(paths, self._project.own.names, place, read=wide)
+        return self._project.reach
+
+
+def _check(
+    files: list[pathlib.Path], settings: Settings, jobs: int | None, reach: Reach | None, *, for_cache: bool
+) -> Iterator[FileResult]:
     processes = processes_for(jobs, sum(map(size_of, files)), len(files)) if files else 1
     if processes > 1:
         from ddp_lint.engine import pool
 
-        yield from pool.run(files, settings, processes, for_cache=for_cache)
+        yield from pool.run(files, settings, processes, reach, for_cache=for_cache)
     elif files:
         from ddp_lint.engine.checking import Checker  # not where the cache knows it all
 
-        checker = Checker(settings, for_cache=for_cache)
+        checker = Checker(settings, for_cache=for_cache, reach=reach)
         with rare_collections():
             yield from map(checker.check, files)
 

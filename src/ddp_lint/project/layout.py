@@ -44,7 +44,7 @@ def _above_packages(folder: pathlib.Path) -> pathlib.Path:
 #: Folders of other people's or generated code, by name.
 _NO_SOURCES = frozenset({"build", "dist", "node_modules", "site-packages", "venv", "env", "__pycache__", "_build"})
 #: A root with more files than this is no project (a home folder): the rest is left out of project-wide questions.
-_FILES_LIMIT = 20_000
+FILES_LIMIT = 20_000
 
 
 class Layout:
@@ -97,7 +97,7 @@ class Layout:
             for folder, below, names in os.walk(self.root):
                 below[:] = sorted(name for name in below if not name.startswith(".") and name not in _NO_SOURCES)
                 found += [os.path.join(folder, name) for name in sorted(names) if name.endswith(".py")]
-            self._files = found[:_FILES_LIMIT]
+            self._files = found[:FILES_LIMIT]
         return self._files
 
     # ---- names

@@ -9,7 +9,7 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Hashable, Iterator, MutableMapping
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from ddp_lint.knowledge import canonical, table
 from ddp_lint.knowledge.own import Names
@@ -19,6 +19,9 @@ from ddp_lint.project.own import Own
 from ddp_lint.project.types import Types
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import ImportTable, dotted_ast
+
+if TYPE_CHECKING:
+    from ddp_lint.program import Reach
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -63,6 +66,9 @@ class Project:
         self._asked: set[Asked] | None = None
         self._answers: dict[str, str] = {}
         self._holding: dict[str, tuple[str, ...]] = {}
+        #: Which functions can communicate, once a run looks at a large part of the project.
+        self.reach: Reach | None = None
+        self._read_reach: Callable[[], Reach | None] = lambda: None
 
     root_of = staticmethod(layout.root_of)
 
@@ -196,6 +202,26 @@ class Project:
         self._ask(f"file:{self._relative(key)}", file.digest)
         if key in self._facts and ((known := self._facts[key]) is None or known.file.text != file.text):
             del self._facts[key]
+
+    # ---- what can communicate
+
+    def communicating(self, inside: str) -> frozenset[str] | None:
+        """The functions that can communicate in a file, by its path below the root: their names, '' for the file's own
+        statements (`program.reach`). None where that is not known, and any may."""
+        if self.reach is None:
+            return None
+        found = self.reach.get(self._absolute(inside))
+        self._ask(f"reach:{inside}", _digest_of(found))
+        return found
+
+    def find_reach_by(self, read: Callable[[], Reach | None]) -> None:
+        """How to learn what can communicate, when an earlier result rests on it; None: only by more work than the
+        result saves."""
+        self._read_reach = read
+
+    def python_files(self) -> list[str]:
+        """All Python files below the root, as absolute paths."""
+        return self._layout.files()
 
     # ---- names of things
 
@@ -371,6 +397,12 @@ class Project:
                 stack.extend(inner)
         return questions
 
+    def _reach_of(self, inside: str) -> str:
+        """What can communicate in a file, "?" where that is not known without going through the whole project."""
+        if self.reach is None:
+            self.reach, self._read_reach = self._read_reach(), lambda: None
+        return "?" if self.reach is None else _digest_of(self.reach.get(self._absolute(inside)))
+
     def answer(self, question: str) -> str:
         """The answer to a recorded question as the files are now."""
         if question not in self._answers:
@@ -383,10 +415,18 @@ class Project:
                 self.holding(rest)
             elif kind == "own":
                 self._is_own(rest)
+            elif kind == "reach":
+                self._ask(question, self._reach_of(rest))
             elif kind == "locate":
                 script, name, folder = rest.split(":", 2)
                 self._locate(name, self._absolute(folder), script == "1")
         return self._answers.get(question, "?")
+
+
+def _digest_of(names: frozenset[str] | None) -> str:
+    if names is None:
+        return "-"
+    return hashlib.sha256("\n".join(sorted(names)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _bytes_of(path: str) -> bytes:

@@ -1,0 +1,152 @@
+"""The words by which a function can communicate, from the knowledge and from the configuration's own names."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from ddp_lint.knowledge import communication, table
+from ddp_lint.knowledge.communication import Collective, Knowledge
+from ddp_lint.knowledge.own import Names, last
+
+#: Methods that are collective on whatever object has them.
+DISTINCTIVE = frozenset(
+    {
+        "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "reduce_scatter",
+        "reduce_scatter_tensor", "broadcast_object_list", "all_to_all_single", "monitored_barrier", "barrier",
+    }
+)  # fmt: skip
+#: What an element of ``optimizer.param_groups`` is.
+PARAMETER_GROUP = "builtins.parameter_group"
+#: Methods of accelerate's that no other library has.
+BY_NAME = frozenset({"wait_for_everyone", "gather_for_metrics", "pad_across_processes"})
+#: Methods of these kinds count only for models that are wrapped for several ranks.
+_OF_WRAPPED = frozenset({"backward", "step", "forward", "leave"})
+#: Methods that a call of the object itself stands for.
+_CALLED = frozenset({"__call__", "forward", "__init__", "__setitem__"})
+
+
+_WRAPPING = (
+    r"DistributedDataParallel|\bDDP\b|FullyShardedDataParallel|fully_shard|deepspeed\.initialize|Accelerator\(|"
+    r"prepare_ddp|DataParallel\b.*dist|Fabric\(|accelerator\.prepare|_wrap_distributed|get_model_ddp"
+)
+
+
+def wrapping_pattern(wrappers: Iterable[str]) -> re.Pattern[str]:
+    """What the text of a file has that wraps models for several ranks; `wrappers`: the project's own."""
+    own = "|".join(map(re.escape, wrappers))
+    return re.compile(rf"{_WRAPPING}|\b({own})\b" if own else _WRAPPING)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Need:
+    """What must be mentioned besides, for a word to be a communicating call: all the `words`; `wrapped`: files that
+    wrap models."""
+
+    words: frozenset[str]
+    wrapped: bool
+    #: Of a function: the module that it is in.
+    module: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """Words of communicating calls.
+
+    `alone`: on whatever object, wherever; `alone_wrapped`: in a file that wraps models. `functions`: functions of
+    modules whose names must be imported. `methods`: by name, what shows an object that has them. `objects`: what shows
+    an object whose very call communicates.
+    """
+
+    alone: frozenset[str]
+    alone_wrapped: frozenset[str]
+    functions: Mapping[str, frozenset[Need]]
+    methods: Mapping[str, frozenset[Need]]
+    objects: frozenset[Need]
+    #: Classes whose construction communicates.
+    classes: frozenset[str]
+    #: Last parts of packages all of whose classes are of a kind (``torch.optim``).
+    packages: frozenset[str]
+
+    @property
+    def showing(self) -> frozenset[str]:
+        """All words that show an object or a module."""
+        needs = [*self.objects]
+        for entries in (*self.functions.values(), *self.methods.values()):
+            needs += entries
+        return frozenset(word for need in needs for word in need.words)
+
+
+def vocabulary(names: Names) -> Vocabulary:
+    """The words for a project whose configuration lists `names`."""
+    known = communication.load()
+    functions: dict[str, set[Need]] = collections.defaultdict(set)
+    methods: dict[str, set[Need]] = collections.defaultdict(set)
+    objects: set[Need] = set()
+    classes: set[str] = set()
+    for entry in known.collectives.values():
+        if entry.kind in ("p2p", "local"):
+            continue
+        wrapped = entry.kind in _OF_WRAPPED and entry.op != "learning rate"
+        head, _, name = entry.name.rpartition(".")
+        if head not in known.types and not last(head)[:1].isupper() and name not in _CALLED:
+            functions[name].add(Need(frozenset(head.split(".")), wrapped, head))
+            if name[:1].isupper():
+                classes.add(name)
+            continue
+        needs = {Need(frozenset({word}), wrapped) for word in _shown_by(known, head)}
+        if name in _CALLED:
+            objects |= needs
+        else:
+            methods[name] |= needs
+    objects |= {Need(frozenset({last(name)}), False) for name in names.wrappers}
+    gates = {last(gate.name) for gate in known.gates.values() if gate.then}
+    alone = DISTINCTIVE | BY_NAME | gates | {"full_tensor"} | {last(name) for name in names.collectives}
+    return Vocabulary(
+        frozenset(alone),
+        frozenset({"backward", *table("tensors")["steps"]["methods"]}),
+        {name: frozenset(needs) for name, needs in functions.items()},
+        {name: frozenset(needs) for name, needs in methods.items()},
+        frozenset(objects),
+        frozenset(classes),
+        frozenset(last(maker[:-2]) for type_ in known.types.values() for maker in type_.made_by if maker[-1] == "*"),
+    )
+
+
+def _shown_by(known: Knowledge, type_: str) -> Iterator[str]:
+    """Words one of which is mentioned wherever an object of a class comes from: its name, the functions that make it
+    and the names that it goes by; those of classes below it, too."""
+    candidates = {*known.types, *table("hierarchy")["bases"]}
+    below = [name for name in candidates if type_ in _ancestors(known, name)]
+    for name in (type_, *below):
+        yield last(name.removesuffix(".*"))
+        entry = known.types.get(name)
+        if entry is not None:
+            yield from entry.known_as
+            for maker in entry.made_by:
+                yield last(maker.removesuffix(".*"))
+    if type_ == PARAMETER_GROUP:
+        yield "param_groups"
+    for call in known.collectives.values():
+        if type_ in _made(call):
+            maker, _, name = call.name.rpartition(".")
+            yield from (last(maker), *known.types[maker].known_as) if maker in known.types else (name,)
+
+
+def _made(entry: Collective) -> frozenset[str]:
+    return frozenset((*entry.result, *entry.turns.values()))
+
+
+def _ancestors(known: Knowledge, name: str) -> list[str]:
+    found = [name]
+    hierarchy = table("hierarchy")["bases"]
+    for current in found:
+        entry = known.types.get(current)
+        above = [*(entry.bases if entry else ()), *(hierarchy.get(current) or ())]
+        found += [base for base in above if base not in found]
+    return found
+
+
+__all__ = ["BY_NAME", "DISTINCTIVE", "PARAMETER_GROUP", "Need", "Vocabulary", "vocabulary", "wrapping_pattern"]

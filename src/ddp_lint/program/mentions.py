@@ -1,0 +1,245 @@
+"""What each function of a file mentions, read from its bytecode.
+
+Python's compiler lists the names that a function uses (`co_names`, `co_varnames`, constants) at the speed of C, faster
+than `ast.parse` builds its tree. Nothing of the file is executed. Names are not resolved here: the lists are for
+questions that may be answered with "perhaps" (`program.reach`).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import opcode
+import re
+import types
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+_WORD = re.compile(r"[^\W\d]\w*")
+#: Classes with bases. The end of a class's head is its colon: what a base's own arguments hold counts as well.
+_CLASS = re.compile(r"^[ \t]*class\s+(\w+)\s*(?:\[[^\]]*\])?\s*\(([^:]*)\)\s*:", re.M)
+_VARIABLE = re.compile(r"^(\w+)\s*(?::[^=\n]*)?=[^=]", re.M)
+_FROM = re.compile(r"^[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n#]*(?:\\\n[^\n#]*)*)", re.M)
+_IMPORT = re.compile(r"^[ \t]*import\s+([^\n#]*)", re.M)
+_COMMENT = re.compile(r"#[^\n]*")
+#: A definition's head is over at the latest after this many lines: the rest of a longer one is not read.
+_HEAD_LINES = 200
+#: Lines that a function's last call may go on for after the last line that its bytecode names.
+_LAST_CALL = 3
+#: Instructions of module and class bodies that use a name; the others bind it, which mentions nothing.
+_USING = frozenset(
+    opcode.opmap[name]
+    for name in ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "LOAD_FROM_DICT_OR_GLOBALS")
+    if name in opcode.opmap
+)
+_STORING = opcode.opmap["STORE_ATTR"]
+_EXTENDED = opcode.opmap["EXTENDED_ARG"]
+#: `co_flags` of functions, as opposed to the bodies of modules and classes.
+_OPTIMIZED = 0x1
+#: ``getattr`` of a variable, with a name that is no constant.
+_GETATTR = re.compile(r"\bgetattr\(\s*(\w+)\s*,(?!\s*[rbuRBU]*[\"'])")
+#: A variable that is given an object of a class, or annotated with one.
+_OBJECT = re.compile(r"\b(\w+)\s*=\s*(?:\w+\.)*_*[A-Z]\w*\(|\b(\w+)\s*:\s*[\"']?(?:\w+[.\[])*_*[A-Z]")
+#: A constant string after the first argument of a call.
+_ARGUMENT = re.compile(r",\s*[\"'](\w+)[\"']\s*[,)]")
+#: Mentioned by a function that gets attributes by computed names.
+COMPUTED = "getattr()"
+#: The module's own statements, as the name of a function.
+MODULE = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionMentions:
+    """The words of one function, those of functions defined inside it included.
+
+    `name` has the classes and functions around it (``Outer.method``), `method_of` the place of its class among the
+    file's classes, -1 for none. `top`: defined at the top level of the module, so that others can import it. `stores`:
+    it assigns attributes.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    method_of: int = -1
+    top: bool = False
+    stores: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClassMentions:
+    """A class: the words of its bases, and those that its body uses outside of its methods."""
+
+    name: str
+    bases: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileMentions:
+    """One file. `imports` pair what it imports anywhere, as a dotted name (relative with its dots, ``a.*`` for a star),
+    with the name that this gets; `variables` are the names that its top level assigns; `wraps`: its text shows that it
+    wraps models for several ranks."""
+
+    functions: tuple[FunctionMentions, ...]
+    classes: tuple[ClassMentions, ...]
+    variables: tuple[str, ...]
+    imports: tuple[tuple[str, str], ...]
+    wraps: bool
+
+    def encoded(self) -> list[Any]:
+        """As JSON."""
+        functions = [[f.name, " ".join(f.words), f.method_of, f.top, f.stores] for f in self.functions]
+        classes = [[c.name, " ".join(c.bases), " ".join(c.words)] for c in self.classes]
+        imports = " ".join(f"{target}={name}" for target, name in self.imports)
+        return [functions, classes, " ".join(self.variables), imports, self.wraps]
+
+    @classmethod
+    def decoded(cls, value: Any) -> FileMentions:
+        """The inverse of `encoded`. Raises TypeError or ValueError for anything else."""
+        functions, classes, variables, imports, wraps = value
+        return cls(
+            tuple(FunctionMentions(n, tuple(w.split()), int(m), bool(t), bool(s)) for n, w, m, t, s in functions),
+            tuple(ClassMentions(n, tuple(b.split()), tuple(w.split())) for n, b, w in classes),
+            tuple(variables.split()),
+            tuple((target, name) for target, _, name in (pair.partition("=") for pair in imports.split())),
+            bool(wraps),
+        )
+
+
+def mentions_of(text: str, wraps: re.Pattern[str]) -> FileMentions | None:
+    """What a file mentions; None where Python cannot compile it, and nothing is known. `wraps` finds the wrapping of
+    models in its text."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code = compile(text, "<file>", "exec", dont_inherit=True, optimize=0)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+        return None
+    return _Reader(text).read(code, wraps.search(text) is not None)
+
+
+class _Reader:
+    """Collects the mentions of one file."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._lines = text.split("\n")
+        self._imports = tuple(dict.fromkeys(_imports(text)))
+        self._originals: dict[str, set[str]] = collections.defaultdict(set)
+        for target, name in self._imports:
+            original = target.rpartition(".")[2]
+            if original != name:
+                self._originals[name].add(original)
+        self._bases: dict[str, set[str]] = collections.defaultdict(set)
+        for name, bases in _CLASS.findall(text):
+            self._bases[name] |= self._with_originals(set(_WORD.findall(bases)))
+        self._functions: list[FunctionMentions] = []
+        self._classes: list[ClassMentions] = []
+
+    def read(self, code: types.CodeType, wraps: bool) -> FileMentions:
+        module = self._visit(code, "", -1, top=True)
+        self._functions.append(FunctionMentions(MODULE, tuple(module)))
+        variables = tuple(dict.fromkeys(_VARIABLE.findall(self._text)))
+        return FileMentions(tuple(self._functions), tuple(self._classes), variables, self._imports, wraps)
+
+    def _visit(self, code: types.CodeType, prefix: str, of: int, *, top: bool) -> set[str]:
+        """The words of a body, with those of the functions that it runs or hands on: all but methods and, at the top
+        level of a module, the functions defined there."""
+        words = self._words(code)
+        for inner in code.co_consts:
+            if not isinstance(inner, types.CodeType):
+                continue
+            if inner.co_name.startswith("<"):  # a lambda or a comprehension
+                words |= self._visit(inner, prefix, -1, top=False)
+            elif inner.co_flags & _OPTIMIZED:
+                name = prefix + inner.co_name
+                below = self._visit(inner, f"{name}.", -1, top=False)
+                below |= self._with_originals(self._head(inner.co_firstlineno))
+                self._functions.append(FunctionMentions(name, tuple(below), of, top, _STORING in inner.co_code[::2]))
+                if not top and of < 0:
+                    words |= below
+            else:
+                words |= self._visit_class(inner, top=top)
+        return words
+
+    def _visit_class(self, code: types.CodeType, *, top: bool) -> set[str]:
+        """The words of a class that a function defines: all of it; of one at the top level: none."""
+        place = len(self._classes)
+        bases = tuple(self._bases.get(code.co_name, ()))
+        self._classes.append(ClassMentions(code.co_name, bases, ()))
+        first = len(self._functions)
+        words = self._visit(code, f"{code.co_name}.", place, top=False)
+        self._classes[place] = ClassMentions(code.co_name, bases, tuple(words))
+        if top:
+            return set()
+        return words.union(*(function.words for function in self._functions[first:]))
+
+    def _words(self, code: types.CodeType) -> set[str]:
+        if code.co_flags & _OPTIMIZED:
+            words = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
+            if "getattr" in words:
+                words.update(self._gotten_by(code))
+            # names of keyword arguments
+            words.update(n for names in code.co_consts if isinstance(names, tuple) for n in names if isinstance(n, str))
+        else:
+            words = _used(code)
+        return self._with_originals(words)
+
+    def _gotten_by(self, code: types.CodeType) -> Iterator[str]:
+        """The names that a function gets by `getattr`; COMPUTED where it computes them for its first parameter or for
+        a variable whose class it can know: one that it makes of a class or annotates."""
+        last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
+        source = "\n".join(self._lines[code.co_firstlineno - 1 : last + _LAST_CALL])
+        yield from _ARGUMENT.findall(source)
+        own = code.co_varnames[:1] if code.co_argcount else ()
+        objects = {name for pair in _OBJECT.findall(source) for name in pair}
+        if any(name in own or name in objects for name in _GETATTR.findall(source)):
+            yield COMPUTED
+
+    def _with_originals(self, words: set[str]) -> set[str]:
+        """With what the words are other names of: ``import a as b``."""
+        for alias in words & self._originals.keys():
+            words |= self._originals[alias]
+        return words
+
+    def _head(self, first: int) -> set[str]:
+        """The words of a definition's decorators, parameters, annotations and defaults, by its first line."""
+        taken: list[str] = []
+        depth = 0
+        for line in self._lines[first - 1 : first - 1 + _HEAD_LINES]:
+            taken.append(line)
+            depth += line.count("(") + line.count("[") - line.count(")") - line.count("]")
+            if depth <= 0 and ":" in line and not line.lstrip().startswith("@"):
+                break
+        return set(_WORD.findall(" ".join(taken)))
+
+
+def _imports(text: str) -> Iterator[tuple[str, str]]:
+    """What is imported anywhere in a text, with the name that it gets. Imports that only look like some (in a
+    docstring) do no harm."""
+    for base, names in _FROM.findall(text):
+        inside = base if base.endswith(".") else f"{base}."
+        for part in _COMMENT.sub("", names).replace("\\", " ").strip("()").split(","):
+            name, _, alias = part.strip().partition(" as ")
+            if name:
+                yield inside + name.strip(), (alias or name).strip()
+    for names in _IMPORT.findall(text):
+        for part in names.split(","):
+            name, _, alias = part.strip().partition(" as ")
+            if alias:
+                yield name.strip(), alias.strip()
+            elif name:
+                yield name.partition(".")[0], name.partition(".")[0]
+
+
+def _used(code: types.CodeType) -> set[str]:
+    """The names that the body of a module or class uses."""
+    used = set[str]()
+    extended = 0
+    for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        place = argument | extended
+        extended = place << 8 if operation == _EXTENDED else 0
+        if operation in _USING:
+            # In some versions the lowest bit is a flag: one of both readings names what is used, the other too much.
+            used.update(code.co_names[p] for p in {place, place >> 1} if p < len(code.co_names))
+    return used

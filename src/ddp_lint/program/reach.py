@@ -1,0 +1,543 @@
+"""Which functions of a project can come to communicate, by what they and all that they may call mention.
+
+An over-approximation: a function that is left out never communicates in the divergence analysis, so that evaluating it
+can find nothing. Names are matched by their spelling, objects by the classes that are mentioned anywhere on the way:
+
+1. A function communicates by itself where it mentions a communicating call.
+2. It calls every function whose name it mentions, every method that it mentions of every class in sight (its own, those
+   it mentions, those that its class mentions), and the constructors of these classes.
+3. Objects travel: a function also communicates if, on all ways from it, one class is in sight and one method of that
+   class is mentioned that communicates.
+
+The cost is linear in what is mentioned. tests/program compares the answer with the evaluation of every function.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from ddp_lint.knowledge.own import Names
+from ddp_lint.program.events import Need, Vocabulary, vocabulary
+from ddp_lint.program.mentions import COMPUTED, MODULE, FileMentions, FunctionMentions
+
+#: Methods that are called without being mentioned.
+_UNSPOKEN = (
+    "__call__", "forward", "__enter__", "__exit__", "__iter__", "__next__", "__getattr__", "__getitem__", "__len__",
+)  # fmt: skip
+#: ... where an object is made.
+_MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__", "__init_subclass__", "setup"})
+#: What a function mentions that calls the methods of the classes that its own inherits from.
+_ABOVE = "super"
+
+#: By file, the names of the functions that can communicate (MODULE: the module's own statements). A file that is
+#: missing could not be read: nothing is known of it.
+Reach = Mapping[str, frozenset[str]]
+
+
+def reach_of(files: Mapping[str, FileMentions], names: Names) -> Reach:
+    """The functions that can communicate, for all files of a project by their paths."""
+    return _Graph(files, vocabulary(names)).answer()
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Class:
+    name: str
+    file: int
+    bases: tuple[str, ...]
+    methods: dict[str, list[int]]
+    #: What its body and the methods that assign attributes mention.
+    words: frozenset[str] = frozenset()
+    #: Itself and all that it may inherit from, by number.
+    lineage: tuple[int, ...] = ()
+    #: Making an object of it communicates: it inherits from such a class of a framework.
+    communicates: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Spelling:
+    """Words that are mentioned together where a communicating function is called; `wrapped`: it counts in files that
+    wrap models."""
+
+    words: frozenset[str]
+    wrapped: bool
+    #: What a name that stands alone must be imported from.
+    imported: str = ""
+
+
+class _Graph:
+    """Functions and classes of a project as numbers, and what they lead to."""
+
+    def __init__(self, files: Mapping[str, FileMentions], events: Vocabulary) -> None:
+        self._events = events
+        self._paths = list(files)
+        self._files = list(files.values())
+        self._functions: list[FunctionMentions] = []
+        self._file_of: list[int] = []
+        self._class_of: list[int] = []
+        self._classes: list[_Class] = []
+        self._top: dict[str, list[int]] = collections.defaultdict(list)
+        self._named: dict[str, list[int]] = collections.defaultdict(list)
+        self._modules: list[int] = []
+        #: For each file the parts of what it imports, and of its own path.
+        self._imported_parts = [_parts(file) for file in self._files]
+        self._place_parts = [_place(path) for path in self._paths]
+        #: First parts of the names that the project's own modules can have.
+        self._packages = {part for path in self._paths for part in _folders(path)}
+        self._held: dict[int, frozenset[int]] = {}
+        self._held_in_file: dict[int, frozenset[int]] = {}
+        self._by_class: dict[int, dict[str, list[int]]] = {}
+        self._number()
+        for class_ in range(len(self._classes)):
+            self._inherit(class_)
+        for each in self._classes:
+            bases = (base for above in each.lineage for base in self._classes[above].bases)
+            each.communicates = not events.classes.isdisjoint(bases)
+        self._wraps = self._wrapping()
+        self._known = self._words_that_count()
+        self._used = [self._known.intersection(function.words) for function in self._functions]
+
+    # ---- numbers
+
+    def _number(self) -> None:
+        for place, file in enumerate(self._files):
+            first = len(self._classes)
+            self._classes += [_Class(c.name, place, c.bases, {}, frozenset(c.words)) for c in file.classes]
+            for number, class_ in enumerate(file.classes, first):
+                self._named[class_.name].append(number)
+            for function in file.functions:
+                self._add(function, place, first)
+
+    def _add(self, function: FunctionMentions, place: int, first_class: int) -> None:
+        number = len(self._functions)
+        self._functions.append(function)
+        self._file_of.append(place)
+        of = first_class + function.method_of if function.method_of >= 0 else -1
+        self._class_of.append(of)
+        name = function.name.rpartition(".")[2]
+        if of >= 0:
+            self._classes[of].methods.setdefault(name, []).append(number)
+            if function.stores:
+                self._classes[of].words |= frozenset(function.words)
+        elif function.top:
+            self._top[name].append(number)
+        elif function.name == MODULE:
+            self._modules.append(number)
+
+    def _inherit(self, start: int) -> None:
+        """Fill in the lineage of a class, after those of its bases."""
+        stack, entered = [start], set[int]()
+        while stack:
+            number = stack[-1]
+            class_ = self._classes[number]
+            if class_.lineage:
+                stack.pop()
+                continue
+            bases = [base for name in class_.bases for base in self._meant(name, class_.file) if base != number]
+            waiting = [base for base in bases if not self._classes[base].lineage and base not in entered]
+            entered.add(number)
+            if waiting:
+                stack += waiting
+                continue
+            above = dict.fromkeys((number, *bases, *(a for base in bases for a in self._classes[base].lineage)))
+            class_.lineage = tuple(above)
+            stack.pop()
+
+    def _meant(self, name: str, file: int) -> list[int]:
+        """The classes that a name in a file may mean: its own, else any."""
+        found = self._named.get(name, [])
+        own = [number for number in found if self._classes[number].file == file]
+        return own if len(own) > 1 else found
+
+    def _words_that_count(self) -> frozenset[str]:
+        """The words that can lead anywhere."""
+        methods = {name for class_ in self._classes for name in class_.methods}
+        variables = {name for file in self._files for name in file.variables}
+        events = self._events
+        spoken = {*events.alone, *events.alone_wrapped, *events.functions, *events.methods, *events.showing}
+        bound = {name for file in self._files for _, name in file.imports}
+        known = methods | variables | spoken | bound | {COMPUTED, _ABOVE}
+        return frozenset(known | self._top.keys() | self._named.keys())
+
+    # ---- edges
+
+    def _edges(self) -> list[list[int]]:
+        return [list(dict.fromkeys(self._callees(number))) for number in range(len(self._functions))]
+
+    def _callees(self, number: int) -> Iterator[int]:
+        used = self._used[number]
+        for name in used & self._top.keys():
+            yield from self._imported(name, self._file_of[number])
+        direct = self._direct(number)
+        for class_ in self._in_sight(number):
+            yield from self._methods(class_, used)
+        for name in used & self._named.keys():
+            for class_ in self._named[name]:
+                yield from self._methods(class_, _MAKING)
+        of = self._class_of[number]
+        if of >= 0 and _ABOVE in used:
+            for above in self._classes[of].lineage[1:]:
+                yield from self._own_methods(above, used)
+        if COMPUTED in used:
+            for class_ in direct:
+                for numbers in self._classes[class_].methods.values():
+                    yield from numbers
+
+    def _imported(self, name: str, file: int) -> Iterator[int]:
+        """The functions that a name can mean in a file: its own, those that it imports by name or whose module it
+        imports, under whatever name."""
+        own, parts = file, self._imported_parts[file]
+        for function in self._top[name]:
+            place = self._file_of[function]
+            if place == own or name in parts or "*" in parts or not parts.isdisjoint(self._place_parts[place]):
+                yield function
+
+    def _methods(self, class_: int, names: frozenset[str]) -> Iterator[int]:
+        """The methods of these names that an object of a class has: its own, else those that it inherits; besides,
+        those that nobody has to mention."""
+        missing = self._inherited(class_)
+        for name in names & missing.keys() if len(names) > len(missing) else (n for n in names if n in missing):
+            yield from missing[name]
+        for name in _UNSPOKEN:
+            if name in missing:
+                yield from missing[name]
+
+    def _own_methods(self, class_: int, names: frozenset[str]) -> Iterator[int]:
+        methods = self._classes[class_].methods
+        for name in methods:
+            if name in names:
+                yield from methods[name]
+
+    def _inherited(self, class_: int) -> dict[str, list[int]]:
+        """All methods of a class by name, each from the nearest class that has it."""
+        found = self._by_class.get(class_)
+        if found is None:
+            found = {}
+            for above in self._classes[class_].lineage:
+                for name, numbers in self._classes[above].methods.items():
+                    found.setdefault(name, numbers)
+            self._by_class[class_] = found
+        return found
+
+    def _direct(self, number: int) -> set[int]:
+        """The classes that a function is of or mentions itself."""
+        of = self._class_of[number]
+        found = {c for name in self._used[number] & self._named.keys() for c in self._named[name]}
+        return found | {of} if of >= 0 else found
+
+    def _in_sight(self, number: int) -> set[int]:
+        """With those that its class mentions, where attributes are assigned, and, where it uses variables of the
+        module, those that the module's statements mention."""
+        found = self._direct(number)
+        of = self._class_of[number]
+        if of >= 0:
+            for above in self._classes[of].lineage:
+                found |= self._held_by_class(above)
+        file = self._file_of[number]
+        if not self._used[number].isdisjoint(self._files[file].variables):
+            found |= self._held_by_module(file)
+        return found
+
+    def _held_by_class(self, class_: int) -> frozenset[int]:
+        if class_ not in self._held:
+            words = self._classes[class_].words & self._named.keys()
+            self._held[class_] = frozenset(c for name in words for c in self._named[name])
+        return self._held[class_]
+
+    def _held_by_module(self, file: int) -> frozenset[int]:
+        if file not in self._held_in_file:
+            words = self._used[self._modules[file]] & self._named.keys()
+            self._held_in_file[file] = frozenset(c for name in words for c in self._named[name])
+        return self._held_in_file[file]
+
+    # ---- events
+
+    def _communicates(self, number: int, spelled: Mapping[str, list[_Spelling]]) -> bool:
+        """Does it communicate by what it mentions itself?"""
+        used, events = self._used[number], self._events
+        place = self._file_of[number]
+        wraps = self._wraps[number]
+        if not used.isdisjoint(events.alone):
+            return True
+        if wraps and not used.isdisjoint(events.alone_wrapped):
+            return True
+        if any(self._classes[class_].communicates for class_ in self._direct(number)):
+            return True
+        function = self._functions[number]
+        if function.top and self._is_of_framework(function.name, place):
+            return True
+        return any(
+            spelling.words <= used
+            and (wraps or not spelling.wrapped)
+            and (not spelling.imported or self._may_import(place, name, spelling.imported))
+            for name in used & spelled.keys()
+            for spelling in spelled[name]
+        )
+
+    def _may_import(self, place: int, name: str, target: str) -> bool:
+        """Does a file get a name from an import of `target`, or from a module of the project, which may hand it on?"""
+        origins = [origin for origin, own in self._files[place].imports if own in (name, "*")]
+        return any(o == target or o.startswith(".") or o.partition(".")[0] in self._packages for o in origins)
+
+    def _is_of_framework(self, name: str, place: int) -> bool:
+        """Is it the code of a framework's collective itself, by its name and the place of its file?"""
+        parts = set(re.split(r"[/\\.]", self._paths[place]))
+        return any(need.words <= parts for need in self._events.functions.get(name, ()))
+
+    def _spellings(self) -> dict[str, list[_Spelling]]:
+        """How the project's files can spell each communicating function: by the names that any of them gives to it or
+        to the modules that it is in. By the word that a mention of it holds for certain."""
+        bound: dict[str, set[str]] = collections.defaultdict(set)
+        for file in self._files:
+            for target, name in file.imports:
+                bound[target].add(name)
+        found: dict[str, list[_Spelling]] = collections.defaultdict(list)
+        for name, needs in self._events.functions.items():
+            for need in needs:
+                for own in bound.get(f"{need.module}.{name}", ()):
+                    found[own].append(_Spelling(frozenset({own}), need.wrapped, f"{need.module}.{name}"))
+                if f"{need.module}.*" in bound:
+                    found[name].append(_Spelling(frozenset({name}), need.wrapped))
+                parts = need.module.split(".")
+                for length in range(1, len(parts) + 1):
+                    for own in bound.get(".".join(parts[:length]), ()):
+                        found[name].append(_Spelling(frozenset({name, own, *parts[length:]}), need.wrapped))
+        return found
+
+    def answer(self) -> Reach:
+        words_of_files = self._words_of_files()
+        found = bytearray(len(self._functions))
+        spelled = self._spellings()
+        for number in range(len(self._functions)):
+            found[number] = self._communicates(number, spelled)
+        edges = self._edges()
+        _spread(found, edges)
+        travelling = _Travelling(self._events, self._shown(words_of_files), self._wraps, self._used, edges)
+        while True:
+            new = travelling.more(self._communicating_methods(found), found)
+            if not new:
+                break
+            for number in new:
+                found[number] = True
+            _spread(found, edges)
+        by_file: dict[str, set[str]] = {path: set() for path in self._paths}
+        for number, communicates in enumerate(found):
+            if communicates:
+                by_file[self._paths[self._file_of[number]]].add(self._functions[number].name)
+        return {path: frozenset(names) for path, names in by_file.items()}
+
+    def _words_of_files(self) -> list[frozenset[str]]:
+        showing = self._events.showing
+        words: list[set[str]] = [set(showing.intersection(_parts(file))) for file in self._files]
+        for number, file in enumerate(self._file_of):
+            words[file] |= showing & self._used[number]
+        return [frozenset(each) for each in words]
+
+    def _shown(self, words_of_files: list[frozenset[str]]) -> list[frozenset[str]]:
+        """For each function the words that show objects and name classes in sight: its own, its class's, its file's
+        imports, and the names of all that the classes in sight inherit from."""
+        showing = self._events.showing
+        shown = []
+        for number, file in enumerate(self._file_of):
+            classes, of = self._in_sight(number), self._class_of[number]
+            words = set(showing & self._used[number] | words_of_files[file] & self._events.packages)
+            for class_ in classes:
+                for above in self._classes[class_].lineage:
+                    words.add(self._classes[above].name)
+                    words |= showing.intersection(self._classes[above].bases)
+            if of >= 0:
+                words |= showing & self._classes[of].words
+            shown.append(frozenset(words))
+        return shown
+
+    def _wrapping(self) -> list[bool]:
+        """For each function whether its file wraps models, or one that its class inherits from does."""
+        wraps = [file.wraps for file in self._files]
+        found = []
+        for number, file in enumerate(self._file_of):
+            of = self._class_of[number]
+            above = self._classes[of].lineage if of >= 0 else ()
+            found.append(wraps[file] or any(wraps[self._classes[c].file] for c in above))
+        return found
+
+    def _communicating_methods(self, found: bytearray) -> dict[str, set[str]]:
+        """Names of methods that communicate, each with the names of the classes whose objects have it."""
+        methods: dict[str, set[str]] = collections.defaultdict(set)
+        for class_ in self._classes:
+            for name, numbers in class_.methods.items():
+                if any(found[number] for number in numbers):
+                    methods[name].add(class_.name)
+        return methods
+
+
+def _place(path: str) -> frozenset[str]:
+    """The names by which a module can be imported: that of its file, or of its folder."""
+    folder, name = os.path.split(path)
+    stem = os.path.splitext(name)[0]
+    return frozenset({stem} if stem != "__init__" else {os.path.basename(folder)})
+
+
+def _folders(path: str) -> Iterator[str]:
+    """The names of all folders above a file, and its own."""
+    return (part.removesuffix(".py") for part in re.split(r"[/\\]", path) if part)
+
+
+def _parts(file: FileMentions) -> set[str]:
+    """The parts of all dotted names that a file imports."""
+    return {part for target, _ in file.imports for part in target.split(".")}
+
+
+def _spread(found: bytearray, edges: list[list[int]]) -> None:
+    """Mark all that leads to what is marked."""
+    callers: list[list[int]] = [[] for _ in edges]
+    for caller, callees in enumerate(edges):
+        if not found[caller]:
+            for callee in callees:
+                callers[callee].append(caller)
+    stack = [number for number, marked in enumerate(found) if marked]
+    while stack:
+        for caller in callers[stack.pop()]:
+            if not found[caller]:
+                found[caller] = True
+                stack.append(caller)
+
+
+class _Travelling:
+    """What is in sight and what is mentioned on all ways from a function: objects may come from one and be used in
+    another. Sets of words are numbers, a bit for each word that matters."""
+
+    def __init__(
+        self,
+        events: Vocabulary,
+        shown: list[frozenset[str]],
+        wraps: list[bool],
+        used: list[frozenset[str]],
+        edges: list[list[int]],
+    ) -> None:
+        self._events = events
+        self._shown, self._wraps, self._used = shown, wraps, used
+        self._edges = edges
+        self._components = _components(edges)
+        self._component_of = [0] * len(edges)
+        for place, members in enumerate(self._components):
+            for number in members:
+                self._component_of[number] = place
+
+    def more(self, methods: Mapping[str, set[str]], found: bytearray) -> list[int]:
+        """The functions beyond those found that can communicate: by a method of a class (`methods`: names, with those
+        of the classes that have them), or by an object of a framework."""
+        needs = self._needs(methods)
+        words = {word for each in (*needs.values(), self._events.objects) for need in each for word in need.words}
+        bits = {word: 1 << place for place, word in enumerate(words)}
+        places = {name: 1 << place for place, name in enumerate(needs)}
+        masks = [_mask(each, bits) for each in needs.values()]
+        of_objects = _mask(self._events.objects, bits)
+        sights, uses, wrapping = self._gathered(bits, places)
+        return [
+            number
+            for number, component in enumerate(self._component_of)
+            if not found[number] and _meets(sights[component], uses[component], wrapping[component], masks, of_objects)
+        ]
+
+    def _needs(self, methods: Mapping[str, set[str]]) -> dict[str, frozenset[Need]]:
+        """What shows an object that has a communicating method, by the method's name."""
+        own = {
+            name: frozenset(Need(frozenset({class_}), False) for class_ in classes)
+            for name, classes in methods.items()
+            if name not in _MAKING
+        }
+        known = self._events.methods
+        nothing: frozenset[Need] = frozenset()
+        return {name: own.get(name, nothing) | known.get(name, nothing) for name in own.keys() | known.keys()}
+
+    def _gathered(self, bits: Mapping[str, int], places: Mapping[str, int]) -> tuple[list[int], list[int], list[bool]]:
+        """For each component the words in sight, the methods that are mentioned and whether models are wrapped, on all
+        ways from it. Components come after those that they lead to."""
+        sights, uses, wrapping = list[int](), list[int](), list[bool]()
+        for place, members in enumerate(self._components):
+            seen = mentioned = 0
+            wraps = False
+            for number in members:
+                for word in self._shown[number] & bits.keys():
+                    seen |= bits[word]
+                for word in self._used[number] & places.keys():
+                    mentioned |= places[word]
+                wraps = wraps or self._wraps[number]
+                for callee in self._edges[number]:
+                    component = self._component_of[callee]
+                    if component != place:
+                        seen |= sights[component]
+                        mentioned |= uses[component]
+                        wraps = wraps or wrapping[component]
+            sights.append(seen)
+            uses.append(mentioned)
+            wrapping.append(wraps)
+        return sights, uses, wrapping
+
+
+_Mask = tuple[int, int]
+
+
+def _mask(needs: Iterable[Need], bits: Mapping[str, int]) -> _Mask:
+    """The words that satisfy one of the needs: always, and where models are wrapped."""
+    always = wrapped = 0
+    for need in needs:
+        for word in need.words:
+            wrapped |= bits[word]
+            always |= 0 if need.wrapped else bits[word]
+    return always, wrapped
+
+
+def _meets(seen: int, mentioned: int, wraps: bool, masks: list[_Mask], of_objects: _Mask) -> bool:
+    if seen & of_objects[wraps]:
+        return True
+    while mentioned:
+        lowest = mentioned & -mentioned
+        if seen & masks[lowest.bit_length() - 1][wraps]:
+            return True
+        mentioned ^= lowest
+    return False
+
+
+def _components(edges: list[list[int]]) -> list[list[int]]:
+    """The strongly connected components, each after those that it leads to (Tarjan's algorithm, without recursion)."""
+    index = [-1] * len(edges)
+    low = [0] * len(edges)
+    on_stack = bytearray(len(edges))
+    stack: list[int] = []
+    components: list[list[int]] = []
+    count = 0
+    for root in range(len(edges)):
+        if index[root] >= 0:
+            continue
+        work = [(root, 0)]
+        while work:
+            node, place = work.pop()
+            if place == 0:
+                index[node] = low[node] = count
+                count += 1
+                stack.append(node)
+                on_stack[node] = True
+            callees = edges[node]
+            while place < len(callees):
+                callee = callees[place]
+                place += 1
+                if index[callee] < 0:
+                    work += [(node, place), (callee, 0)]
+                    break
+                if on_stack[callee]:
+                    low[node] = min(low[node], index[callee])
+            else:
+                if low[node] == index[node]:
+                    component = stack[stack.index(node) if stack[-1] != node else -1 :]
+                    del stack[-len(component) :]
+                    for member in component:
+                        on_stack[member] = False
+                    components.append(component)
+                if work:
+                    caller = work[-1][0]
+                    low[caller] = min(low[caller], low[node])
+    return components

@@ -1,0 +1,256 @@
+"""Which functions of a project can communicate: never too few, and not simply all."""
+
+import json
+import pathlib
+import textwrap
+
+import pytest
+
+from ddp_lint.divergence.analyse import roots, summaries_of, word_of
+from ddp_lint.divergence.words import Emit
+from ddp_lint.knowledge.own import Names
+from ddp_lint.program import Place, Reach, index
+from ddp_lint.project import Project
+
+FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures"
+
+NONE = Names()
+#: Modules of a project by name, the functions that can communicate as ``module:function``, and some that cannot.
+PROJECTS: dict[str, tuple[dict[str, str], set[str], set[str]]] = {
+    "directly, under any name": (
+        {
+            "a": """
+                import torch.distributed as dist
+                from torch.distributed import broadcast as send_all
+                import torch.distributed
+
+                def named(x): dist.broadcast(x, 0)
+                def renamed(x): send_all(x, 0)
+                def spelled_out(x): torch.distributed.reduce(x, 0)
+                def other(x): return torch.broadcast_to(x, (2, 2)), x.sum()
+            """
+        },
+        {"a:named", "a:renamed", "a:spelled_out"},
+        {"a:other", "a:"},
+    ),
+    "a module that another one hands on": (
+        {
+            "compat": "import torch.distributed as dist\n",
+            "a": """
+                from compat import dist
+
+                def communicates(x): dist.gather(x)
+                def computes(x): return x.gather(0, x)
+            """,
+        },
+        {"a:communicates"},
+        {"a:computes"},
+    ),
+    "through calls, methods and constructors": (
+        {
+            "helpers": """
+                import torch.distributed as dist
+
+                def sync(): dist.barrier()
+                def idle(): pass
+            """,
+            "objects": """
+                from helpers import sync
+
+                class Base:
+                    def __init__(self): self.ready = True
+                    def save(self): sync()
+                    def name(self): return "base"
+
+                class Saver(Base):
+                    def __init__(self):
+                        super().__init__()
+                        sync()
+            """,
+            "a": """
+                import helpers
+                from objects import Saver
+
+                def calls(): helpers.sync()
+                def constructs(): return Saver()
+                def saves(saver: Saver): saver.save()
+                def asks(saver: "Saver"): return saver.title()
+                def idles(): helpers.idle()
+            """,
+        },
+        {"helpers:sync", "objects:Base.save", "objects:Saver.__init__", "a:calls", "a:constructs", "a:saves"},
+        {"helpers:idle", "a:idles", "objects:Base.name", "objects:Base.__init__"},
+    ),
+    "an object that travels": (
+        {
+            "work": """
+                def run(job): job.work()
+                def look(job): return job.size
+            """,
+            "a": """
+                import torch.distributed as dist
+                from work import look, run
+
+                class Job:
+                    def work(self): dist.barrier()
+                    def size(self): return 1
+
+                def runs(): run(Job())
+                def looks(job): look(job)
+            """,
+        },
+        {"a:Job.work", "a:runs"},
+        {"a:Job.size", "a:looks", "work:look"},
+    ),
+    "an attribute of another method's making": (
+        {
+            "a": """
+                import torch.distributed as dist
+
+                class Writer:
+                    def flush(self): dist.barrier()
+
+                class Trainer:
+                    def __init__(self): self.writer = Writer()
+                    def end(self): self.writer.flush()
+                    def start(self): self.steps = 0
+            """
+        },
+        {"a:Writer.flush", "a:Trainer.end"},
+        {"a:Trainer.start"},
+    ),
+    "a decorator, a default, an attribute by name": (
+        {
+            "a": """
+                import torch.distributed as dist
+
+                def together(f):
+                    def inner(*args):
+                        dist.barrier()
+                        return f(*args)
+                    return inner
+
+                @together
+                def decorated(): pass
+
+                def default(op=dist.all_reduce): op()
+                def by_name(x): getattr(dist, "barrier")()
+                def plain(): pass
+            """
+        },
+        {"a:together", "a:together.inner", "a:decorated", "a:default", "a:by_name"},
+        {"a:plain"},
+    ),
+    "backward of a wrapped model alone": (
+        {
+            "single": "def step(loss): loss.backward()\n",
+            "several": """
+                from torch.nn.parallel import DistributedDataParallel as DDP
+
+                def step(loss): loss.backward()
+                def wrap(model): return DDP(model)
+            """,
+        },
+        {"several:step", "several:wrap"},
+        {"single:step"},
+    ),
+    "the module's own statements": (
+        {
+            "quiet": "def f(): pass\nf()\n",
+            "loud": "from quiet import f\nimport torch.distributed as dist\ndist.barrier()\n",
+        },
+        {"loud:"},
+        {"quiet:", "quiet:f"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PROJECTS)
+def test_reach(case: str, tmp_path: pathlib.Path) -> None:
+    files, communicating, silent = PROJECTS[case]
+    found = _functions(_index(_written(files, tmp_path)), tmp_path)
+    assert communicating <= found
+    assert not silent & found
+
+
+def _written(files: dict[str, str], folder: pathlib.Path) -> pathlib.Path:
+    (folder / "pyproject.toml").touch()
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    return folder
+
+
+def _index(
+    folder: pathlib.Path, kept: pathlib.Path | None = None, *, read: bool = True, names: Names | None = None
+) -> Reach:
+    project = Project(folder, folder, names=names)
+    reach = index(project.python_files(), names or Names(), Place(str(folder), kept), read=read)
+    assert reach is not None
+    return reach
+
+
+def _functions(reach: Reach, folder: pathlib.Path) -> set[str]:
+    return {f"{pathlib.Path(path).stem}:{name}" for path, names in reach.items() for name in names}
+
+
+def test_names_of_the_projects_own_count(tmp_path: pathlib.Path) -> None:
+    folder = _written({"a": "import comm\ndef f(x): comm.fuse(x)\ndef g(x): comm.show(x)\n"}, tmp_path)
+    assert _functions(_index(folder, names=Names(collectives=("comm.fuse",))), folder) == {"a:f"}
+
+
+def test_what_cannot_be_compiled_is_unknown(tmp_path: pathlib.Path) -> None:
+    folder = _written({"good": "def f(): pass\n", "bad": "def f(:\n"}, tmp_path)
+    assert set(_index(folder)) == {str(folder / "good.py")}
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("collectives/*.py")), ids=lambda path: path.name)
+def test_no_function_that_communicates_is_left_out(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Compared with the evaluation of every function."""
+    program = tmp_path / path.name
+    program.write_text(path.read_text())
+    (tmp_path / "pyproject.toml").touch()
+    known = _index(tmp_path)[str(program)]
+    project = Project(tmp_path, tmp_path)
+    facts = project.facts_of(program)
+    assert facts is not None
+    summaries = summaries_of(project)
+    communicating = set()
+    for root in roots(facts, summaries):
+        words, _ = word_of(root, facts, summaries)
+        if any(isinstance(node, Emit) for node in words.nodes):
+            communicating.add(root.name if root.function is not None else "")
+    assert communicating <= known
+
+
+# ---- from run to run
+
+
+def test_what_was_learned_is_kept_until_a_file_changes(tmp_path: pathlib.Path) -> None:
+    project, kept = tmp_path / "project", tmp_path / "kept"
+    project.mkdir()
+    folder = _written({"a": "from b import g\ndef f(): g()\n", "b": "def g(): pass\n"}, project)
+    assert _functions(_index(folder, kept), folder) == set()
+    assert _functions(_index(folder, kept, read=False), folder) == set()
+    (folder / "b.py").write_text("import torch.distributed as dist\ndef g(): dist.barrier()\n")
+    assert index([str(folder / "a.py"), str(folder / "b.py")], Names(), Place(str(folder), kept), read=False) is None
+    assert _functions(_index(folder, kept), folder) == {"a:f", "b:g"}
+
+
+@pytest.mark.parametrize("spoiled", ["", "[]", "{}", '{"a.py": 3}', '{"a.py": ["x", [1]]}', "\0"])
+def test_a_spoiled_index_is_made_anew(spoiled: str, tmp_path: pathlib.Path) -> None:
+    project, kept = tmp_path / "project", tmp_path / "kept"
+    project.mkdir()
+    folder = _written({"a": "import torch.distributed as dist\ndef f(): dist.barrier()\n"}, project)
+    _index(folder, kept)
+    for file in kept.iterdir():
+        entry = json.loads(file.read_text())
+        file.write_text(spoiled.replace("x", str(entry.get("a.py", ["x"])[0])))
+    assert _functions(_index(folder, kept), folder) == {"a:f"}
+    assert all(json.loads(file.read_text()) for file in kept.iterdir())
+
+
+def test_functions_that_all_call_each_other(tmp_path: pathlib.Path) -> None:
+    everyone = [f"def f{i}(): " + "; ".join(f"f{j}()" for j in range(40)) for i in range(40)]
+    outside = ["import torch.distributed as dist", "def f40(): dist.barrier(); f0()"]
+    folder = _written({"a": "\n".join([*everyone, *outside])}, tmp_path)
+    assert _functions(_index(folder), folder) == {"a:f40"}
