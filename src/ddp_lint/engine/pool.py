@@ -20,6 +20,7 @@ from ddp_lint.engine.garbage import rare_collections
 from ddp_lint.engine.report import FileResult
 from ddp_lint.engine.shares import chunks_of
 from ddp_lint.project.project import shown_from
+from ddp_lint.verify.lifetime import end_with_parent
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext
@@ -130,6 +131,7 @@ def _interrupts_held() -> Iterator[None]:
 
 def _work(connection: Connection, other_end: Connection, settings: Settings, for_cache: bool) -> None:
     """The life of a worker: chunks in, results out, until there is None or nobody holds the other end any more."""
+    end_with_parent()  # also in the midst of a long file
     other_end.close()  # a copy of the parent's: with it here, the parent's death would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):

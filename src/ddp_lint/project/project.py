@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from ddp_lint import files
 from ddp_lint.knowledge import canonical, table
 from ddp_lint.knowledge.own import Names
 from ddp_lint.project import layout
@@ -63,8 +64,6 @@ class Project:
         self._asked: set[Asked] | None = None
         self._answers: dict[str, str] = {}
         self._holding: dict[str, tuple[str, ...]] = {}
-
-    root_of = staticmethod(layout.root_of)
 
     @functools.cached_property
     def types(self) -> Types:
@@ -391,7 +390,7 @@ class Project:
 
 def _bytes_of(path: str) -> bytes:
     try:
-        return pathlib.Path(path).read_bytes()
+        return files.read(path)
     except OSError:
         return b""
 
