@@ -18,6 +18,7 @@ from ddp_lint.knowledge.communication import Rank
 from ddp_lint.knowledge.own import rank_value
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import starting_with
 
 if TYPE_CHECKING:
     from ddp_lint.divergence.summaries import Summaries
@@ -70,8 +71,7 @@ class Frame:
 
     def forget_parts(self, path: str) -> None:
         """What was known of attributes and items of a name that now stands for another object."""
-        parts = (path + ".", path + "[")
-        for name in [name for name in self.env if name.startswith(parts)]:
+        for name in starting_with(self.env, path + ".", path + "["):
             del self.env[name]
 
     def rank_value(self, entry: Rank, node: ast.AST, group: str = "", text: str = "") -> Value:
