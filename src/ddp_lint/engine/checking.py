@@ -19,7 +19,6 @@ from ddp_lint.project import Project
 from ddp_lint.rules.registry import Declaration, declared, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
 
-
 #: A stack of 8 MB holds twice as many.
 _FRAMES = 5000
 
