@@ -137,15 +137,10 @@ def _characters(facts: ModuleFacts, line: int, column: int) -> int:
     """`ast` counts UTF-8 bytes, findings count characters."""
     if column == 0 or facts.file.text.isascii():
         return column
-    lines = _lines(facts.file.text)
+    lines = facts.file.lines
     if not 0 < line <= len(lines):
         return column
-    return len(lines[line - 1].encode()[:column].decode(errors="ignore"))
-
-
-@functools.lru_cache(maxsize=32)
-def _lines(text: str) -> list[str]:
-    return text.splitlines()
+    return len(lines[line - 1].encode("utf-8", "surrogatepass")[:column].decode(errors="ignore"))
 
 
 # An expression is worded each time that its function is evaluated.

@@ -27,6 +27,8 @@ class CannotParse(Exception):
         self.reason, self.line, self.column, self.too_deep, self.parser = reason, line, column, too_deep, parser
 
 
+#: Of a number that no Python takes: that is no new syntax.
+_TOO_LONG = "integer string conversion"
 _TOO_DEEP = {"too many nested parentheses", "too many levels of indentation"}
 
 
@@ -54,7 +56,8 @@ def parse(text: str) -> ast.Module:
             return ast.parse(text)
     except SyntaxError as e:
         reason = e.msg or "invalid syntax"
-        raise CannotParse(reason, e.lineno or 1, max((e.offset or 1) - 1, 0), too_deep=reason in _TOO_DEEP) from None
+        beyond = reason in _TOO_DEEP or _TOO_LONG in reason
+        raise CannotParse(reason, e.lineno or 1, max((e.offset or 1) - 1, 0), too_deep=beyond) from None
     except (RecursionError, MemoryError):
         raise CannotParse("it is nested too deeply to be read", too_deep=True) from None
     except (ValueError, OverflowError) as e:
