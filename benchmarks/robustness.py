@@ -62,8 +62,9 @@ def _told(report: Report) -> int:
         print(f"  {path}: {reason}")
     unparsed = sum(f.code == "DDP000" for f in report.findings)
     print(f"  crashes: {len(ours)}; no Python: {unparsed}; not readable: {len(report.errors) - len(broken)}")
-    for path, seconds in report.statistics.slowest[:5]:
-        print(f"  {seconds:6.2f} s  {path}")
+    for path, seconds in report.statistics.slowest[:10]:
+        lines = pathlib.Path(path).read_bytes().count(b"\n")
+        print(f"  {seconds:6.2f} s  {lines:6} lines  {lines / seconds:7.0f} lines/s  {path}")
     return len(ours)
 
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import os
 import pathlib
 import re
+import reprlib
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ddp_lint.files import read
+from ddp_lint.globs import Globs, problem
 from ddp_lint.knowledge.own import Names
-
-if TYPE_CHECKING:
-    import pathspec
+from ddp_lint.project.layout import Roots
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -45,54 +46,6 @@ class ConfigError(Exception):
         super().__init__(f"{place}: {message}" if place else message)
         self.message = message
         self.place = place
-
-
-@dataclasses.dataclass(frozen=True)
-class Globs:
-    """Patterns in the syntax of .gitignore, relative to `base`; `outside` decides of what does not lie below it."""
-
-    base: pathlib.Path
-    patterns: tuple[str, ...]
-    outside: Globs | None = None
-
-    def decide(self, path: str, is_folder: bool = False, *, itself: bool = False) -> bool | None:
-        """True where the absolute path, or a folder above it, is matched; False where a `!` pattern takes it back.
-
-        With `itself` the folders above do not count, as for git, which asks about each in turn.
-        """
-        base = str(self.base).rstrip(os.sep) + os.sep
-        if not path.startswith(base):
-            return self.outside.decide(path, is_folder, itself=itself) if self.outside else None
-        inside = path[len(base) :].replace(os.sep, "/") + ("/" if is_folder else "")
-        found = _spec(self.patterns).check_file(inside)
-        while itself and found.index is not None and not _is_for_itself(self.patterns[found.index], inside):
-            found = _spec(self.patterns[: found.index]).check_file(inside)
-        return found.include
-
-
-def _is_for_itself(pattern: str, inside: str) -> bool:
-    """Whether a pattern that matches a path would do so without the folders above it."""
-    parent, _, name = inside.rstrip("/").rpartition("/")
-    pattern = pattern.removeprefix("!").rstrip()
-    if not parent or "**" in pattern:
-        return True
-    if "/" in pattern.rstrip("/"):
-        return not _spec((pattern,)).match_file(f"{parent}/")
-    return _spec((pattern,)).match_file(name + "/" * inside.endswith("/"))
-
-
-@functools.cache
-def without(globs: Globs, folder: str) -> Globs:
-    """The same, less the patterns that match this very folder: who names an excluded folder means what is in it."""
-    keep = tuple(p for p in globs.patterns if not Globs(globs.base, (p,)).decide(folder, is_folder=True))
-    return Globs(globs.base, keep, globs.outside and without(globs.outside, folder))
-
-
-@functools.cache
-def _spec(patterns: tuple[str, ...]) -> pathspec.GitIgnoreSpec:
-    import pathspec
-
-    return pathspec.GitIgnoreSpec.from_lines(patterns)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,6 +165,12 @@ OPTIONS = (
 #: A dotted name, as it is imported or stands in the code; of a function also with the brackets of its call.
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\(\))?")
 
+#: Bytes that a configuration file may have: a page of settings, and the rest of a large pyproject.toml.
+LIMIT = 2**20
+_DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}""")
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlong = 4, 120, 120
+
 #: kind -> (what a message calls it, its JSON schema)
 TYPES: dict[str, tuple[str, dict[str, Any]]] = {
     "strings": ("a list of strings", {"type": "array", "items": {"type": "string"}}),
@@ -265,10 +224,12 @@ EMPTY = Table(None, {})
 def read_table(file: pathlib.Path) -> Table | None:
     """The checked table of one file; None for a pyproject.toml without one. Raises ConfigError."""
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = _text(file)
         values: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
         raise ConfigError(f"not valid TOML: {e}", _shown(file)) from None
+    except RecursionError:
+        raise ConfigError("it is nested too deeply to be read", _shown(file)) from None
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"cannot be read: {getattr(e, 'strerror', None) or e}", _shown(file)) from None
     if file.name == "pyproject.toml":
@@ -285,6 +246,19 @@ def read_table(file: pathlib.Path) -> Table | None:
     for key, value in values.items():
         _check(table, key, value)
     return table
+
+
+def _text(file: pathlib.Path) -> str:
+    """The text of a configuration file. Raises OSError, UnicodeDecodeError, ConfigError."""
+    if stat.S_ISREG(file.stat().st_mode):
+        text = read(file, LIMIT).decode("utf-8-sig")
+    else:  # what --config names may be a pipe: the file is what a command prints
+        text = file.read_text(encoding="utf-8-sig")
+    text = text.replace("\r\n", "\n")
+    if deep := _DEEP_KEY.search(text):
+        # The parser takes time with the square of a key's parts.
+        raise ConfigError("the key has too many parts", f"{_shown(file)}:{text.count(chr(10), 0, deep.start()) + 1}")
+    return text
 
 
 def _deny_near_name(table: Table, tool: Iterable[str]) -> None:
@@ -304,6 +278,12 @@ def _check(table: Table, key: str, value: object) -> None:
         raise table.error(
             key, f"'{key}' must be {TYPES[option.kind][0]}, not {_toml(value)}; write {key} = {option.example}"
         )
+    for pattern in value if key in _PATTERNS and isinstance(value, (list, dict)) else ():
+        if wrong := problem(pattern):
+            raise table.error(key, f"in '{key}': the pattern {_toml(pattern)} matches nothing: {wrong}")
+
+
+_PATTERNS = ("exclude", "extend-exclude", "per-file-ignores")
 
 
 def _is(kind: str, value: object) -> bool:
@@ -321,7 +301,7 @@ def _is(kind: str, value: object) -> bool:
 
 
 def _toml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    return str(value).lower() if isinstance(value, bool) else _SHORT.repr(value)
 
 
 def _line_of(text: str, key: str) -> int | None:
@@ -485,27 +465,33 @@ class Configuration:
         self._overrides = overrides = overrides or Overrides()
         for selector in (*(overrides.select or ()), *overrides.extend_select, *overrides.ignore):
             codes_of(selector)
+        for pattern in (*(overrides.exclude or ()), *overrides.extend_exclude):
+            if wrong := problem(pattern):
+                raise ConfigError(f"the pattern {_toml(pattern)} matches nothing: {wrong}")
         self._given = _given(overrides)
         self._settings: dict[tuple[pathlib.Path | None, pathlib.Path], Settings] = {}
         self._tables: dict[pathlib.Path, Table] = {}
+        self._roots = Roots()
 
     def of(self, folder: pathlib.Path, start: pathlib.Path | None = None) -> Settings:
         """The settings for files in `folder` (absolute), found by a search from `start`. Raises ConfigError."""
-        from ddp_lint.project import Project
-
-        table, root = self._given or self._nearest(folder), Project.root_of(folder, start)
+        table, root = self._given or self._nearest(folder), self._roots.of(folder, start)
         key = (table.file, root)
         if key not in self._settings:
             self._settings[key] = _settings(table, root, self._overrides)
         return self._settings[key]
 
     def _nearest(self, folder: pathlib.Path) -> Table:
-        if folder not in self._tables:
+        asked = []
+        while (table := self._tables.get(folder)) is None:
+            asked.append(folder)
             here = (read_table(folder / name) for name in FILES if (folder / name).is_file())
-            above = EMPTY if folder.parent == folder else None
-            table = next((found for found in here if found), above)
-            self._tables[folder] = table or self._nearest(folder.parent)
-        return self._tables[folder]
+            table = next((found for found in here if found), EMPTY if folder.parent == folder else None)
+            if table is not None:
+                break
+            folder = folder.parent
+        self._tables.update(dict.fromkeys(asked, table))
+        return table
 
 
 def _given(overrides: Overrides) -> Table | None:

@@ -12,7 +12,9 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator
 
-from ddp_lint.config import ConfigError, Configuration, Globs, Settings, without
+from ddp_lint.config import LIMIT, ConfigError, Configuration, Settings
+from ddp_lint.files import read
+from ddp_lint.globs import Globs, without
 from ddp_lint.rules.registry import is_for_rules, text_globs
 
 
@@ -73,8 +75,7 @@ def is_left_out(path: pathlib.Path, settings: Settings) -> bool:
 
 def _is_for_rules(path: pathlib.Path) -> bool:
     try:
-        with path.open("rb") as file:
-            first_line = file.readline(200).decode("utf-8", "replace")
+        first_line = read(path)[:200].partition(b"\n")[0].decode("utf-8", "replace")
     except OSError:  # for whoever reads it to tell, or a name of standard input
         return True
     return is_for_rules(path.name, first_line)
@@ -106,7 +107,7 @@ def _search(
             is_folder = entry.is_dir(follow_symlinks=False)
             if not is_folder and not (wanted(entry.name) and entry.is_file(follow_symlinks=False)):
                 continue
-            if any(globs.decide(entry.path, is_folder) for globs in exclude):
+            if any(globs.decide(entry.path, is_folder, itself=True) for globs in exclude):
                 continue
             if settings.respect_gitignore and _ignored(entry.path, is_folder, ignores):
                 continue
@@ -132,7 +133,7 @@ def _ignores_above(start: pathlib.Path) -> tuple[Globs, ...]:
 def _gitignore(file: pathlib.Path, base: pathlib.Path) -> tuple[Globs, ...]:
     """The patterns of one ignore file (bytes, as names of files are); none where there is no such file."""
     try:
-        lines = os.fsdecode(file.read_bytes().removeprefix(codecs.BOM_UTF8)).replace("\r\n", "\n").split("\n")
+        lines = os.fsdecode(read(file, LIMIT).removeprefix(codecs.BOM_UTF8)).replace("\r\n", "\n").split("\n")
     except OSError:
         return ()
     return (Globs(base, tuple(line for line in lines if line.strip() and not line.startswith("#"))),)

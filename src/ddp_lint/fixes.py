@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import io
+import errno
 import itertools
 import pathlib
 import re
-import tokenize
 from collections.abc import Callable, Iterable, Sequence
 
+from ddp_lint import files
 from ddp_lint.findings import Applicability, Edit, Finding, Fix, Span
+from ddp_lint.source.file import as_written
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 #: A round of fixes can make the next one possible; more rounds than this mean that two rules undo each other.
@@ -111,22 +112,27 @@ class Text:
 
     @classmethod
     def read(cls, path: pathlib.Path) -> Text:
-        """Raises OSError, SyntaxError, LookupError or UnicodeDecodeError where the file cannot be read as text."""
-        return cls.of(path, path.read_bytes())
+        """Raises OSError or Unreadable where the file cannot be read as text."""
+        return cls.of(path, files.read(path))
 
     @classmethod
     def of(cls, path: pathlib.Path, data: bytes) -> Text:
         """What a file would be with this content. Raises as `read` does."""
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return cls(path, data.decode(encoding), encoding)
+        return cls(path, *as_written(data))
 
     def encoded(self, content: str) -> bytes:
         """New content in the file's own encoding. Raises UnicodeEncodeError."""
         return content.encode(self.encoding)
 
-    def write(self, content: str) -> None:
-        """Write new content in the file's own encoding. Raises OSError or UnicodeEncodeError."""
-        self.path.write_bytes(self.encoded(content))
+    def write(self, content: str, root: pathlib.Path) -> None:
+        """Write new content in the file's own encoding; through a link to a file below `root`, never to one outside.
+
+        Raises OSError or UnicodeEncodeError.
+        """
+        place = self.path.resolve(strict=True)
+        if not place.is_relative_to(root.resolve()):
+            raise OSError(errno.EPERM, f"it links to {place}, which lies outside of {root}")
+        files.write(place, self.encoded(content))
 
 
 # ---- choosing

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ddp_lint.files import write
+
 
 def derived(source: pathlib.Path, make: Callable[[], Any]) -> Any:
     """What `make` returns (JSON, a function of the tool's own files), from an earlier run where nothing has changed.
@@ -31,7 +33,7 @@ def derived(source: pathlib.Path, make: Callable[[], Any]) -> Any:
     if not sys.dont_write_bytecode:
         with contextlib.suppress(OSError):
             place.parent.mkdir(exist_ok=True)
-            replace(place, json.dumps({"of": installation(), "value": value}))
+            write(place, json.dumps({"of": installation(), "value": value}).encode())
     return value
 
 
@@ -51,10 +53,3 @@ def _own_files() -> Iterator[tuple[str, os.stat_result]]:
                     yield entry.path, entry.stat()
                 elif entry.is_dir() and entry.name != "__pycache__":
                     stack.append(entry.path)
-
-
-def replace(path: pathlib.Path, text: str) -> None:
-    """Write a file as a whole, so that runs at the same time do not disturb another."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -19,7 +19,7 @@ from ddp_lint.cli.summary import settings_text, statistics, summary
 from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
 from ddp_lint.discovery import Discovered, discover, is_left_out
 from ddp_lint.engine.report import Report
-from ddp_lint.output import Run, Sources, render
+from ddp_lint.output import Run, Sources, one_line, render, visible
 from ddp_lint.output.style import Style
 
 _CODES: dict[str, Any] = {"metavar": "CODES", "multiple": True, "shell_complete": completing.codes}
@@ -155,10 +155,10 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
     if not only_show:
         return _run_files(discovered, options)
     if given["show_files"]:
-        write("".join(f"{shown(file)}\n" for file in discovered.files), options.output_file)
+        write("".join(f"{one_line(shown(file))}\n" for file in discovered.files), options.output_file)
     else:
         groups = [settings for settings, _ in discovered.groups()] or [configuration.of(pathlib.Path.cwd())]
-        write("\n".join(map(settings_text, groups)), options.output_file)
+        write("\n".join(visible(settings_text(settings)) for settings in groups), options.output_file)
     for path, reason in discovered.errors:
         say(f"error: {path}: {reason}", options.color)
     return FAILED if discovered.errors else CLEAN
@@ -311,7 +311,8 @@ def _in_color(options: _Options) -> bool:
 
 
 def _finish_diff(patch: str, fixed: int, errors: list[tuple[str, str]], options: _Options) -> int:
-    write(patch, options.output_file)
+    to_terminal = options.output_file is None and sys.stdout is not None and sys.stdout.isatty()
+    write(visible(patch) if to_terminal else patch, options.output_file)
     for path, reason in errors:
         say(f"error: {path}: {reason}", options.color)
     if not options.quiet:

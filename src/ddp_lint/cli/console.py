@@ -9,6 +9,7 @@ from typing import NoReturn, TextIO
 
 import click
 
+from ddp_lint.output import visible
 from ddp_lint.output.style import Style
 
 #: Exit statuses.
@@ -51,6 +52,7 @@ def write(text: str | bytes, file: pathlib.Path | None) -> None:
 def say(text: str, color: str = "auto") -> None:
     """A line for the person at the terminal, on standard error."""
     style = Style(wants_color(color, sys.stderr))
+    text = visible(text)
     kind, _, rest = text.partition(": ")
     paint = {"error": style.red, "warning": style.yellow}.get(kind)
     if hasattr(sys.stderr, "reconfigure"):

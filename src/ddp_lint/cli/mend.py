@@ -11,6 +11,7 @@ from ddp_lint.config import Settings
 from ddp_lint.engine.runner import check_text
 from ddp_lint.findings import Finding
 from ddp_lint.fixes import Fixed, Text, applicable, fixpoint, unified_diff
+from ddp_lint.source.file import Unreadable
 
 
 @dataclasses.dataclass
@@ -36,8 +37,8 @@ def mend(findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings], *,
             source = Text.read(path)
             result = _fixed(source.content, path, settings, unsafe)
             if not dry and result.applied:
-                source.write(result.text)
-        except (OSError, UnicodeError, SyntaxError, LookupError) as e:
+                source.write(result.text, settings.root)
+        except (OSError, UnicodeError, Unreadable) as e:
             mended.failures.append((name, f"cannot be fixed: {getattr(e, 'strerror', None) or e}"))
             continue
         mended.fixed += len(result.applied)

@@ -260,18 +260,24 @@ def _self_calls(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 # ---- one root
 
 
+_MOST_PARTINGS = 200
+
+
 def _partings(root: Root, facts: ModuleFacts, words: Words, start: Node) -> Iterator[Parting]:
     region = span_of(root.function.facts if root.function else facts, root.node)
     given = roles(words)
     for stream in list(streams_of(words.nodes)):
         seen: set[object] = set()
         projection = Projection(words, stream)
+        telling = Comparison(words, projection)
         for difference in _differences(words, projection, start):
             key = (difference.letter.span, id(difference.parted.condition))
             if key in seen or id(difference.parted.condition) in given:
                 continue
             seen.add(key)
-            parting = _at_branch(parting_of(difference, Comparison(words, projection), region), region)
+            if len(seen) > _MOST_PARTINGS:  # each is sought through the whole word
+                raise TooLong
+            parting = _at_branch(parting_of(difference, telling, region), region)
             told = _in_class(parting, root.seen_from) if root.seen_from else parting
             if root.function is not None and told is not None and told.span.line == region.line:
                 told = _in_body(told, region)

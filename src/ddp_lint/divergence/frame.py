@@ -18,6 +18,7 @@ from ddp_lint.knowledge.communication import Rank
 from ddp_lint.knowledge.own import rank_value
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import starting_with
 
 if TYPE_CHECKING:
     from ddp_lint.divergence.summaries import Summaries
@@ -70,8 +71,7 @@ class Frame:
 
     def forget_parts(self, path: str) -> None:
         """What was known of attributes and items of a name that now stands for another object."""
-        parts = (path + ".", path + "[")
-        for name in [name for name in self.env if name.startswith(parts)]:
+        for name in starting_with(self.env, path + ".", path + "["):
             del self.env[name]
 
     def rank_value(self, entry: Rank, node: ast.AST, group: str = "", text: str = "") -> Value:
@@ -137,15 +137,10 @@ def _characters(facts: ModuleFacts, line: int, column: int) -> int:
     """`ast` counts UTF-8 bytes, findings count characters."""
     if column == 0 or facts.file.text.isascii():
         return column
-    lines = _lines(facts.file.text)
+    lines = facts.file.lines
     if not 0 < line <= len(lines):
         return column
-    return len(lines[line - 1].encode()[:column].decode(errors="ignore"))
-
-
-@functools.lru_cache(maxsize=32)
-def _lines(text: str) -> list[str]:
-    return text.splitlines()
+    return len(lines[line - 1].encode("utf-8", "surrogatepass")[:column].decode(errors="ignore"))
 
 
 # An expression is worded each time that its function is evaluated.

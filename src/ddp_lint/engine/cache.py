@@ -19,19 +19,26 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shutil
 import types
 import typing
+from collections.abc import Iterator
 from typing import Any
 
 from ddp_lint import __version__
 from ddp_lint.config import Settings
 from ddp_lint.engine.report import FileResult
-from ddp_lint.findings import Finding
-from ddp_lint.kept import installation, replace
+from ddp_lint.files import read, remove_leftovers, write
+from ddp_lint.findings import Finding, Span
+from ddp_lint.kept import installation
 from ddp_lint.project import Project
 
 _KEPT_GENERATIONS = 8
+#: Bytes of the results of one folder; what is larger was not written by us.
+_LIMIT = 64 * 2**20
+#: Lines and columns beyond this are in no file.
+_FAR = 2**31
 _TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n# Results of ddp-lint. It is safe to remove this folder.\n"
     "# https://bford.info/cachedir/\n"
@@ -59,9 +66,20 @@ class Cache:
             if entry is None or not self._holds(entry, shard["questions"]):
                 return None
             findings = tuple(decode(Finding, item) for item in entry["findings"])
-        except (TypeError, ValueError):
+            shown = self._project.shown(path)
+            if not all(self._is_sound(finding, shown) for finding in findings):
+                return None
+        except (TypeError, ValueError, LookupError, OSError, RecursionError):
             return None
-        return FileResult(self._project.shown(path), findings, cached=True)
+        return FileResult(shown, findings, cached=True)
+
+    def _is_sound(self, finding: Finding, shown: str) -> bool:
+        """Whether a finding is of this file and points at what lies in the project: what a report quotes is no file
+        that the cache of a stranger names."""
+        return finding.span.path == shown and all(map(self._is_of_project, set(_paths(finding)) - {shown}))
+
+    def _is_of_project(self, shown: str) -> bool:
+        return pathlib.Path(shown).resolve().is_relative_to(self._project.root.resolve())
 
     def _holds(self, entry: dict[str, Any], questions: list[list[str]]) -> bool:
         asked = (questions[number] for number in entry["asked"])
@@ -97,19 +115,22 @@ class Cache:
     def save(self) -> None:
         """Write what is new. Each file is replaced as a whole, so that runs at the same time do not disturb another."""
         with contextlib.suppress(OSError):
+            if any(place.is_symlink() for place in (self._folder, self._generation)):
+                return  # a link out of the checkout, for all we know
             if self._changed and not self._generation.is_dir():
                 self._create()
             for name in self._changed:
-                replace(self._generation / name, json.dumps(_without_leftovers(self._shards[name])))
+                write(self._generation / name, json.dumps(_without_leftovers(self._shards[name])).encode())
             if self._generation.is_dir():
+                remove_leftovers(self._generation)
                 os.utime(self._generation)
 
     def _create(self) -> None:
         self._generation.mkdir(parents=True, exist_ok=True)
         for name, text in (("CACHEDIR.TAG", _TAG), (".gitignore", "*\n")):
-            if not (self._folder / name).exists():
-                replace(self._folder / name, text)
-        generations = [p for p in self._folder.iterdir() if p.is_dir() and p != self._generation]
+            if not os.path.lexists(self._folder / name):
+                write(self._folder / name, text.encode())
+        generations = [p for p in self._folder.iterdir() if _is_generation(p) and p != self._generation]
         generations.sort(key=lambda p: p.stat().st_mtime, reverse=True)
         for old in generations[_KEPT_GENERATIONS - 1 :]:
             shutil.rmtree(old, ignore_errors=True)
@@ -121,6 +142,11 @@ class Cache:
         return self._shards[name]
 
 
+def _is_generation(path: pathlib.Path) -> bool:
+    """Whether a folder is one of ours by its name: nothing else in there is ours to remove."""
+    return re.fullmatch(r"[\w.+]+-[0-9a-f]{20}", path.name) is not None and path.is_dir() and not path.is_symlink()
+
+
 def _shard_name(inside: str) -> str:
     folder = inside.rpartition("/")[0]
     return hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:20] + ".json"
@@ -129,7 +155,7 @@ def _shard_name(inside: str) -> str:
 def _read_shard(path: pathlib.Path) -> dict[str, Any]:
     """What a file holds, as far as it is well formed."""
     try:
-        shard = json.loads(path.read_bytes())
+        shard = json.loads(read(path, _LIMIT))
         questions = [[str(question), str(answer)] for question, answer in shard["questions"]]
         files = {name: entry for name, entry in shard["files"].items() if _is_entry(entry, len(questions))}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -190,6 +216,13 @@ def _plain(value: object) -> object:
 # ---- findings as JSON
 
 
+def _paths(finding: Finding) -> Iterator[str]:
+    """The files that a finding points into."""
+    yield from (label.span.path for label in finding.labels)
+    yield from (step.span.path for trace in finding.witness for step in trace.steps)
+    yield from (edit.span.path for edit in (finding.fix.edits if finding.fix else ()))
+
+
 def encode(value: object) -> Any:
     """A frozen dataclass, down to strings, numbers and lists; the place of a field says which it is."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -208,7 +241,10 @@ def decode(kind: Any, value: Any) -> Any:
         return tuple(decode(arguments[0], item) for item in _list(value))
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
-        return kind(*(decode(hint, item) for hint, item in zip(hints, _list(value), strict=True)))
+        made = kind(*(decode(hint, item) for hint, item in zip(hints, _list(value), strict=True)))
+        if isinstance(made, Span) and not all(0 < n < _FAR for n in dataclasses.astuple(made)[1:]):
+            raise ValueError(value)
+        return made
     if issubclass(kind, enum.Enum):
         return kind(value)
     if not isinstance(value, kind):

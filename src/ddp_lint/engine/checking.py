@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
+import sys
 import time
+from collections.abc import Iterator
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.fingerprints import with_fingerprints
@@ -16,6 +19,9 @@ from ddp_lint.program import Reach
 from ddp_lint.project import Project
 from ddp_lint.rules.registry import Declaration, declared, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
+
+#: A stack of 8 MB holds twice as many.
+_FRAMES = 5000
 
 
 class Checker:
@@ -43,13 +49,24 @@ class Checker:
         """The result for what is taken as the content of `path`."""
         started = time.perf_counter()
         try:
-            with self.project.recording() as asked:
+            with self.project.recording() as asked, _deep_recursion():
                 findings, parsed = _check(file, path, self.project, self._settings)
             dependencies = tuple(self.project.dependencies(asked).items()) if self._for_cache else ()
         except Exception as e:  # a defect of ours must not cost the other files
             return FileResult(file.path, error=f"ddp-lint failed on it, please report: {type(e).__name__}: {e}")
         seconds = time.perf_counter() - started
         return FileResult(file.path, tuple(findings), dependencies=dependencies, seconds=seconds, parsed=parsed)
+
+
+@contextlib.contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """What `parsing.check_depth` lets pass is looked into by functions that call themselves, some frames a level."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def check_file(

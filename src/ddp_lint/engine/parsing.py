@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.project.facts import CannotParse, ModuleFacts
+from ddp_lint.project.facts import TOO_LARGE, CannotParse, ModuleFacts, marks
 from ddp_lint.source import SourceFile
-from ddp_lint.source.syntax import below
+from ddp_lint.source.syntax import below, nested
 
-#: CPython allows 200 brackets inside each other. A chain of 1,000 operators takes LibCST 0.3 s, with the square of it.
+#: CPython allows 200 brackets inside each other. A chain of 1,000 operators takes LibCST 0.3 s, with the square of it,
+#: and our own functions a few frames a level.
 _MAX_BRACKETS = 200
-_MAX_DEPTH = 1000
+_MAX_DEPTH = 500
 _OPENING = frozenset("([{")
+#: Brackets, commas, operators: `ast` takes about 1 kB of memory for each, LibCST 4 kB.
+_MOST_MARKS = 300_000
 _TOO_DEEP = "it is nested too deeply to be read"
 
 
@@ -35,6 +39,8 @@ def _unvalidated() -> Iterator[None]:
 
 def tree_of(text: str) -> cst.Module:
     """The LibCST tree of a text. Raises CannotParse."""
+    if marks(text) > _MOST_MARKS:
+        raise CannotParse(TOO_LARGE, parser="LibCST")
     try:
         with _unvalidated():
             return cst.parse_module(text)
@@ -61,20 +67,34 @@ def tree_of_new_syntax(file: SourceFile, problem: CannotParse) -> cst.Module:
 
 def check_depth(facts: ModuleFacts) -> None:
     """Raises CannotParse for a file with a statement that LibCST must not be given."""
-    lines = facts.file.lines
-    long_lines = [number for number, line in enumerate(lines, 1) if len(line) > _MAX_DEPTH]
-    for statement in facts.tree.body:
-        first, last = statement.lineno, statement.end_lineno or statement.lineno
-        # A level takes a character at least, and in well laid out code a new line every few levels.
-        suspect = last - first > _MAX_DEPTH // 4 or any(first <= number <= last for number in long_lines)
-        if suspect and _depth(statement) > _MAX_DEPTH:
-            raise CannotParse(_TOO_DEEP, first, too_deep=True, parser="LibCST")
+    ends = list(itertools.accumulate((len(line) + 1 for line in facts.file.lines), initial=0))
+    stack: list[tuple[ast.AST, int]] = [(statement, 1) for statement in facts.tree.body]
+    while stack:
+        node, depth = stack.pop()
+        inside = nested(node)
+        first, last = _header(node, inside)
+        # A level takes a character at least.
+        suspect = not first or ends[min(last, len(ends) - 1)] - ends[first - 1] > _MAX_DEPTH
+        if depth > _MAX_DEPTH or (suspect and depth + _depth(node, inside) > _MAX_DEPTH):
+            raise CannotParse(_TOO_DEEP, first or 1, too_deep=True, parser="LibCST")
+        stack += ((statement, depth + 1) for statement in inside)
 
 
-def _depth(statement: ast.stmt) -> int:
-    """How deep LibCST's tree of a statement is, about: `ast` flattens ``a and b and c``, LibCST nests it."""
+def _header(node: ast.AST, inside: list[ast.AST]) -> tuple[int, int]:
+    """The first and the last line of a statement without those in it; 0 and 0 where nothing tells."""
+    first: int = getattr(node, "lineno", 0)
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    first = min([first, *(decorator.lineno for decorator in decorators)])
+    last: int = getattr(inside[0] if inside else node, "lineno" if inside else "end_lineno", 0)
+    return (first, last) if first and last >= first else (0, 0)
+
+
+def _depth(statement: ast.AST, inside: list[ast.AST]) -> int:
+    """How deep LibCST's tree of a statement is, about, without those in it: `ast` flattens ``a and b and c``, LibCST
+    nests it."""
     deepest = 0
-    stack: list[tuple[ast.AST, int]] = [(statement, 0)]
+    without = set(inside)
+    stack: list[tuple[ast.AST, int]] = [(child, 0) for child in below(statement) if child not in without]
     while stack:
         node, depth = stack.pop()
         depth += len(node.values) if isinstance(node, ast.BoolOp) else 1

@@ -21,6 +21,7 @@ from ddp_lint.engine.report import FileResult
 from ddp_lint.engine.shares import chunks_of
 from ddp_lint.program import Reach
 from ddp_lint.project.project import shown_from
+from ddp_lint.verify.lifetime import end_with_parent
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext
@@ -136,6 +137,7 @@ def _work(
     connection: Connection, other_end: Connection, settings: Settings, for_cache: bool, reach: Reach | None
 ) -> None:
     """The life of a worker: chunks in, results out, until there is None or nobody holds the other end any more."""
+    end_with_parent()  # also in the midst of a long file
     other_end.close()  # a copy of the parent's: with it here, the parent's death would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):

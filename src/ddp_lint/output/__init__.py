@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pathlib
+import re
 from collections.abc import Mapping
 
-from ddp_lint.findings import Finding
+from ddp_lint.findings import Finding, Label
 from ddp_lint.source.file import SourceFile, Unreadable
 
 #: Where a rule's page is published.
@@ -43,5 +44,49 @@ class Run:
 def render(run: Run, output_format: str) -> str:
     """The run in one of `config.FORMATS`; '' or text that ends with a newline."""
     module = importlib.import_module(f"ddp_lint.output.{output_format}")
+    if output_format in ("full", "concise", "github"):
+        errors = [(path, visible(reason)) for path, reason in run.errors]
+        run = dataclasses.replace(run, findings=[_visible(finding) for finding in run.findings], errors=errors)
     text: str = module.render(run)
-    return text
+    if output_format in ("json", "sarif", "gitlab"):  # such characters stand within strings alone
+        return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _UNSEEN.sub(lambda match: f"&#x{ord(match[0]):x};", text) if output_format == "junit" else text
+
+
+# ---- text of strangers: names of files and of classes, source
+
+#: What a terminal takes for orders, or shows in another order than it is written: C1 controls, marks of direction.
+_UNSEEN = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_CONTROLS = {code: 0x2400 + code for code in range(32) if code != 10}
+#: For ``##[``, with which GitHub's older commands begin anywhere in a line.
+BRACKET = "##\N{LIGHT LEFT TORTOISE SHELL BRACKET ORNAMENT}"
+_COMMAND = re.compile(r"^(\s*)::", re.MULTILINE)
+
+
+def visible(text: str) -> str:
+    """Text that a terminal shows as it is: control characters as pictures, marks of direction as replacement
+    characters; and that is no workflow command to GitHub, which reads the logs of its actions."""
+    text = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text.translate(_CONTROLS))
+    return _COMMAND.sub(r"\1./::", text.replace("##[", BRACKET))
+
+
+def one_line(text: str) -> str:
+    """A name of a file, visible and on one line."""
+    return visible(text.replace("\n", "\N{SYMBOL FOR LINE FEED}"))
+
+
+def _visible(finding: Finding) -> Finding:
+    """The finding with all its texts visible; its places and edits are what they are."""
+    return dataclasses.replace(
+        finding,
+        message=visible(finding.message),
+        notes=tuple(map(visible, finding.notes)),
+        help=visible(finding.help),
+        labels=tuple(map(_visible_label, finding.labels)),
+        witness=tuple(dataclasses.replace(t, steps=tuple(map(_visible_label, t.steps))) for t in finding.witness),
+        fix=finding.fix and dataclasses.replace(finding.fix, message=visible(finding.fix.message)),
+    )
+
+
+def _visible_label(label: Label) -> Label:
+    return dataclasses.replace(label, message=visible(label.message))

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from ddp_lint.findings import Applicability, Confidence, Finding, Fix, Label, Span
 from ddp_lint.fixes import preview
-from ddp_lint.output import Run, Sources
+from ddp_lint.output import BRACKET, Run, Sources, one_line
 from ddp_lint.output.style import Style
 
 #: Lines of context before and after the primary span.
@@ -90,7 +90,7 @@ def excerpt(finding: Finding, sources: Sources, style: Style) -> list[str]:
     for path, of_file in by_file.items():
         first = of_file[0].span if path == finding.span.path else min(mark.span for mark in of_file)
         arrow = style.blue("-->" if path == finding.span.path else ":::")
-        rows.append(f"{' ' * width}{arrow} {path}:{first.line}:{first.column}")
+        rows.append(f"{' ' * width}{arrow} {one_line(path)}:{first.line}:{first.column}")
         rows += _file_rows(of_file, shown[path], sources.lines(path), width, style)
     return rows
 
@@ -173,7 +173,7 @@ class _Line:
     """A source line as the terminal shows it: tabs as spaces, wide characters two columns wide, long lines cut."""
 
     def __init__(self, text: str, marked: Sequence[int]) -> None:
-        cells = [_cell(c) for c in text]
+        cells = [_cell(c) for c in text.replace("##[", BRACKET)]
         widths = [_width(cell) for cell in cells]
         first, last = 0, len(cells)
         if sum(widths) > _WIDTH:
@@ -266,7 +266,9 @@ def _witness(finding: Finding, style: Style) -> list[str]:
     rows: list[str] = []
     names = max((len(trace.rank) for trace in finding.witness), default=0)
     places = {
-        step.span: str(step.span.line) if step.span.path == finding.span.path else f"{step.span.path}:{step.span.line}"
+        step.span: str(step.span.line)
+        if step.span.path == finding.span.path
+        else f"{one_line(step.span.path)}:{step.span.line}"
         for trace in finding.witness
         for step in trace.steps
     }

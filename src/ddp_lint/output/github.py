@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_lint.findings import Confidence, Finding
-from ddp_lint.output import Run
+from ddp_lint.output import Run, one_line
 
 
 def render(run: Run) -> str:
@@ -21,7 +21,8 @@ def _command(finding: Finding) -> str:
     text = "\n".join(filter(None, [finding.message, *finding.notes, finding.help]))
     title = f"ddp-lint {finding.code} ({finding.slug})"
     # The plain text after the command is what the log shows.
-    return f"::{level} {where},title={_property(title)}::{_data(f'{span.path}:{span.line}: {finding.code} {text}')}\n"
+    shown = f"{one_line(span.path)}:{span.line}: {finding.code} {text}"
+    return f"::{level} {where},title={_property(title)}::{_data(shown)}\n"
 
 
 def _data(text: str) -> str:

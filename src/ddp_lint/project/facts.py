@@ -27,18 +27,37 @@ class CannotParse(Exception):
         self.reason, self.line, self.column, self.too_deep, self.parser = reason, line, column, too_deep, parser
 
 
+#: Of a number that no Python takes: that is no new syntax.
+_TOO_LONG = "integer string conversion"
 _TOO_DEEP = {"too many nested parentheses", "too many levels of indentation"}
+
+
+#: Characters of a text that can have no more marks than are allowed.
+_SMALL = 300_000
+#: A tree takes about 1 kB of memory for each: 1 GB at most.
+_MOST_MARKS = 1_000_000
+TOO_LARGE = "it holds too much data to be read"
+_NO_MARKS = bytes(code for code in range(256) if chr(code).isalnum() or chr(code) in " \t\n_\"'\\#" or code > 127)
+
+
+def marks(text: str) -> int:
+    """How many brackets, commas and operators a text has, those in strings included: what a tree of it takes goes with
+    that."""
+    return len(text.encode("utf-8", "surrogatepass").translate(None, _NO_MARKS)) if len(text) > _SMALL else 0
 
 
 def parse(text: str) -> ast.Module:
     """The `ast` of a text, without its warnings. Raises CannotParse."""
+    if marks(text) > _MOST_MARKS:
+        raise CannotParse(TOO_LARGE, too_deep=True)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return ast.parse(text)
     except SyntaxError as e:
         reason = e.msg or "invalid syntax"
-        raise CannotParse(reason, e.lineno or 1, max((e.offset or 1) - 1, 0), too_deep=reason in _TOO_DEEP) from None
+        beyond = reason in _TOO_DEEP or _TOO_LONG in reason
+        raise CannotParse(reason, e.lineno or 1, max((e.offset or 1) - 1, 0), too_deep=beyond) from None
     except (RecursionError, MemoryError):
         raise CannotParse("it is nested too deeply to be read", too_deep=True) from None
     except (ValueError, OverflowError) as e:

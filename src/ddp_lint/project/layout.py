@@ -16,16 +16,43 @@ _INIT = "__init__.py"
 _DOT = "·"
 
 
-def root_of(folder: pathlib.Path, start: pathlib.Path | None = None) -> pathlib.Path:
-    """The root of the project that `folder` (absolute) belongs to: the nearest folder above it that is marked as one.
+class Roots:
+    """The roots of the projects that folders belong to. What is above a folder is looked at once, however deep it
+    lies."""
 
-    Where none is, the working directory or the folder `start` that a search began at, whichever takes in more of what
-    lies around; outside of both, the folder that absolute imports of the package in `folder` start from.
-    """
-    for markers in (_MARKERS, _SETTINGS):
-        for marked in (folder, *folder.parents):
-            if any((marked / marker).exists() for marker in markers):
-                return marked
+    def __init__(self) -> None:
+        self._above: dict[tuple[str, tuple[str, ...]], str] = {}
+
+    def of(self, folder: pathlib.Path, start: pathlib.Path | None = None) -> pathlib.Path:
+        """The root of the project that `folder` (absolute) belongs to: the nearest one above it that is marked as one.
+
+        Where none is, the working directory or the folder `start` that a search began at, whichever takes in more of
+        what lies around; outside of both, the folder that absolute imports of the package in `folder` start from.
+        """
+        for markers in (_MARKERS, _SETTINGS):
+            marked = self._nearest(str(folder), markers)
+            if marked:
+                return pathlib.Path(marked)
+        return _unmarked(folder, start)
+
+    def _nearest(self, folder: str, markers: tuple[str, ...]) -> str:
+        """The nearest folder at or above `folder` that holds a marker, '' where none does."""
+        asked = []
+        while (found := self._above.get((folder, markers))) is None:
+            asked.append(folder)
+            above = os.path.dirname(folder)
+            if any(os.path.exists(os.path.join(folder, marker)) for marker in markers):
+                found = folder
+                break
+            if above == folder:
+                found = ""
+                break
+            folder = above
+        self._above.update(((place, markers), found) for place in asked)
+        return found
+
+
+def _unmarked(folder: pathlib.Path, start: pathlib.Path | None) -> pathlib.Path:
     around = [f for f in (start, _workplace()) if f is not None and folder.is_relative_to(f)]
     return min(around, key=lambda f: len(f.parts), default=_above_packages(folder))
 
@@ -94,9 +121,13 @@ class Layout:
         """The Python files below the root, sorted; folders that hold no sources of the project are left out."""
         if self._files is None:
             found: list[str] = []
-            for folder, below, names in os.walk(self.root):
-                below[:] = sorted(name for name in below if not name.startswith(".") and name not in _NO_SOURCES)
-                found += [os.path.join(folder, name) for name in sorted(names) if name.endswith(".py")]
+            stack = [self.root]
+            while stack and len(found) < FILES_LIMIT:
+                folder = stack.pop()
+                folders, names = _entries(folder)
+                found += [os.path.join(folder, name) for name in names if name.endswith(".py")]
+                below = (n for n in reversed(folders) if not n.startswith(".") and n not in _NO_SOURCES)
+                stack += [os.path.join(folder, name) for name in below]
             self._files = found[:FILES_LIMIT]
         return self._files
 
@@ -147,6 +178,19 @@ class Layout:
                 yield folder
             first = False
             folder = os.path.dirname(folder)
+
+
+def _entries(folder: str) -> tuple[list[str], list[str]]:
+    """The names of the folders in a folder (no links) and of its other entries, sorted."""
+    folders: list[str] = []
+    others: list[str] = []
+    try:
+        with os.scandir(folder) as listing:
+            for entry in listing:
+                (folders if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
+    except OSError:
+        pass
+    return sorted(folders), sorted(others)
 
 
 @functools.lru_cache(maxsize=4096)

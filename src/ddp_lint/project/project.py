@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from ddp_lint import files
 from ddp_lint.knowledge import canonical, table
 from ddp_lint.knowledge.own import Names
 from ddp_lint.project import layout
@@ -69,8 +70,6 @@ class Project:
         #: Which functions can communicate, once a run looks at a large part of the project.
         self.reach: Reach | None = None
         self._read_reach: Callable[[], Reach | None] = lambda: None
-
-    root_of = staticmethod(layout.root_of)
 
     @functools.cached_property
     def types(self) -> Types:
@@ -431,7 +430,7 @@ def _digest_of(names: frozenset[str] | None) -> str:
 
 def _bytes_of(path: str) -> bytes:
     try:
-        return pathlib.Path(path).read_bytes()
+        return files.read(path)
     except OSError:
         return b""
 

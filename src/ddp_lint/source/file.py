@@ -9,6 +9,8 @@ import io
 import pathlib
 import tokenize
 
+from ddp_lint import files
+
 
 class Unreadable(Exception):
     """The file is not Python text; the message says why, in one line."""
@@ -31,9 +33,11 @@ class SourceFile:
         if file.suffix == ".ipynb":
             raise Unreadable("a notebook, not Python: check what `jupyter nbconvert --to script` makes of it")
         try:
-            return cls(shown_as, decode(file.read_bytes()), inside)
+            return cls(shown_as, decode(files.read(file)), inside)
         except OSError as e:
             raise Unreadable(e.strerror or str(e)) from None
+        except ValueError as e:  # a name that no file can have
+            raise Unreadable(str(e)) from None
 
     @classmethod
     def of_text(cls, shown_as: str, text: str, inside: str = "") -> SourceFile:
@@ -70,12 +74,18 @@ def decode(data: bytes) -> str:
     """Decode by PEP 263 (byte order mark, coding comment, UTF-8 otherwise). Raises Unreadable."""
     if b"\0" in data:
         raise Unreadable("the file has NUL bytes: it is binary, or UTF-16; Python cannot run it")
+    return _normalised(as_written(data)[0])
+
+
+def as_written(data: bytes) -> tuple[str, str]:
+    """The text with its line ends and its byte order mark, and its encoding. Raises Unreadable."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        text = data.decode(encoding)
-    except (SyntaxError, LookupError, UnicodeDecodeError) as e:
+        return data.decode(encoding), encoding
+    except (SyntaxError, LookupError, ValueError) as e:  # a codec may raise any UnicodeError
         raise Unreadable(f"the file cannot be decoded: {e}") from None
-    return _normalised(text)
+    except Exception as e:  # codecs are many, and some fail on what is no text in ways of their own
+        raise Unreadable(f"the file cannot be decoded: {type(e).__name__}: {e}") from None
 
 
 def _normalised(text: str) -> str:

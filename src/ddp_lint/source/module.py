@@ -232,19 +232,19 @@ class Module:
 
     def is_subclass(self, definition: cst.ClassDef, base: str) -> bool:
         """Whether a class of this file inherits from `base` (a dotted name), through the project's files too."""
-        return self._is_subclass(definition, canonical(base), frozenset())
-
-    def _is_subclass(self, definition: cst.ClassDef, base: str, seen: frozenset[cst.ClassDef]) -> bool:
-        for argument in definition.bases:
-            bindings = self.bindings(argument.value)
-            local = next((b.node for b in bindings if isinstance(b.node, cst.ClassDef)), None)
-            if local is not None and local is not definition:
-                if local not in seen and self._is_subclass(local, base, seen | {definition}):
+        base = canonical(base)
+        stack, seen = [definition], {definition}
+        while stack:
+            for argument in stack.pop().bases:
+                bindings = self.bindings(argument.value)
+                local = next((b.node for b in bindings if isinstance(b.node, cst.ClassDef)), None)
+                if local is not None and local is not definition:
+                    stack += [local] * (local not in seen)
+                    seen.add(local)
+                    continue
+                name = self.qualified(argument.value) or self.meaning(dotted(argument.value))
+                if name and (name == base or (self.project is not None and self.project.subclass_of(name, base))):
                     return True
-                continue
-            name = self.qualified(argument.value) or self.meaning(dotted(argument.value))
-            if name and (name == base or (self.project is not None and self.project.subclass_of(name, base))):
-                return True
         return False
 
     # ---- places

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import io
 import re
 import tokenize
@@ -75,12 +76,36 @@ def apply(file: SourceFile, findings: list[Finding], active: frozenset[str], *, 
     """
     if not (_MAYBE.search(file.text) if findings else _MAYBE_UNUSED.search(file.text)):
         return findings
-    comments = list(suppressions(file))
+    comments = _Covering(suppressions(file))
     left = [f for f in findings if not _suppressed(f, comments, noqa)]
     if "DDP002" in active:
-        unused = [f for comment in comments for f in _unused(comment, file, active)]
+        unused = [f for comment in comments.all for f in _unused(comment, file, active)]
         left += [f for f in unused if not _suppressed(f, comments, noqa)]
     return left
+
+
+class _Covering:
+    """The comments of a file, found by the lines that they cover: there may be one on each of many lines."""
+
+    #: A comment that covers more lines than this is asked about each finding.
+    _FEW = 8
+
+    def __init__(self, comments: Iterable[Suppression]) -> None:
+        self.all = list(comments)
+        self._far: list[Suppression] = []
+        self._by_line: dict[int, list[Suppression]] = {}
+        for comment in self.all:
+            if comment.last - comment.first > self._FEW:
+                self._far.append(comment)
+            else:
+                for line in range(int(comment.first), int(comment.last) + 1):
+                    self._by_line.setdefault(line, []).append(comment)
+
+    def of(self, finding: Finding) -> list[Suppression]:
+        """The comments that cover the finding, each once. It is noted in them."""
+        near = [c for n in range(finding.span.line, finding.span.end_line + 1) for c in self._by_line.get(n, ())]
+        asked = {id(comment): comment for comment in (*self._far, *near)}
+        return [comment for comment in asked.values() if comment.covers(finding)]
 
 
 def suppressions(file: SourceFile) -> Iterator[Suppression]:
@@ -197,9 +222,8 @@ def _python_comments(file: SourceFile) -> Iterator[_Comment]:
 _LAYOUT = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
-def _suppressed(finding: Finding, comments: Iterable[Suppression], noqa: bool) -> bool:
-    covering = [c for c in comments if c.covers(finding)]
-    return any(noqa or not c.noqa for c in covering)
+def _suppressed(finding: Finding, comments: _Covering, noqa: bool) -> bool:
+    return any(noqa or not comment.noqa for comment in comments.of(finding))
 
 
 def _matches(code: str, finding: Finding) -> bool:
@@ -229,6 +253,7 @@ def _unused(comment: Suppression, file: SourceFile, active: frozenset[str]) -> I
         yield _finding(comment, message, _without(comment, file, idle))
 
 
+@functools.lru_cache(maxsize=1024)
 def _codes_of(code: str) -> list[str]:
     """The codes that a code, prefix or slug in a comment stands for."""
     known = declared()

@@ -47,6 +47,9 @@ class Reached:
     gradient: bool
 
 
+_MOST_BASES = 64
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModuleClass:
     """A class that derives from `torch.nn.Module`, with its attributes and methods and those of its project bases."""
@@ -56,12 +59,17 @@ class ModuleClass:
     node: ast.ClassDef
     bases: tuple[ModuleClass, ...]
 
-    @property
-    def lineage(self) -> Iterator[ModuleClass]:
-        """The class and its project bases, nearest first."""
-        yield self
-        for base in self.bases:
-            yield from base.lineage
+    @functools.cached_property
+    def lineage(self) -> tuple[ModuleClass, ...]:
+        """The class and its project bases, nearest first, each once; of very many the nearest."""
+        found: dict[ModuleClass, None] = {}
+        stack = [self]
+        while stack and len(found) < _MOST_BASES:
+            cls = stack.pop()
+            if cls not in found:
+                found[cls] = None
+                stack += reversed(cls.bases)
+        return tuple(found)
 
     @functools.cached_property
     def attributes(self) -> dict[str, tuple[Attribute, ...]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import libcst as cst
 
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.syntax import starting_with
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
 from ddp_lint.tensors.contexts import turns_off_gradient, without_gradient
 from ddp_lint.tensors.evaluation import Code, Evaluator
@@ -119,7 +120,7 @@ class Flow:
                     return
             if name:
                 state.names[name] = value
-                for longer in [n for n in state.names if n.startswith(name + ".")]:
+                for longer in starting_with(state.names, name + "."):
                     del state.names[longer]
 
     def _If(self, node: cst.If, state: State) -> None:

@@ -11,6 +11,8 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
+from ddp_lint.project.facts import CannotParse, parse
+from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.verify.options import Options, UsageError
 
 EXAMPLE = "ddp_lint_example"
@@ -104,8 +106,8 @@ def _find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
 
 def _parse(path: pathlib.Path) -> ast.Module:
     try:
-        return ast.parse(path.read_bytes(), str(path))
-    except (SyntaxError, ValueError) as error:
+        return parse(SourceFile.read(path, str(path)).text)
+    except (CannotParse, Unreadable) as error:
         raise UsageError(f"{path}: not Python that this interpreter reads: {error}") from error
 
 

@@ -23,13 +23,15 @@ from ddp_lint.tensors.operations import names
 
 def truth_values(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     """The parts of a condition that are taken for truth values by themselves: `a` and `b` of ``not a or b``."""
-    if isinstance(test, cst.BooleanOperation):
-        yield from truth_values(test.left)
-        yield from truth_values(test.right)
-    elif isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-        yield from truth_values(test.expression)
-    else:
-        yield test
+    stack = [test]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, cst.BooleanOperation):
+            stack += (part.right, part.left)
+        elif isinstance(part, cst.UnaryOperation) and isinstance(part.operator, cst.Not):
+            stack.append(part.expression)
+        else:
+            yield part
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -130,7 +131,7 @@ class EnvironmentSetTooLate(Rule):
             if place is not None and not self._starts_processes() and not self._done_otherwise(write, point):
                 self._report(write, point, place, "torch is imported here")
         else:
-            call = next((c for c in self._calls_before(write) if self._is_point(c, point["point"])), None)
+            call = next(self._calls_before(write, point["point"]), None)
             if call is not None:
                 self._report(write, point, call, f"{point['point']}: it was read here")
             elif write.name == "CUDA_VISIBLE_DEVICES" and self._in_forked_worker(write):
@@ -165,13 +166,26 @@ class EnvironmentSetTooLate(Rule):
 
     # ---- after a call
 
-    def _calls_before(self, write: Write) -> Iterator[cst.Call]:
-        """The calls that stand above the write in its function, but for those in another arm of the same branch."""
+    def _calls_before(self, write: Write, point: str) -> Iterator[cst.Call]:
+        """The calls of a kind that stand above the write in its function, but for those in another arm of the same
+        branch."""
         function = self.module.function_of(write.node)
-        line = self.module.span(write.node).line
-        for call in calls_in(function.body if function is not None else self.module.tree):
+        calls = self._calls(function.body if function is not None else self.module.tree, point)
+        line = self.module.span(write.node).line if calls else 0
+        for call in calls:
             if self.module.span(call).line < line and not exclusive(self.module, call, write.node):
                 yield call
+
+    def _calls(self, scope: cst.CSTNode, point: str) -> list[cst.Call]:
+        """The calls in a scope that read the environment, sought once for all the writes there."""
+        key = (scope, point)
+        if key not in self._found:
+            self._found[key] = [call for call in calls_in(scope) if self._is_point(call, point)]
+        return self._found[key]
+
+    @functools.cached_property
+    def _found(self) -> dict[tuple[cst.CSTNode, str], list[cst.Call]]:
+        return {}
 
     def _is_point(self, call: cst.Call, point: str) -> bool:
         name = self.module.qualified(call.func)

@@ -127,13 +127,14 @@ class SecondBackwardAfterForward(Rule):
             if wrap is not None and wrap.kind == "ddp" and not without_grad(self.module, call):
                 forwards.setdefault(wrap.outer, []).append((call, wrap))
         for model, made in forwards.items():
-            reached = {backward for call, _ in made for backward in backwards_of(self.module, call)}
+            reached = backwards_of(self.module, [call for call, _ in made])
             ordered = [call for call in calls if call in reached and argument(call, None, "inputs") is None]
             self._check(model, made[0][1], calls, ordered)
 
     def _check(self, model: str, wrap: Wrap, calls: list[cst.Call], backwards: list[cst.Call]) -> None:
+        place = {call: number for number, call in enumerate(calls)}
         for first, second in itertools.pairwise(backwards):
-            between = calls[calls.index(first) + 1 : calls.index(second)]
+            between = calls[place[first] + 1 : place[second]]
             if self._always_before(first, second) and not self._readies(model, between):
                 self._report(model, wrap, second, [(first, "averages, and ends the averaging")])
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import libcst as cst
 
@@ -18,10 +18,14 @@ def backward_of(module: Module, value: cst.CSTNode) -> cst.Call | None:
     return next(iter(flow.backwards), None) if flow is not None else None
 
 
-def backwards_of(module: Module, value: cst.CSTNode) -> list[cst.Call]:
-    """All `backward()` calls in the same function that `value` flows into."""
-    flow = _flow_of(module, value)
-    return list(flow.backwards) if flow is not None else []
+def backwards_of(module: Module, values: Sequence[cst.CSTNode]) -> set[cst.Call]:
+    """All `backward()` calls in the function of some values that one of these flows into; none of them is
+    `without_grad`."""
+    function = module.function_of(values[0])
+    flow = _Flow(frozenset(values))
+    if function is not None:
+        flow.suite(function.body)
+    return set(flow.backwards)
 
 
 def loss_of(module: Module, value: cst.CSTNode) -> cst.Return | None:
@@ -43,7 +47,7 @@ def _flow_of(module: Module, value: cst.CSTNode) -> _Flow | None:
     function = module.function_of(value)
     if function is None or without_grad(module, value):
         return None
-    flow = _Flow(value)
+    flow = _Flow(frozenset({value}))
     flow.suite(function.body)
     return flow
 
@@ -64,15 +68,17 @@ def _is_no_grad(expression: cst.BaseExpression) -> bool:
 
 
 class _Flow:
-    """The set of names that hold (something computed from) the value, statement by statement.
+    """The set of names that hold (something computed from) one of the values, statement by statement.
 
     A name that is bound to something else holds it no longer for the rest of its block; after a branch or a loop a
     name holds it if it does so on any way through.
     """
 
-    def __init__(self, value: cst.CSTNode) -> None:
-        self.value = value
+    def __init__(self, values: frozenset[cst.CSTNode]) -> None:
+        self.values = values
         self.names: set[str] = set()
+        #: Those that have a dot, now or before: few, so that a name is bound in no time however many hold the value.
+        self._dotted: set[str] = set()
         #: In the order in which they are met.
         self.backwards: dict[cst.Call, None] = {}
         self.returned: cst.Return | None = None
@@ -167,7 +173,7 @@ class _Flow:
     # ---- expressions
 
     def holds(self, expression: cst.CSTNode) -> bool:
-        if expression is self.value:
+        if expression in self.values:
             return True
         if isinstance(expression, cst.Name):
             return expression.value in self.names
@@ -191,9 +197,12 @@ class _Flow:
             if held:  # the container holds it too; what it holds besides is kept
                 self._bind(target.value, held)
         elif name := dotted(target):
-            self.names = {n for n in self.names if n != name and not n.startswith(f"{name}.")}
+            self.names.discard(name)
+            self.names.difference_update([n for n in self._dotted if n.startswith(f"{name}.")])
             if held:
                 self.names.add(name)
+                if "." in name:
+                    self._dotted.add(name)
 
     def _is_backward(self, call: cst.Call) -> bool:
         """`loss.backward()`, `accelerator.backward(loss)`, `scaler.scale(loss).backward()`, `manual_backward(loss)`."""

@@ -1,0 +1,402 @@
+"""How the cost of odd input grows: CPU seconds for an input and for one of twice its size, and the ratio.
+
+    python benchmarks/growth.py [KIND ...] [--limit 2.3]
+
+Each kind is generated at its size and at twice that, and checked with all rules in a process of its own, without a
+cache. What grows in proportion has a ratio of 2; the start of the process is taken off. Exits with 1 where a ratio is
+above the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+
+Make = Callable[[pathlib.Path, int], None]
+KINDS: dict[str, tuple[int, Make]] = {}
+_TORCH = "import torch\nimport torch.distributed as dist\nfrom torch import nn\n"
+_MODULE = _TORCH + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+
+
+def kind(size: int) -> Callable[[Make], Make]:
+    """Register a kind with the size that it is measured at first."""
+
+    def register(make: Make) -> Make:
+        KINDS[make.__name__] = (size, make)
+        return make
+
+    return register
+
+
+def text(size: int) -> Callable[[Callable[[int], str]], Make]:
+    """Register a kind that is one file."""
+
+    def register(source: Callable[[int], str]) -> Make:
+        def make(folder: pathlib.Path, n: int) -> None:
+            (folder / "a.py").write_text(source(n))
+
+        make.__name__ = source.__name__
+        return kind(size)(make)
+
+    return register
+
+
+# ---- one file
+
+
+@text(2500)
+def forwards_in_a_row(n: int) -> str:
+    calls = "".join(f"    y{i} = ddp(x)\n" for i in range(n))
+    return (
+        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        f"def train(model, x):\n    ddp = DDP(model)\n{calls}    y0.sum().backward()\n"
+    )
+
+
+@text(2500)
+def assignments_in_a_chain(n: int) -> str:
+    links = "".join(f"    x{i + 1} = x{i}\n" for i in range(n))
+    return f"{_TORCH}def f(x0):\n{links}    x{n}.item()\n    if x{n} > 0:\n        dist.all_reduce(x{n})\n"
+
+
+@text(5000)
+def assignments_to_one_name(n: int) -> str:
+    return f"{_TORCH}def f(x):\n{'    x = x + 1' * 0}" + "    x = torch.log(x)\n" * n + "    dist.all_reduce(x)\n"
+
+
+@text(2500)
+def globals_in_a_chain(n: int) -> str:
+    links = "".join(f"x{i + 1} = x{i}\n" for i in range(n))
+    return f"{_TORCH}x0 = dist.get_rank()\n{links}if x{n} == 0:\n    dist.barrier()\n"
+
+
+@text(10_000)
+def noqa_comments(n: int) -> str:
+    return _TORCH + "x = 1  # noqa: DDP101\n" * n
+
+
+@text(10_000)
+def ignore_comments(n: int) -> str:
+    return _TORCH + "x = 1  # ddp-lint: ignore[DDP101] because\n" * n
+
+
+@text(1000)
+def suppressed_findings(n: int) -> str:
+    return _TORCH + "if dist.get_rank() == 0:\n    dist.barrier()  # noqa: DDP101\n" * n
+
+
+@text(1000)
+def findings(n: int) -> str:
+    return _TORCH + "def f(x):\n" + "    y = torch.log(torch.softmax(x, dim=-1))\n" * n
+
+
+@text(20_000)
+def dictionary(n: int) -> str:
+    return f"{_TORCH}DATA = {{\n" + "".join(f"    'key {i}': [{i}, 'torch', None],\n" for i in range(n)) + "}\n"
+
+
+@text(50_000)
+def list_on_one_line(n: int) -> str:
+    return f"{_TORCH}data = torch.tensor([{'1, ' * n}])\n"
+
+
+@text(1000)
+def calls_in_a_chain(n: int) -> str:
+    functions = "".join(f"def f{i + 1}():\n    f{i}()\n" for i in range(n))
+    return f"{_TORCH}def f0():\n    dist.barrier()\n{functions}if dist.get_rank() == 0:\n    f{n}()\n"
+
+
+@text(1000)
+def calls_in_a_chain_reversed(n: int) -> str:
+    functions = "".join(f"def f{i + 1}():\n    f{i}()\n" for i in reversed(range(n)))
+    return f"{_TORCH}{functions}def f0():\n    dist.barrier()\nif dist.get_rank() == 0:\n    f{n}()\n"
+
+
+@text(250)
+def terms_of_a_condition(n: int) -> str:
+    return f"{_TORCH}def f(x):\n    if {' and '.join(f'x[{i}] > 0' for i in range(n))}:\n        dist.barrier()\n"
+
+
+@text(1500)
+def rank_branches(n: int) -> str:
+    return f"{_TORCH}def f():\n" + "    if dist.get_rank() == 0:\n        dist.barrier()\n" * n
+
+
+@text(1500)
+def branches_without_collectives(n: int) -> str:
+    arms = "".join(f"    if c[{i}]:\n        x = x + {i}\n" for i in range(n))
+    return f"{_TORCH}def f(c, x):\n{arms}    dist.all_reduce(x)\n"
+
+
+@text(1000)
+def returns_under_conditions(n: int) -> str:
+    arms = "".join(f"    if c[{i}]:\n        return x\n" for i in range(n))
+    return f"{_TORCH}def f(c, x):\n{arms}    dist.all_reduce(x)\n"
+
+
+@text(500)
+def arms_of_elif(n: int) -> str:
+    arms = "".join(f"    elif c == {i}:\n        dist.barrier()\n" for i in range(n))
+    return f"{_TORCH}def f(c):\n    if c is None:\n        pass\n{arms}"
+
+
+@text(1000)
+def try_blocks(n: int) -> str:
+    return f"{_TORCH}def f(x):\n" + (
+        "    try:\n        dist.all_reduce(x)\n    except RuntimeError:\n        pass\n" * n
+    )
+
+
+@text(1000)
+def loops(n: int) -> str:
+    return f"{_TORCH}def f(xs):\n" + "    for x in xs:\n        dist.all_reduce(x)\n" * n
+
+
+@text(1500)
+def functions(n: int) -> str:
+    return _TORCH + "".join(f"def f{i}(x):\n    dist.all_reduce(x)\n    return x.item()\n" for i in range(n))
+
+
+@text(700)
+def classes(n: int) -> str:
+    return _TORCH + "".join(
+        f"class N{i}(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.w = nn.Linear(2, 2)\n"
+        "    def forward(self, x):\n        self.w.weight.data.mul_(2)\n        return self.w(x).sum().item()\n"
+        for i in range(n)
+    )
+
+
+@text(300)
+def classes_that_inherit_in_a_chain(n: int) -> str:
+    return (
+        _TORCH
+        + "class N0(nn.Module):\n    pass\n"
+        + "".join(
+            f"class N{i + 1}(N{i}):\n    def forward(self, x):\n        return x.sum().item()\n" for i in range(n)
+        )
+    )
+
+
+@text(700)
+def methods(n: int) -> str:
+    return _MODULE + "".join(f"    def m{i}(self, x):\n        self.a{i} = x.item()\n" for i in range(n))
+
+
+@text(700)
+def layers(n: int) -> str:
+    made = "".join(f"        self.l{i} = nn.Linear(2, 2)\n" for i in range(n))
+    used = "".join(f"        x = self.l{i}(x)\n" for i in range(n))
+    return f"{_MODULE}{made}    def forward(self, x):\n{used}        return x\n"
+
+
+@text(2000)
+def statements_of_forward(n: int) -> str:
+    used = "".join(f"        x{i + 1} = torch.relu(x{i})\n" for i in range(n))
+    return f"{_MODULE}    def forward(self, x0):\n{used}        return x{n}\n"
+
+
+@text(1000)
+def branches_of_forward(n: int) -> str:
+    used = "        if x.sum() > 0:\n            x = x + 1\n" * n
+    return f"{_MODULE}    def forward(self, x):\n{used}        return x\n"
+
+
+@text(2000)
+def environment(n: int) -> str:
+    return "import os\nimport torch\n" + "".join(f"os.environ['NCCL_VARIABLE_{i}'] = '1'\n" for i in range(n))
+
+
+@text(3000)
+def imports(n: int) -> str:
+    return _TORCH + "".join(f"from package.module{i} import name{i}\n" for i in range(n)) + "dist.barrier()\n"
+
+
+@text(1000)
+def training_steps(n: int) -> str:
+    step = "    loss = model(x).sum()\n    loss.backward()\n    optimizer.step()\n    optimizer.zero_grad()\n"
+    return (
+        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "def train(net, x):\n    model = DDP(net)\n    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        + step
+        * n
+    )
+
+
+@text(1000)
+def wraps(n: int) -> str:
+    return (
+        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "def train(nets, x):\n" + "".join(f"    m{i} = DDP(nets[{i}])\n    m{i}(x)\n" for i in range(n))
+    )
+
+
+@text(1000)
+def loaders(n: int) -> str:
+    return (
+        _TORCH
+        + "from torch.utils.data import DataLoader, DistributedSampler\ndef train(d):\n"
+        + "".join(f"    s{i} = DistributedSampler(d)\n    l{i} = DataLoader(d, sampler=s{i})\n" for i in range(n))
+    )
+
+
+@text(1000)
+def asynchronous_work(n: int) -> str:
+    return f"{_TORCH}def f(x):\n" + "    w = dist.all_reduce(x, async_op=True)\n    x = x + 1\n    w.wait()\n" * n
+
+
+@text(1000)
+def streams(n: int) -> str:
+    return f"{_TORCH}def f(x, s):\n" + "    with torch.cuda.stream(s):\n        y = x.cuda()\n    y.sum()\n" * n
+
+
+@text(1000)
+def subprocesses(n: int) -> str:
+    return "import subprocess, torch\nfrom torch import distributed\n" + "subprocess.run(['nvidia-smi'])\n" * n
+
+
+@text(10_000)
+def lines_of_strings(n: int) -> str:
+    return f'{_TORCH}TEXT = """\n' + "dist.barrier() # noqa\n" * n + '"""\n'
+
+
+@text(20_000)
+def comments(n: int) -> str:
+    return _TORCH + "# dist.barrier() and torch.log(softmax)\n" * n + "x = 1\n"
+
+
+@text(90)
+def nested_blocks(n: int) -> str:
+    blocks = "".join(" " * (i + 1) + f"if x > {i}:\n" for i in range(min(n, 97)))
+    return f"{_TORCH}def f(x):\n{blocks}{' ' * (min(n, 97) + 1)}dist.barrier()\n"
+
+
+@text(150)
+def attributes_in_a_chain(n: int) -> str:
+    return f"{_TORCH}def f(x):\n" + f"    y = x{'.sum()' * n}\n" * 10
+
+
+@text(20_000)
+def unknown_names(n: int) -> str:
+    return _TORCH + "".join(f"name_{i}\n" for i in range(n))
+
+
+# ---- several files
+
+
+@kind(400)
+def nested_folders(folder: pathlib.Path, n: int) -> None:
+    at = os.open(folder, os.O_RDONLY)
+    for _ in range(n):  # deeper than a path may be long
+        with open(os.open("a.py", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=at), "w") as file:
+            file.write(f"{_TORCH}import b\nif dist.get_rank() == 0:\n    dist.barrier()\n")
+        os.mkdir("d", dir_fd=at)
+        below = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+
+
+@kind(500)
+def files_that_import_in_a_chain(folder: pathlib.Path, n: int) -> None:
+    (folder / "m0.py").write_text(f"{_TORCH}def f0():\n    dist.barrier()\n")
+    for i in range(n):
+        (folder / f"m{i + 1}.py").write_text(f"{_TORCH}from m{i} import f{i}\ndef f{i + 1}():\n    f{i}()\n")
+
+
+@kind(1000)
+def own_names(folder: pathlib.Path, n: int) -> None:
+    names = ", ".join(f'"package.module{i}.rank"' for i in range(n))
+    (folder / "ddp-lint.toml").write_text(
+        f"rank-expressions = [{names}]\ncollectives = [{names.replace('rank', 'c')}]\n"
+    )
+    (folder / "a.py").write_text(
+        _TORCH
+        + "".join(f"def f{i}(x):\n    if x.rank == {i}:\n        x.c(x)\n        dist.barrier()\n" for i in range(100))
+    )
+
+
+@kind(2000)
+def patterns_of_gitignore(folder: pathlib.Path, n: int) -> None:
+    (folder / ".gitignore").write_text("".join(f"*a*b{i}*c\n" for i in range(n)))
+    for i in range(200):
+        (folder / f"aaaaabbbbb{i}.py").write_text(_TORCH)
+
+
+@kind(1000)
+def files(folder: pathlib.Path, n: int) -> None:
+    for i in range(n):
+        (folder / f"m{i}.py").write_text(f"{_TORCH}def f(x):\n    if dist.get_rank() == {i}:\n        dist.barrier()\n")
+
+
+@kind(4000)
+def shell_script(folder: pathlib.Path, n: int) -> None:
+    (folder / "run.sh").write_text(
+        "#!/bin/bash\n" + "export NCCL_DEBUG=INFO\ntorchrun --nproc-per-node 2 a.py # noqa\n" * n
+    )
+
+
+@kind(4000)
+def yaml(folder: pathlib.Path, n: int) -> None:
+    (folder / "job.yaml").write_text("env:\n" + "".join(f"  - name: NCCL_A{i}\n    value: '1'\n" for i in range(n)))
+
+
+# ---- measuring
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}")
+    parser.add_argument("--limit", type=float, default=2.3, help="the largest ratio that is right")
+    parser.add_argument("--timeout", type=float, default=120.0, help="CPU seconds after which a run is ended")
+    options = parser.parse_args()
+    start = min(_seconds(lambda folder, n: None, 0, options.timeout) for _ in range(3))
+    print(f"{'kind':36}{'size':>9}{'s':>8}{'2x s':>8}{'ratio':>7}")
+    above = 0
+    for name in options.kinds or KINDS:
+        size, make = KINDS[name]
+        once, twice = (_seconds(make, n, options.timeout) - start for n in (size, 2 * size))
+        ratio = twice / max(once, 0.01)
+        above += ratio > options.limit
+        print(f"{name:36}{size:9}{once:8.2f}{twice:8.2f}{ratio:7.2f}{'  <--' * (ratio > options.limit)}", flush=True)
+    return 1 if above else 0
+
+
+def _seconds(make: Make, n: int, limit: float) -> float:
+    """The CPU seconds of a check of what `make` makes at size `n`."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    try:
+        (folder / "pyproject.toml").write_text("")
+        make(folder, n)
+        command = [
+            "check",
+            "--select",
+            "ALL",
+            "--preview",
+            "--exit-zero",
+            "--no-cache",
+            "-q",
+            "--jobs",
+            "1",
+            "-o",
+            os.devnull,
+        ]
+        limited = f"import resource; resource.setrlimit(resource.RLIMIT_CPU, ({int(limit)}, {int(limit)}))\n"
+        code = f"{limited}from ddp_lint.cli import main; main({command!r})"
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            print(f"  {make.__name__} at {n} ended with status {process.returncode}", file=sys.stderr)
+        return usage.ru_utime + usage.ru_stime
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

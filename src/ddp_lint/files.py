@@ -1,0 +1,83 @@
+"""Reading and writing files of a checkout that nobody vouches for: nothing in it makes a read wait or fill the memory,
+and no write is ever seen half done or lands behind a link."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import pathlib
+import re
+import secrets
+import stat
+
+#: Source is text that people wrote; what is larger is data, and costs a hundred times its size in memory to parse.
+LIMIT = 16 * 2**20
+_TEMPORARY = re.compile(r"\.ddp-lint-(\d+)-[0-9a-f]+\.tmp")
+_KINDS = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISDIR, "a folder"))
+
+
+def read(path: str | os.PathLike[str], limit: int = LIMIT) -> bytes:
+    """The content of a regular file. Raises OSError, also for what is no regular file or has more bytes than `limit`:
+    a named pipe is waited for by who opens it, a device may have no end."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(handle, "rb") as file:  # noqa: PTH123 (an open handle)
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode):
+            kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a device")
+            raise OSError(errno.EINVAL, f"it is {kind}, not a file")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit // 2**20} MiB")
+    return data
+
+
+def write(path: pathlib.Path, data: bytes, mode: int | None = None) -> None:
+    """Write a file as a whole: whoever reads it, whenever this process ends, finds the old or the new content.
+
+    Raises OSError. `mode`: the permissions of the file; those of the file before, or what is usual for a new one.
+    """
+    remove_leftovers(path.parent)
+    if mode is None:
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(path.lstat().st_mode)
+    temporary = path.with_name(f".ddp-lint-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    try:
+        _write_new(temporary, data, mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _write_new(path: pathlib.Path, data: bytes, mode: int | None) -> None:
+    # O_EXCL: a link that waits under this name is not followed.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags, 0o666), "wb") as file:  # noqa: PTH123 (an open handle)
+        file.write(data)
+        if mode is not None and hasattr(os, "fchmod"):
+            os.fchmod(file.fileno(), mode)
+
+
+@functools.cache
+def remove_leftovers(folder: pathlib.Path) -> None:
+    """Remove the temporary files of processes that were killed while they wrote into a folder (asked once a folder)."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208 (names alone)
+            found = _TEMPORARY.fullmatch(name)
+            if found and not is_running(int(found[1])):
+                (folder / name).unlink(missing_ok=True)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process of this machine has this number."""
+    if not hasattr(os, "fork"):  # elsewhere a signal of 0 is no question but an order
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,331 @@
+"""The kinds of hostile and odd input, and what each must give: a new kind is one line of `KINDS`.
+
+Beside every input lies `good.py`, whose finding has to come whatever the input does, but where the configuration of all
+is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import socket
+from collections.abc import Callable, Mapping
+
+Make = Callable[[pathlib.Path], object]
+Content = str | bytes | Make
+
+GOOD = "import torch.distributed as dist\n\nif dist.get_rank() == 0:\n    dist.barrier()\n"
+FOUND, FAILED = 1, 2
+HEAD = "import torch\nimport torch.distributed as dist\nfrom torch import nn\n"
+RANK = "if dist.get_rank() == 0:\n    dist.barrier()\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """An input: files by name (text, bytes, or what makes them), the exit status, and what is said of it."""
+
+    name: str
+    files: Mapping[str, Content]
+    status: int = FOUND
+    says: str = "good.py:4:5: DDP101"
+    args: tuple[str, ...] = (".",)
+    #: `good.py` is told of too; not where the configuration is wrong, or where it is left out.
+    others: bool = True
+
+
+def source(name: str, text: str | bytes, says: str = "", status: int = FOUND) -> Kind:
+    """One Python file."""
+    return Kind(name, {"a.py": text}, status, says)
+
+
+def settings(name: str, text: str | bytes, says: str) -> Kind:
+    """A configuration that is wrong."""
+    return Kind(name, {"ddp-lint.toml": text}, FAILED, says, others=False)
+
+
+def named(name: str, make: Content, says: str) -> Kind:
+    """What is no file, or cannot be read, given by name."""
+    return Kind(name, {"a.py": make}, FAILED, says, ("a.py", "good.py"))
+
+
+def passed_by(name: str, make: Make, path: str = "a.py") -> Kind:
+    """What is no file, met in a folder."""
+    return Kind(name, {path: make})
+
+
+def patterns(name: str, *lines: str) -> tuple[Kind, Kind]:
+    """Patterns that would take for ever, in .gitignore and in the configuration."""
+    listed = ", ".join(f"'{line}'" for line in lines)
+    deep = {"a" * 200 + ".py": HEAD, "/".join(["a"] * 60) + "/b.py": HEAD}
+    return (
+        Kind(f"gitignore: {name}", {".gitignore": "\n".join(lines), **deep}),
+        Kind(f"configuration: {name}", {"ddp-lint.toml": f"extend-exclude = [{listed}]", **deep}),
+    )
+
+
+def folder(path: pathlib.Path) -> None:
+    path.mkdir()
+
+
+def link(target: str) -> Make:
+    return lambda path: path.symlink_to(target)
+
+
+def unix_socket(path: pathlib.Path) -> None:
+    here = pathlib.Path.cwd()
+    os.chdir(path.parent)  # its whole path may be too long for a socket
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(path.name)
+    os.chdir(here)
+
+
+def sparse(size: int) -> Make:
+    def make(path: pathlib.Path) -> None:
+        with path.open("wb") as file:
+            file.truncate(size)
+
+    return make
+
+
+def nested_folders(depth: int) -> Make:
+    """Folders below each other, deeper than a path may be long."""
+
+    def make(path: pathlib.Path) -> None:
+        path.mkdir()
+        at = os.open(path, os.O_RDONLY)
+        for _ in range(depth):
+            os.close(os.open("b.py", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=at))
+            os.mkdir("d", dir_fd=at)
+            below = os.open("d", os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = below
+        os.close(at)
+
+    return make
+
+
+def many(count: int, text: str) -> Make:
+    def make(path: pathlib.Path) -> None:
+        path.mkdir()
+        for n in range(count):
+            (path / f"m{n}.py").write_text(text.replace("$0", str(n)).replace("$1", str((n + 1) % count)))
+
+    return make
+
+
+DIAMONDS = "class A0(nn.Module):\n    pass\n" + "".join(
+    f"class B{n}(A{n}):\n    pass\nclass C{n}(A{n}):\n    pass\nclass A{n + 1}(B{n}, C{n}):\n    def forward(self, x):\n"
+    "        return x.sum().item()\n"
+    for n in range(40)
+)
+WRAPPED = (
+    HEAD + "from torch.nn.parallel import DistributedDataParallel as DDP\ndef train(net, x):\n    model = DDP(net)\n"
+)
+DEEP, LARGE, DECODED = "nested too deeply", "too much data", "cannot be decoded"
+
+KINDS: tuple[Kind, ...] = (
+    # ---- patterns
+    *patterns("stars between letters", "*a" * 120 + "b"),
+    *patterns("stars between folders", "**/" * 60 + "b"),
+    *patterns("folders and stars by turns", "/".join(["**", "*a*"] * 40)),
+    *patterns("question marks and stars", "?*" * 120 + "z"),
+    *patterns("classes and stars", "[!b]*" * 100),
+    *patterns("three stars", "***" * 50 + "/***/" + "a***" * 50),
+    *patterns("only stars", "*" * 5000 + "x"),
+    *patterns("long literal", "a" * 100_000),
+    Kind("gitignore: ten thousand patterns", {".gitignore": "".join(f"*a*{n}*b\n" for n in range(10_000))}),
+    Kind("gitignore: never closed", {".gitignore": "[a\n!\n\\\n[[:x:]]\n[z-a]\n"}),
+    Kind("gitignore: NUL and odd bytes", {".gitignore": b"\0\xff\xfe*\x80\n\x1b[31m\n"}),
+    Kind("gitignore: larger than any", {".gitignore": sparse(2**30)}),
+    Kind("gitignore: a folder", {".gitignore": folder}),
+    Kind("gitignore: a named pipe", {".gitignore": os.mkfifo}),
+    Kind("gitignore: a link to a device", {".gitignore": link("/dev/zero")}),
+    Kind("git folder: a named pipe for exclude", {".git/info/exclude": os.mkfifo}),
+    # ---- what is no file
+    named("named: a named pipe", os.mkfifo, "a.py: it is a named pipe, not a file"),
+    named("named: a device", link("/dev/zero"), "a.py: it is a device, not a file"),
+    named("named: the terminal", link("/dev/tty"), "error: a.py: "),
+    named("named: a socket", unix_socket, "error: a.py: "),
+    named("named: a broken link", link("nowhere.py"), "error: a.py: no such file"),
+    named("named: a link to itself", link("a.py"), "error: a.py: too many levels"),
+    named("named: a terabyte", sparse(2**40), "larger than 16 MiB"),
+    passed_by("folder: a named pipe", os.mkfifo),
+    passed_by("folder: a socket", unix_socket),
+    passed_by("folder: a link to a device", link("/dev/zero")),
+    passed_by("folder: a link to itself", link("a.py")),
+    passed_by("folder: a link to the folder", link(".")),
+    passed_by("folder: a folder that is called a file", folder),
+    passed_by("folder: a pipe for a shell script", os.mkfifo, "run.sh"),
+    Kind("imported: a named pipe", {"b.py": os.mkfifo, "a.py": "from b import f\n" + HEAD + RANK + "f()\n"}),
+    Kind("imported: a device", {"b.py": link("/dev/zero"), "a.py": "import b\n" + HEAD + "b.f()\n" + RANK}),
+    Kind("imported: a folder", {"b.py": folder, "a.py": "import b\n" + HEAD + "b.f()\n" + RANK}),
+    Kind("configuration: a named pipe", {"pyproject.toml": os.mkfifo, "ddp-lint.toml": os.mkfifo}),
+    Kind("cache: a named pipe", {".ddp_lint_cache": os.mkfifo}),
+    Kind("cache: a file", {".ddp_lint_cache": "x"}),
+    Kind("cache: a link out of it", {".ddp_lint_cache": link("/")}),
+    Kind("cache: a link to itself", {".ddp_lint_cache": link(".ddp_lint_cache")}),
+    # ---- bytes
+    source("codec: punycode", "# coding: punycode\nx = 1\n", DECODED, FAILED),
+    source("codec: punycode of no ASCII", b"# coding: punycode\nx = '\xff-\xe9'\n", DECODED, FAILED),
+    source("codec: idna", b"# coding: idna\nx = '\xff" + b"." * 300, DECODED, FAILED),
+    source("codec: undefined", "# coding: undefined\nx = 1\n", DECODED, FAILED),
+    source("codec: rot13", "# coding: rot13\nvzcbeg gbepu\n", DECODED, FAILED),
+    source("codec: hex", "# coding: hex\n00\n", DECODED, FAILED),
+    source("codec: zip", "# coding: zip\n00\n", DECODED, FAILED),
+    source("codec: base64", "# coding: base64\n00\n", DECODED, FAILED),
+    source("codec: unicode_escape", "# coding: unicode_escape\nx = '\\U99999999'\n", DECODED, FAILED),
+    source("codec: raw_unicode_escape", "# coding: raw_unicode_escape\nx = '\\uZZZZ'\n", DECODED, FAILED),
+    source("codec: utf-7", "# coding: utf-7\nx = '+AAA'\n"),
+    source("codec: utf-16", "# coding: utf-16\nx = 1\n", DECODED, FAILED),
+    source("codec: mbcs", "# coding: mbcs\nx = 1\n", DECODED, FAILED),
+    source("codec: nobody's", "# coding: nobodys\nx = 1\n", DECODED, FAILED),
+    source("codec: a path", "# coding: ../../evil\nx = 1\n", DECODED, FAILED),
+    source("codec: a module", "# coding: evil_codec\nx = 1\n", DECODED, FAILED),
+    source("codec: very long name", f"# coding: {'a' * 100_000}\nx = 1\n", DECODED, FAILED),
+    source("codec: against its mark", b"\xef\xbb\xbf# coding: latin-1\nx = 1\n", DECODED, FAILED),
+    source("bytes: NUL", b"x = 1\0\n", "NUL bytes", FAILED),
+    source("bytes: UTF-16", "import torch\n".encode("utf-16"), "NUL bytes", FAILED),
+    source("bytes: not UTF-8", b"x = '\xff'\n", DECODED, FAILED),
+    source("bytes: surrogates in UTF-8", b"x = '\xed\xa0\x80'\n", DECODED, FAILED),
+    source("bytes: cut off in a character", b"x = '\xe2\x82", DECODED, FAILED),
+    source("bytes: random", bytes(n * 7 % 255 + 1 for n in range(5000)), DECODED, FAILED),
+    source("bytes: an archive", b"PK\x03\x04" + bytes(100), "NUL bytes", FAILED),
+    source("bytes: only a mark", b"\xef\xbb\xbf"),
+    source("bytes: form feeds", HEAD + "\x0c\x0b\x1c" * 3),
+    source("bytes: carriage returns", (HEAD + RANK).replace("\n", "\r"), "a.py:5:5: DDP101"),
+    source("bytes: line separators", HEAD + f"x = '\u2028\u2029\x85'\n{RANK}", "a.py:6:5: DDP101"),
+    source("bytes: backspaces in a comment", HEAD + f"# \b\b\x1b[2J\n{RANK}", "a.py:6:5: DDP101"),
+    source("bytes: right to left", HEAD + f"x = '\u202e\u2066'  # \u202e\n{RANK}", "a.py:6:5: DDP101"),
+    # ---- too deep
+    source("deep: brackets", f"{HEAD}x = {'(' * 5000}{')' * 5000}\n{RANK}", "DDP000"),
+    source("deep: brackets never closed", f"{HEAD}x = {'[' * 5000}\n{RANK}", "DDP000"),
+    source("deep: a megabyte of brackets", f"{HEAD}x = {'[' * 1_000_000}\n", LARGE),
+    source("deep: minus", f"{HEAD}x = {'-' * 20_000}1\n{RANK}", DEEP),
+    source("deep: not", f"{HEAD}x = {'not ' * 20_000}1\n{RANK}", DEEP),
+    source("deep: attributes", f"{HEAD}x = torch{'.a' * 20_000}\n{RANK}", DEEP),
+    source("deep: calls", f"{HEAD}x = torch{'()' * 20_000}\n{RANK}", DEEP),
+    source("deep: subscripts", f"{HEAD}x = torch{'[0]' * 20_000}\n{RANK}", DEEP),
+    source("deep: sums", f"{HEAD}x = {'1 + ' * 20_000}1\n{RANK}", DEEP),
+    source("deep: powers", f"{HEAD}x = {'1 ** ' * 5000}1\n{RANK}", DEEP),
+    source("deep: a condition of 3,000 terms", f"{HEAD}if {'x and ' * 3000}y:\n    dist.barrier()\n{RANK}", DEEP),
+    source(
+        "deep: a condition over many lines",
+        HEAD + "def f(x):\n    if (\n" + "  x[1] > 0 and\n" * 2000 + "  x): pass\n" + RANK,
+        DEEP,
+    ),
+    source("deep: 400 terms", f"{HEAD}def f(x):\n    if {'x > 0 and ' * 400}x:\n        dist.barrier()\n"),
+    source("deep: 400 terms of or", f"{HEAD}def f(x):\n    while {'x.item() or ' * 400}x:\n        dist.barrier()\n"),
+    source("deep: 400 sums", f"{HEAD}class N(nn.Module):\n  def forward(self, x):\n    return {'x + ' * 400}x\n"),
+    source("deep: 400 calls", f"{HEAD}def f(x):\n    y = x{'.sum()' * 400}\n    dist.all_reduce(y)\n"),
+    source("deep: 90 calls in each other", f"{HEAD}def f(x):\n    y = {'torch.log(' * 90}x{')' * 90}\n"),
+    source("deep: lambdas", f"{HEAD}x = {'lambda: ' * 5000}1\n{RANK}", "DDP000"),
+    source("deep: conditional expressions", f"{HEAD}x = {'1 if x else ' * 3000}1\n{RANK}", DEEP),
+    source("deep: comprehensions", f"{HEAD}x = [{' '.join(f'for x{n} in y' for n in range(3000))}]\n", "DDP000"),
+    source("deep: a comprehension of 3,000", f"{HEAD}x = [y {'for a in b ' * 3000}]\n{RANK}"),
+    source("deep: elif", HEAD + "if 1: pass\n" + "elif 1: pass\n" * 3000 + RANK, DEEP),
+    source("deep: indents", HEAD + "".join(" " * n + "if 1:\n" for n in range(300)) + " " * 300 + "pass\n", "DDP000"),
+    source("deep: functions", HEAD + "".join(" " * n + f"def f{n}():\n" for n in range(90)) + " " * 90 + "dist.barrier()\n"),
+    source("deep: classes", HEAD + "".join(" " * n + f"class C{n}(nn.Module):\n" for n in range(90)) + " " * 90 + "x = 1\n"),
+    source("deep: strings side by side", HEAD + "x = (\n" + "'a'\n" * 5000 + f")\n{RANK}"),
+    source("deep: f-strings", HEAD + "x = " + 'f"{' * 300 + "1" + '}"' * 300 + "\n", "DDP000"),
+    source("deep: decorators", HEAD + "@torch.no_grad()\n" * 3000 + "def f(): pass\n" + RANK, ":3006:5: DDP101"),
+    source("deep: starred", f"{HEAD}x = {'*' * 3000}y\n", "DDP000"),
+    source("deep: await", f"{HEAD}async def f():\n    {'await ' * 3000}x\n", "DDP000"),
+    source("deep: walrus", f"{HEAD}x = {'(y := ' * 190}1{')' * 190}\n{RANK}", "DDP101"),
+    source("deep: types", f"{HEAD}x: {'list[' * 190}int{']' * 190} = 1\n{RANK}", "DDP101"),
+    source("deep: quoted types", f"{HEAD}def f(x: '{'list[' * 3000}'): x.item()\n{RANK}", "DDP101"),
+    source("deep: matches", HEAD + f"match x:\n    case {'(' * 5000}1{')' * 5000}: pass\n", "DDP000"),
+    source("deep: patterns", f"{HEAD}match x:\n    case {' | '.join('12345')}{' | 1' * 3000}: pass\n{RANK}"),
+    # ---- too large
+    source("large: a literal of 5 MB", f"{HEAD}x = [{'1, ' * 1_700_000}]\n{RANK}", LARGE),
+    source("large: names of 5 MB", f"{HEAD}x = [{'torch,' * 900_000}]\n{RANK}"),
+    source("large: brackets of 5 MB", f"{HEAD}x = [{'[],' * 1_700_000}]\n{RANK}", LARGE),
+    source("large: 3 MB of statements", HEAD + "dist\n" * 600_000),
+    source("large: a string of 10 MB", f"{HEAD}x = '{'a1+/' * 2_500_000}'\n{RANK}"),
+    source("large: a comment of 10 MB", f"{HEAD}# {'dist.barrier() ' * 700_000}\n{RANK}"),
+    source("large: a line of a megabyte", f"{HEAD}x = [{'1, ' * 350_000}]\n{RANK}", "a.py:6:5: DDP101"),
+    source("large: a number of 100,000 digits", f"{HEAD}x = {'9' * 100_000}\n{RANK}", "DDP000"),
+    source("large: a hexadecimal number", f"{HEAD}x = 0x{'f' * 100_000}\n{RANK}", "a.py:6:5: DDP101"),
+    source("large: an exponent", f"{HEAD}x = 1e999999999\ny = 10 ** 10 ** 10\n{RANK}", "a.py:7:5: DDP101"),
+    source("large: a shift", f"{HEAD}for i in range(1 << 10 ** 9):\n    dist.barrier()\nx = 'a' * 10 ** 12\n{RANK}", "DDP101"),
+    source("large: a name of a megabyte", f"{HEAD}{'a' * 1_000_000} = 1\n{RANK}", "a.py:6:5: DDP101"),
+    source("large: blank lines", HEAD + "\n" * 2_000_000 + RANK, "a.py:2000005:5: DDP101"),
+    source("large: spaces", HEAD + " " * 5_000_000 + "\n" + RANK, "a.py:6:5: DDP101"),
+    source("large: a backslash a line", HEAD + "x = 1 + \\\n" * 400 + "1\n" + RANK, ":5: DDP101"),
+    source("large: semicolons", HEAD + "x=1;" * 20_000 + "\n" + RANK, "a.py:6:5: DDP101"),
+    source("large: 17 MB", HEAD + "#" * (17 * 2**20), "larger than 16 MiB", FAILED),
+    # ---- costs with the square
+    source("many: forwards in a row", WRAPPED + "    y = model(x)\n" * 1500 + "    y.sum().backward()\n"),
+    source("many: assignments in a chain", HEAD + "def f(x0):\n" + "".join(f"    x{n + 1} = x{n}\n" for n in range(2000))),
+    source("many: noqa", HEAD + "x = 1  # noqa: DDP101\n" * 3000, "a.py:4:8: DDP002"),
+    source("many: comments that ignore", HEAD + "x = 1  # ddp-lint: ignore[DDP101]\n" * 3000, "a.py:4:8: DDP002"),
+    source("many: comments above one statement", HEAD + "# ddp-lint: ignore[DDP101]\n" * 1000 + RANK, "DDP002"),
+    source("many: codes in a comment", HEAD + f"x = 1  # noqa: {', '.join(f'DDP{n}' for n in range(100, 2000))}\n", "DDP002"),
+    source("many: marks in a comment", HEAD + f"x = 1  {'# noqa ' * 3000}\n{RANK}", "a.py:6:5: DDP101"),
+    source("many: findings", HEAD + RANK * 400, "a.py:5:5: DDP101"),
+    source("many: calls in reverse", HEAD + "".join(f"def f{n + 1}():\n    f{n}()\n" for n in reversed(range(1000))) + RANK),
+    source("many: calls in a ring", HEAD + "".join(f"def f{n}():\n    f{(n + 1) % 300}()\n" for n in range(300)) + RANK + "f0()\n"),
+    source("many: calls that double", HEAD + "".join(f"def f{n + 1}():\n    f{n}()\n    f{n}()\n" for n in range(60)) + "def f0():\n    dist.barrier()\nif dist.get_rank() == 0:\n    f60()\n", "DDP101"),
+    source("many: branches that double", HEAD + "def f(c, x):\n" + "".join(f"    if c[{n}]:\n        dist.all_reduce(x)\n" for n in range(400)) + RANK),
+    source("many: diamonds of classes", HEAD + DIAMONDS + RANK, "DDP101"),
+    source("many: classes in a ring", HEAD + "class A(B): pass\nclass B(A):\n  def forward(self, x): return x.item()\n" + RANK, "DDP101"),
+    source("many: a class that inherits from itself", HEAD + "class A(A): pass\n" + RANK, "DDP101"),
+    source("many: names for each other", HEAD + "a = b\nb = a\nif a == 0:\n    dist.barrier()\n" + RANK, "DDP101"),
+    source("many: keys of a dictionary", HEAD + "D = {" + "".join(f"'k{n}': torch,\n" for n in range(5000)) + "}\n" + RANK, "DDP101"),
+    source("many: parameters", HEAD + f"def f({', '.join(f'p{n}=1' for n in range(3000))}): dist.barrier()\n" + RANK, "DDP101"),
+    source("many: targets", HEAD + f"{'x = ' * 2000}1\n" + RANK, "DDP101"),
+    source("many: loops in each other", HEAD + "".join(" " * n + f"for i{n} in x:\n" for n in range(19)) + " " * 19 + "dist.barrier()\n"),
+    source("many: try in each other", HEAD + "".join(" " * n + "try:\n" for n in range(19)) + " " * 19 + "dist.barrier()\n" + "".join(" " * n + "except E: dist.barrier()\n" for n in reversed(range(19)))),
+    source("many: with in each other", HEAD + "".join(" " * n + "with torch.no_grad():\n" for n in range(19)) + " " * 19 + "dist.barrier()\n"),
+    source("many: imports of oneself", "from a import *\nfrom a import x as y\nimport a\n" + HEAD + RANK, "DDP101"),
+    source("many: globals", HEAD + "def f():\n    global " + ", ".join(f"g{n}" for n in range(3000)) + "\n    dist.barrier()\n" + RANK),
+    # ---- many files
+    Kind("files: folders in each other", {"d": nested_folders(1000)}),
+    Kind("files: folders deeper than a path is long", {"d": nested_folders(2500)}, FAILED, "file name too long"),
+    Kind("files: that import each other in a ring", {"d": many(200, f"from d.m$1 import f as g\n{HEAD}def f():\n    g()\n{RANK}")}),
+    Kind("files: that pass on each other's names", {"d": many(100, f"from d.m$1 import *\n{HEAD}x()\n{RANK}")}),
+    Kind("files: a name that is long", {"a" * 250 + ".py": HEAD + RANK}, FOUND, "aaa.py:5:5: DDP101"),
+    Kind("files: a name of control characters", {"\x1b[31m\a\b\x7f\x9b.py": HEAD + RANK}, FOUND, "[31m"),
+    Kind("files: a name over two lines", {"x\n::error::y\r.py": HEAD + RANK}, FOUND, "5:5: DDP101"),
+    Kind("files: a name of no UTF-8", {os.fsdecode(b"\xff\xfe.py"): HEAD + RANK}, FOUND, "\\udcff\\udcfe.py:5:5"),
+    Kind("files: a name like an option", {"--fix.py": HEAD + RANK}, FOUND, "--fix.py:5:5: DDP101"),
+    Kind("files: a name like a pattern", {"[*].py": HEAD + RANK}, FOUND, "[*].py:5:5: DDP101"),
+    Kind("files: a name from right to left", {"\u202egpj.py": HEAD + RANK}, FOUND, ":5:5: DDP101"),
+    Kind("files: a name with dots", {"a.b.c/...py": HEAD + RANK}, FOUND, "...py:5:5: DDP101"),
+    Kind("files: named with a NUL", {}, FAILED, "null", ("a\0b.py", "good.py")),
+    Kind("files: a name of nothing", {}, FAILED, "error: ", ("", "good.py")),
+    # ---- names
+    source("names: of a class, with escapes", HEAD + "x = '\x1b]0;evil\a'\n" + RANK.replace("0", "'\x1b[31m'"), ""),
+    source("names: like our own", HEAD + "class Module: pass\nclass torch: pass\ndef print(): dist.barrier()\n" + RANK),
+    source("names: of other alphabets", HEAD + "def 𝒻(𝓍): dist.barrier()\n𝒻(1)\nª = 1\n" + RANK, "DDP101"),
+    # ---- configuration
+    settings("settings: nested lists", f"exclude = {'[' * 5000}{']' * 5000}", "nested too deeply"),
+    settings("settings: nested tables", f"x = {'{a = ' * 3000}1{'}' * 3000}", "nested too deeply"),
+    settings("settings: a key of many parts", f"{'a.' * 50_000}a = 1", "too many parts"),
+    settings("settings: a key of some parts", f"exclude{'.a' * 90} = 1", "ddp-lint.toml:1: 'exclude' must be"),
+    settings("settings: a table of many parts", f"[{'a.' * 50_000}a]", "too many parts"),
+    settings("settings: larger than any", b"#" * (2 * 2**20), "larger than 1 MiB"),
+    settings("settings: a string of a megabyte", f"exclude = '{'a' * 1_000_000}'", "ddp-lint.toml:1: 'exclude' must be"),
+    settings("settings: no UTF-8", b"exclude = '\xff'", "ddp-lint.toml: cannot be read"),
+    settings("settings: NUL", b"exclude = '\0'", "ddp-lint.toml: not valid TOML"),
+    settings("settings: an escape in a key", '"\\u001b[31m" = 1', "unknown key"),
+    settings("settings: a bad pattern", "exclude = [\n'a', 'b\\']", "ddp-lint.toml:1: in 'exclude': the pattern"),
+    settings("settings: a pattern never closed", "\nextend-exclude = ['[a']", "ddp-lint.toml:2: in 'extend-exclude'"),
+    settings("settings: a bad pattern of files", "[per-file-ignores]\n'!' = ['DDP1']", "ddp-lint.toml:1: in 'per-file-ignores'"),
+    settings("settings: a number of many digits", f"select = {'9' * 10_000}", "ddp-lint.toml"),
+    settings("settings: a rule of a megabyte", f"select = ['{'x' * 500_000}']", "no rule is called"),
+    Kind("settings: thousands of own names", {"ddp-lint.toml": f"rank-expressions = [{', '.join(f'{chr(34)}a.b{n}.rank{chr(34)}' for n in range(3000))}]", "a.py": HEAD + "if x.rank == 0: dist.barrier()\n" * 50}),
+    Kind("settings: thousands of files to ignore", {"ddp-lint.toml": "[per-file-ignores]\n" + "".join(f"'*a*{n}*' = ['DDP1']\n" for n in range(3000))}),
+    Kind("settings: a bad pattern on the command line", {}, FAILED, "matches nothing", ("--exclude", "[a", "."), others=False),
+    # ---- other than Python
+    Kind("shell: never closed", {"run.sh": "#!/bin/bash\necho '$(`\"" + "(" * 5000}),
+    Kind("shell: long lines", {"run.sh": "#!/bin/bash\n" + "export A=1 " * 50_000 + "\n"}),
+    Kind("shell: backslashes", {"run.sh": "#!/bin/bash\nexport NCCL_DEBUG=INFO " + "\\\n" * 20_000 + "\n"}),
+    Kind("shell: quotes", {"run.sh": "#!/bin/bash\nNCCL_DEBUG=" + "'\"" * 20_000 + " torchrun x\n"}),
+    Kind("yaml: aliases that multiply", {"job.yaml": "a: &a [x,x]\n" + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)},*{chr(97 + n)}]\n" for n in range(24))}),
+    Kind("yaml: nested", {"job.yaml": "env: " + "[" * 20_000}),
+    Kind("yaml: indents", {"job.yaml": "".join(" " * n + "env:\n" for n in range(1000))}),
+    Kind("Dockerfile: continued for ever", {"Dockerfile": "FROM x\nENV NCCL_DEBUG=INFO \\\n" * 5000}),
+    Kind("notebook: named", {"a.ipynb": "{}"}, FAILED, "a notebook", ("a.ipynb", "good.py")),
+)  # fmt: skip

@@ -1,0 +1,94 @@
+"""Every kind of hostile input gives what the table says: in bounds of time and memory, without a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Iterator
+
+import pytest
+
+from ddp_lint.cli import main
+from ddp_lint.config import Settings
+from ddp_lint.engine.checking import preload
+from ddp_lint.rules.registry import declared
+
+from .kinds import GOOD, KINDS, Kind
+
+#: What no kind comes near: bounds, not timings.
+MEMORY, SECONDS = 4 * 2**30, 60
+#: All rules, the costly ones that are off by default too; one process, so that the bounds hold for all of the run.
+COMMON = ["--select", "ALL", "--preview", "--jobs", "1", "--output-format", "concise", "--color", "never"]
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs fork, and limits that hold")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    preload(Settings(pathlib.Path("/"), frozenset(declared())))
+
+
+@pytest.fixture
+def place(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    yield tmp_path
+    subprocess.run(["rm", "-rf", tmp_path], check=True)  # deeper than Python would remove
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_kind(kind: Kind, place: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (place / "good.py").write_text(GOOD)
+    for name, content in kind.files.items():
+        _make(place / name, content)
+    status, out = _checked(kind, place, tmp_path_factory.mktemp("out") / "said")
+    assert (status, kind.says in out) == (kind.status, True), out[:2000]
+    assert not re.search(r"Traceback|DDP001|please report", out), out[:2000]
+    assert not kind.others or "good.py:4:5: DDP101" in out
+    assert not [c for c in out if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"]
+
+
+def test_there_are_enough_kinds_and_each_has_a_name_of_its_own() -> None:
+    assert len({kind.name for kind in KINDS}) == len(KINDS) >= 120
+
+
+def _make(path: pathlib.Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if callable(content):
+        content(path)
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else str(content).encode("utf-8", "surrogateescape"))
+
+
+def _checked(kind: Kind, folder: pathlib.Path, said: pathlib.Path) -> tuple[int, str]:
+    """The exit status and all that is said, of a process of its own with bounds."""
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            _run(kind, folder, said)
+        os._exit(99)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status, said.read_text(errors="replace")
+
+
+def _run(kind: Kind, folder: pathlib.Path, said: pathlib.Path) -> None:
+    os.chdir(folder)
+    handle = os.open(said, os.O_WRONLY | os.O_CREAT)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    sys.stdout, sys.stderr = (open(n, "w", closefd=False) for n in (1, 2))  # noqa: SIM115 (open handles)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    try:
+        main(["check", *COMMON, *kind.args], prog_name="ddp-lint")
+    except SystemExit as e:
+        sys.stdout.flush()
+        os._exit(int(e.code or 0))
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.stderr.flush()
+        raise
