@@ -780,6 +780,42 @@ PARTING = {
             if accelerator.is_main_process:
                 accelerator.wait_for_everyone()  # !rank-branch
     """,
+    "a condition of the callee is that of the caller, whoever else calls it": """
+        def sync(x, on):
+            if on:
+                dist.all_reduce(x)
+
+        def other(x, cfg):
+            sync(x, len(cfg.a) + 1 > 2)
+
+        def one(x, cfg):
+            on = len(cfg.b) + 2 > 5
+            if dist.get_rank() == 0 and on:
+                sync(x, on)  # !rank-branch
+    """,
+    "another question is asked by the caller than by the callee": """
+        def level(cfg):
+            return cfg.levels[0] + 1
+
+        def reduced(x, cfg):
+            if level(cfg) > 3:
+                dist.all_reduce(x)
+
+        def main(x, cfg):
+            if level(cfg) > 3 and dist.get_rank() == 0:
+                reduced(x, cfg)  # !rank-branch
+    """,
+    "there are several ranks, however that is put": """
+        def world():
+            if not dist.is_initialized():
+                return 1
+            return dist.get_world_size()
+
+        def one(x):
+            several = 2 <= world()
+            if dist.get_rank() == 0 and several:
+                dist.all_reduce(x)  # !rank-branch
+    """,
 }
 
 PARTING["work that nobody waits for"] = """
@@ -1474,6 +1510,80 @@ EQUAL = {
                 if done.item():
                     break
                 dist.all_reduce(x)
+    """,
+    "a condition of the callee is that of the caller, whoever else calls it": """
+        def sync(x, on):
+            if on:
+                dist.all_reduce(x)
+
+        def other(x, cfg):
+            sync(x, len(cfg.a) + 1 > 2)
+
+        def one(x, cfg):
+            on = len(cfg.b) + 2 > 5
+            if not on and dist.get_rank() == 0:
+                sync(x, on)
+
+        def two(x, cfg):
+            on = len(cfg.c) + 2 > 7
+            if dist.get_rank() == 0 and not on:
+                sync(x, on)
+    """,
+    "the same question is asked by the caller and by the callee": """
+        def level(cfg):
+            return cfg.levels[0] + 1
+
+        def reduced(x, cfg):
+            if level(cfg) > 3:
+                dist.all_reduce(x)
+
+        def main(x, cfg):
+            if level(cfg) <= 3 and dist.get_rank() == 0:
+                reduced(x, cfg)
+            if not 3 < level(cfg):
+                if dist.get_rank() == 0:
+                    reduced(x, cfg)
+    """,
+    "there is but one rank, however that is put": """
+        def world():
+            if not dist.is_initialized():
+                return 1
+            return dist.get_world_size()
+
+        def reduced(x):
+            if world() < 2:
+                return x
+            dist.all_reduce(x)
+
+        def one(x):
+            several = world() > 1
+            if dist.get_rank() == 0 and not several:
+                reduced(x)
+
+        def two(x):
+            if dist.get_world_size() != 1:
+                return
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)
+    """,
+    "an argument that is known decides which rank is asked for": """
+        def is_master(args, local=False):
+            return args.local_rank == 0 if local else args.rank == 0
+
+        def evaluate(x, args):
+            if not is_master(args):
+                return
+            print(x)
+
+        def main(x, args):
+            if is_master(args):
+                print(x)
+            evaluate(x, args)
+            y = torch.zeros(1) if is_master(args) else None
+            if args.rank == 0:
+                dist.broadcast(x, 0)
+            if not is_master(args):
+                dist.broadcast(x, 0)
     """,
 }
 

@@ -23,7 +23,16 @@ from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import PADDED, SELECTION, keeps, selection
 from ddp_lint.divergence.standard import BUILTINS, LIBRARY
 from ddp_lint.divergence.targets import fill
-from ddp_lint.divergence.values import MADE, Value, Variation, divergent, is_new_container, per_rank, unknown
+from ddp_lint.divergence.values import (
+    MADE,
+    Value,
+    Variation,
+    divergent,
+    is_new_container,
+    per_rank,
+    unknown,
+    world_size,
+)
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import Gate
@@ -196,7 +205,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
     key = ("call", name, tuple(value.key for value in arguments.values))
     knows = known()
     if knows.is_uniform("call", name) or knows.is_uniform("call", "*." + name.rpartition(".")[2]):
-        return unknown(key)
+        return _counted(frame, name, arguments) or unknown(key)
     rank = knows.rank("call", name) or knows.rank("call", "*." + name.rpartition(".")[2])
     if rank is not None:
         group = arguments.get(rank.group, rank.takes) if rank.group else (None, None)
@@ -227,6 +236,13 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
         if entry is not None:
             return communicate(frame, entry, arguments, node, confidence=Confidence.MEDIUM)
     return _unresolved(frame, unknown(("name", name)), name, arguments, node)
+
+
+def _counted(frame: Frame, name: str, arguments: Arguments) -> Value | None:
+    """The number of ranks, if the function of this name gives that: in the group that it is given, or in the world."""
+    if name.rpartition(".")[2] != "get_world_size":
+        return None
+    return world_size(group_of(frame, *arguments.get("group", ("group",))).key)
 
 
 def _is_on_one_device(arguments: Arguments) -> bool:
@@ -297,7 +313,7 @@ def _unresolved(
     name = name or text.rpartition(".")[2]
     key = ("call", text, tuple(value.key for value in arguments.values))
     if knows.is_uniform("call", f"*.{name}"):
-        return unknown(key)
+        return _counted(frame, name, arguments) or unknown(key)
     rank = knows.rank("call", f"*.{name}")
     if rank is not None and not arguments.starred:
         group = arguments.get(rank.group, rank.takes) if rank.group else (None, None)

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.groups import Group, leaves_alone
-from ddp_lint.divergence.values import Condition, Variation, equality
+from ddp_lint.divergence.groups import Group, holds_all_of, leaves_alone
+from ddp_lint.divergence.values import Condition, Variation, alone_in, equality
 from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words, told
 from ddp_lint.findings import Span
 
@@ -149,8 +149,15 @@ class Comparison:
         for node in self._words.nodes:
             if isinstance(node, Choice) and node.condition.varies is None:
                 for chosen in (False, True):
-                    if leaves_alone(node.condition.text, chosen, self._group):
+                    if self._leaves_alone(node.condition, chosen):
                         yield self._projection.truth(node.condition, 0), chosen
+
+    def _leaves_alone(self, condition: Condition, chosen: bool) -> bool:
+        """Does this outcome say that the group has a single member, who waits for nobody?"""
+        counted = alone_in(condition.truths[0])
+        if counted is None:
+            return leaves_alone(condition.text, chosen, self._group)
+        return chosen and holds_all_of(counted, self._group)
 
     def _is_first(self, start: Node, choice: Choice, key: Hashable) -> bool:
         """Does a way lead to the choice before the rank has made it elsewhere (``if mine:`` .. ``if not mine:``)?"""
@@ -464,7 +471,7 @@ class Comparison:
         key = self._projection.truth(node.condition, world)
         # The last is walked first: a job that shards parameters, since others may not communicate at all.
         for chosen in (False, True) if SHARDED_MODE.search(node.condition.text) else (True, False):
-            if leaves_alone(node.condition.text, chosen, self._group):
+            if self._leaves_alone(node.condition, chosen):
                 continue
             sides = [
                 dataclasses.replace(side, own={**side.own, key: chosen})

@@ -134,6 +134,11 @@ def leaves_alone(test: str, chosen: bool, group: Group) -> bool:
     return group.is_world if name.endswith("world_size") else bool(group.axis) and axis_in(name) == group.axis
 
 
+def holds_all_of(counted: str, group: Group) -> bool:
+    """Is a rank that is alone among those of `counted` ("" is the world) alone in the group, too?"""
+    return not counted or counted == group.key or (bool(group.axis) and axis_in(counted) == group.axis)
+
+
 def replicas_can_part(varies: Variation) -> bool:
     """Can two replicas of one model differ in it? They share their place along every other parallel axis."""
     if varies.cause == "membership":

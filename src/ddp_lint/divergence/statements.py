@@ -108,7 +108,7 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
 
 def _if(frame: Frame, node: ast.If) -> None:
     test = test_of(frame, node.test)
-    settled = _settled(test)
+    settled = test.settled
     if settled is not None:
         run(frame, node.body if settled else node.orelse)
         return
@@ -192,13 +192,6 @@ def _continue_after(
         frame.env = yes[0] if yes[1] else no[0]
     else:
         frame.alive = False
-
-
-def _settled(test: Test) -> bool | None:
-    """The outcome where all worlds have the same one."""
-    first = test.truth(0)
-    alike = first is not None and all(test.truth(world) is first for world in range(1, worlds.COUNT))
-    return first if alike else None
 
 
 @functools.lru_cache(maxsize=8192)
@@ -307,7 +300,7 @@ def _while(frame: Frame, node: ast.While) -> None:
         outer, frame.effects = frame.effects, []
         test = test_of(frame, node.test)
         before, frame.effects = frame.effects, outer
-        settled = _settled(test)
+        settled = test.settled
         inside, env, alive = _arm(frame, node.body, test)
         if settled is True:
             return [*before, *inside], env, alive

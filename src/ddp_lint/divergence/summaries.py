@@ -13,7 +13,7 @@ from ddp_lint.divergence.calls import invoke
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_parted
 from ddp_lint.divergence.definitions import is_generator, returns_pairs, stores_in
-from ddp_lint.divergence.effects import Inline
+from ddp_lint.divergence.effects import Effect, Inline, choices
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame, either_way, leaving, none, reference_of, span_of
@@ -24,7 +24,19 @@ from ddp_lint.divergence.parameters import bound, general, is_static
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.statements import run
-from ddp_lint.divergence.values import Known, Value, Variation, argument_key, is_absent, merge, unknown
+from ddp_lint.divergence.values import (
+    WORLD_SIZE,
+    Component,
+    Known,
+    Value,
+    Variation,
+    argument_key,
+    is_absent,
+    leaves,
+    merge,
+    symbols_in,
+    unknown,
+)
 from ddp_lint.divergence.variables import Variables
 from ddp_lint.divergence.words import TooLarge
 from ddp_lint.knowledge.communication import Collective
@@ -50,6 +62,8 @@ class Summaries:
         self.own: Own | None = project.own or None
         self.left = self.BOUND
         self._contexts: dict[ast.AST, int] = {}
+        #: By key: the deciding arguments that the summary under that key alone was made for.
+        self._decided: dict[Key, tuple[tuple[str, tuple[Component, ...]], ...]] = {}
         self.variables = Variables(self)
         self._memory = Memory(self.linker, self.variables)
         self.evidence = Evidence(self.linker)
@@ -112,7 +126,11 @@ class Summaries:
                 return unknown((frame.key(node), "returned"), ref.GroupRef(group))
         if isinstance(returned.constant, Known) or returned.varies is not None or returned.reference is not None:
             return returned
-        return dataclasses.replace(returned, components=unknown((frame.key(node), "returned")).components)
+        if returned.kind == WORLD_SIZE:
+            return returned
+        # The same question twice has one answer, so that a condition of the callee is one with the caller's.
+        asked = (function.node, tuple(value.key for value in env.values())) if not summary.effects else frame.key(node)
+        return dataclasses.replace(returned, components=unknown((asked, "returned")).components)
 
     def _set_attributes(self, frame: Frame, function: FunctionRef, summary: Summary, node: ast.Call) -> None:
         """What a method does to its object: ``stopper(loss)`` with each rank's own loss, or on rank 0 alone."""
@@ -244,6 +262,16 @@ class Summaries:
                 env = general(self, function, heuristic=False)
                 key = self._key(function, env)
             self._contexts[function.node] = seen + 1
+        summary = self._kept(key, function, env)
+        if not summary.deciding:
+            return summary
+        # The same whatever is known of the arguments, but not whichever they are: a condition has to be the caller's.
+        components = tuple((name, leaves(env[name])) for name in summary.deciding)
+        exact = key._replace(deciding=components)
+        first = self._decided.setdefault(key, components)
+        return summary if components == first else self._kept(exact, function, env)
+
+    def _kept(self, key: Key, function: FunctionRef, env: dict[str, Value]) -> Summary:
         if not self._memory.can_give(key):
             return _NOTHING
         try:
@@ -255,7 +283,10 @@ class Summaries:
         frame = self.evaluate(function, env)
         effects, returned = compacted(frame, function), _folded(frame)
         left = _own_attributes(frame, function) if function.receiver is not None and not effects else {}
-        return Summary(effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched)
+        return Summary(
+            effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched,
+            deciding=_deciding(env, effects, returned),
+        )  # fmt: skip
 
     def _key(self, function: FunctionRef, env: dict[str, Value], *, names: bool = False) -> Key:
         closure = id(function.closure) if function.closure is not None else 0
@@ -329,6 +360,15 @@ def _folded(frame: Frame) -> Value:
             ("returned", frame.facts.name, getattr(frame.function, "lineno", 0)),
         )
     return result
+
+
+def _deciding(env: dict[str, Value], effects: list[Effect], returned: Value) -> tuple[str, ...]:
+    """Parameters whose values are in a condition of the effects, or in what is returned as a formula."""
+    atoms = [*choices(effects), *(returned.test.atoms() if returned.test is not None else ())]
+    if not atoms:
+        return ()
+    asked = symbols_in({truth for atom in atoms for truth in atom.truths})
+    return tuple(name for name, value in env.items() if any(leaf in asked for leaf in leaves(value)))
 
 
 def _is_of_part(varies: Variation) -> bool:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ddp_lint.divergence import worlds
@@ -135,6 +135,13 @@ class Test:
             told = told and truth is not None
         return not decisive if told else None
 
+    @property
+    def settled(self) -> bool | None:
+        """The outcome where all worlds have the same one."""
+        first = self.truth(0)
+        alike = first is not None and all(self.truth(world) is first for world in range(1, worlds.COUNT))
+        return first if alike else None
+
     def varying(self) -> Variation | None:
         if self.atom is not None:
             return self.atom.varies
@@ -166,6 +173,30 @@ SET: Final = Test("atom", atom=Condition((True,) * worlds.COUNT, "is set"))
 
 #: How the key of an object begins that a constructor has just made.
 MADE: Final = "object"
+
+
+#: How the key of a number of ranks begins, followed by the group that it counts ("" is the world).
+WORLD_SIZE: Final = "world size"
+#: How the key of the question begins whether that is one.
+ALONE: Final = "alone"
+
+
+def world_size(group: str) -> Value:
+    """The number of ranks of a group: 1 where nothing is distributed, which asks for no name of its own."""
+    return unknown((WORLD_SIZE, group))
+
+
+def counted_ranks(value: Value) -> str | None:
+    """The group whose ranks the number counts; None if it counts no ranks."""
+    key = getattr(value.components[0], "key", None)
+    return key[1] if isinstance(key, tuple) and key[:1] == (WORLD_SIZE,) else None
+
+
+def alone_in(choice: Hashable) -> str | None:
+    """The group that has a single rank where this choice is True ("" is the world); None for another choice."""
+    symbol = choice[1] if isinstance(choice, tuple) and len(choice) == 2 and choice[0] == "truth" else None
+    key = getattr(symbol, "key", None)
+    return key[1] if isinstance(key, tuple) and key[:1] == (ALONE,) else None
 
 
 def negated(test: Test) -> Test:
@@ -363,6 +394,8 @@ def _combined(function: Callable[..., Any], parts: tuple[Component, ...], key: H
 
 
 _CEILING = 24
+#: What stands for the number of ranks where nothing is distributed.
+_UNCOUNTED = (Known(1), Known(0), Known(-1))
 
 
 def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
@@ -386,6 +419,9 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
         reference = yes.reference
     if yes.agreed and no.agreed:
         return yes
+    for number, other in ((yes, no), (no, yes)):
+        if other.constant in _UNCOUNTED and number.kind == WORLD_SIZE and test.varying() is None:
+            return number
     if yes.agreed != no.agreed and test.varying() is None:
         return yes if yes.agreed else no  # the arm for several processes
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
@@ -454,6 +490,33 @@ def _formula(test: Test, yes: Value, no: Value) -> Test | None:
     if yes.test is not None and no.test is not None and yes.test.size + no.test.size < _CEILING:
         return Test("or", (Test("and", (test, yes.test)), Test("and", (negated(test), no.test))))
     return None
+
+
+#: Parts of a key that are looked at in search of a symbol.
+_LOOKED_AT = 400
+
+
+def symbols_in(keys: Iterable[Hashable]) -> frozenset[Symbol]:
+    """The symbols that these keys were made of, near their tops."""
+    found: set[Symbol] = set()
+    stack: list[Hashable] = list(keys)
+    for _ in range(_LOOKED_AT):
+        if not stack:
+            break
+        part = stack.pop()
+        if isinstance(part, Symbol):
+            if part not in found:
+                found.add(part)
+                stack.append(part.key)
+        elif isinstance(part, tuple):
+            stack += part
+    return frozenset(found)
+
+
+def leaves(value: Value) -> tuple[Component, ...]:
+    """What a value and the elements that are known of it are in each world."""
+    parts = (*(value.items or ()), *(value.entries or {}).values())
+    return (*value.components, *(component for part in parts for component in leaves(part)))
 
 
 def is_absent(value: Value) -> bool:
