@@ -816,6 +816,36 @@ PARTING = {
             if dist.get_rank() == 0 and several:
                 dist.all_reduce(x)  # !rank-branch
     """,
+    "None on some ranks": """
+        def one(x, path):
+            data = None
+            if dist.get_rank() == 0:
+                data = torch.load(path)
+            if data is not None:
+                dist.all_reduce(x)  # !rank-branch
+
+        def two(loader, x):
+            for batch in loader:
+                best = None
+                if batch["loss"].item() > 3:
+                    best = batch["loss"]
+                if best is not None:
+                    dist.all_reduce(x)  # !data-condition
+    """,
+    "an object that works on several devices": """
+        class Trainer:
+            def __init__(self, devices, num_nodes=1):
+                self.devices = devices
+
+            def save_checkpoint(self, path):
+                dist.barrier()
+
+        def main(path):
+            trainer = Trainer(devices=2)
+            if dist.get_rank() == 0:
+                return
+            trainer.save_checkpoint(path)  # !rank-branch
+    """,
 }
 
 PARTING["work that nobody waits for"] = """
@@ -1584,6 +1614,103 @@ EQUAL = {
                 dist.broadcast(x, 0)
             if not is_master(args):
                 dist.broadcast(x, 0)
+    """,
+    "None is what the configuration makes it": """
+        def extra(loader, x, cfg, model, loss_of):
+            for batch in loader:
+                loss = loss_of(model(batch), batch["labels"])
+                more = None
+                if isinstance(loss, (list, tuple)):
+                    loss, more = loss
+                if cfg.mask:
+                    if more:
+                        dist.all_reduce(more)
+                    if more is not None:
+                        dist.all_reduce(more)
+
+        class Workers:
+            def make(self):
+                if self.workers is not None:
+                    if all(w.is_alive() for w in self.workers):
+                        return self.workers
+                return [1]
+
+            def collect(self, cfg, x):
+                workers = None
+                if cfg.several:
+                    workers = [w for w in self.make()]
+                if workers is None:
+                    return
+                dist.all_reduce(x)
+
+        def images(loader, x):
+            for inputs in loader:
+                images = inputs["images"] if "images" in inputs else None
+                if images is not None:
+                    dist.all_reduce(x)
+    """,
+    "what never returns does not go on": """
+        from typing import NoReturn
+        import pytest
+
+        class Failure(Exception):
+            pass
+
+        def refuse(what) -> NoReturn:
+            handle(what)
+
+        def one(loader, x):
+            for batch in loader:
+                if batch["n"].item() > 3:
+                    refuse("too many")
+                dist.all_reduce(x)
+
+        def two(x, path):
+            try:
+                open(path)
+            except Exception as error:
+                pytest.skip(str(error))
+            dist.all_reduce(x)
+
+        def three(dataset, x):
+            batches = iter(torch.utils.data.DataLoader(dataset, sampler=torch.utils.data.DistributedSampler(dataset)))
+            while True:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    break
+                dist.all_reduce(x)
+    """,
+    "an object that works on one device": """
+        class Trainer:
+            def __init__(self, devices, num_nodes=1):
+                self.devices = devices
+
+            def save_checkpoint(self, path):
+                dist.barrier()
+
+        def main(path):
+            trainer = Trainer(devices=1)
+            if path.exists():
+                return
+            trainer.save_checkpoint(path)
+    """,
+    "pieces of a batch, and sequences within a configured length": """
+        def generate(ids, x, longest, count=None):
+            length = ids.size(1)
+            if count is None:
+                count = longest - length
+            if length + count > longest or count == 0:
+                return
+            dist.all_reduce(x)
+
+        def main(loader, x, cfg):
+            for batch in loader:
+                ids = batch["input_ids"]
+                for start in range(0, ids.size(0), cfg.size):
+                    if ids[start : start + cfg.size].size(0) == 0:
+                        break
+                    generate(ids[start : start + cfg.size], x, cfg.longest)
     """,
 }
 

@@ -17,7 +17,7 @@ from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
-from ddp_lint.divergence.names import DISTINCTIVE, by_name, distinctive, from_source, grow, is_of_plain_model
+from ddp_lint.divergence.names import DISTINCTIVE, by_name, distinctive, from_source, grow, is_of_plain_model, sized
 from ddp_lint.divergence.own import spellings, wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import PADDED, SELECTION, keeps, selection
@@ -111,6 +111,8 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
 
 
 def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.Call) -> Value:
+    if _is_on_one_device(arguments):
+        return unknown(frame.key(node), ref.Instance(_ALONE))
     instance = unknown((MADE, of.node.name, frame.text(node)), ref.Instance(of))
     constructor = frame.linker.method(of, "__init__")
     if constructor is not None:
@@ -278,6 +280,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             return selection(frame, node, [function])
         if method.of == PADDED and keeps(method.name):
             return unknown(frame.key(node), ref.Instance(PADDED))
+        if method.of == PADDED and (size := sized(frame, node, [function, *arguments.values])) is not None:
+            return size
         gate = next((g for a in knows.ancestors(method.of) if (g := knows.gates.get(f"{a}.{method.name}"))), None)
         if gate is not None and arguments.positional:
             return unknown(frame.key(node), ref.Partial(arguments.positional[0], (gate,), identity=id(node)))

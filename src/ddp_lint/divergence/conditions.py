@@ -51,6 +51,9 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     left, right = _as_numbers(*values)
     values = [left, right]
     with_none = operation in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and right.constant == Known(None)
+    if with_none and left.missing is not None:
+        test = left.missing if operation in (ast.Is, ast.Eq) else negated(left.missing)
+        return _truth_value(frame, node, test, [left])
     if with_none and (left.made or isinstance(left.reference, (ref.FunctionRef, ref.ClassRef))):
         return constant(operation in (ast.IsNot, ast.NotEq))
     if (alone := _alone(node, operation, left, right)) is not None:
@@ -139,7 +142,17 @@ def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, ke
         result = divergent(key, dataclasses.replace(result.varies, cause="membership", confidence=Confidence.LOW))
     if isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
         result = _among(result, [left, right])
+        if result.varies is not None and _exceeds_limit(left, right):
+            result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
     return result
+
+
+def _exceeds_limit(left: Value, right: Value) -> bool:
+    """Are sequences longer than a number that is configured? What has prepared them mostly keeps to that number."""
+    return any(
+        follows_from_extent(length) and limit.constant is None and limit.varies is None
+        for length, limit in ((left, right), (right, left))
+    )
 
 
 def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpop]) -> bool:

@@ -168,7 +168,7 @@ def entering(value: Value) -> Value:
     if value.varies is None:
         return value
     varies = dataclasses.replace(value.varies, foreign=value.varies.foreign + 1)
-    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, 1))
+    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, 1), missing=_shifted(value.missing, 1))
 
 
 def leaving(value: Value) -> Value:
@@ -178,7 +178,7 @@ def leaving(value: Value) -> Value:
     if value.varies is None or not value.varies.foreign:
         return value
     varies = dataclasses.replace(value.varies, foreign=value.varies.foreign - 1)
-    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, -1))
+    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, -1), missing=_shifted(value.missing, -1))
 
 
 def _handed(value: Value, reference: Generator | Instance, by: int) -> Value:

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
@@ -16,7 +16,7 @@ from ddp_lint.divergence.endings import own_end, own_refusal
 from ddp_lint.divergence.expressions import dotted, evaluate, visible
 from ddp_lint.divergence.frame import Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of
-from ddp_lint.divergence.lengths import agrees_to_stop
+from ddp_lint.divergence.lengths import agrees_to_stop, equalised
 from ddp_lint.divergence.names import is_collective_name
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.targets import bind
@@ -34,6 +34,7 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge import table
 from ddp_lint.source.syntax import walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
@@ -55,6 +56,11 @@ _HARMLESS = frozenset(
         "is_available", "zero_grad", "train", "eval", "synchronize", "empty_cache", "set_device", "update", "wait",
     }
 )  # fmt: skip
+
+
+#: Calls that never return, as `NoReturn` says of functions of the project; those of them that end the process.
+_NO_RETURN: Final = frozenset(table("failures")["no_return"])
+_EXITING: Final = frozenset({"exit", "quit", "_exit", "abort"})
 
 
 def run(frame: Frame, body: Sequence[ast.stmt]) -> None:
@@ -413,6 +419,8 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     text = f"except {' , '.join(sorted(names))}".rstrip()
     if (ends := own_end(frame, node, names)) is not None:
         return Condition((key,) * worlds.COUNT, text, ends, open=True)
+    if names == {"StopIteration"} and equalised(frame.facts):
+        return Condition((key,) * worlds.COUNT, text)
     if _survives_lack_of_memory(handler, names):
         origin = Label(frame.span(handler), "a rank that runs out of memory goes on here")
         says = "whether this rank has run out of memory"
@@ -568,11 +576,13 @@ def _expression(frame: Frame, node: ast.Expr) -> None:
 def _ends_process(frame: Frame, node: ast.Call) -> bool:
     name = dotted(node.func)
     resolved = (frame.facts.imports.resolve(name) if name else None) or name
-    return resolved in ("sys.exit", "exit", "quit", "os._exit", "os.abort")
+    return resolved in _NO_RETURN or (name.startswith("self.") and f"unittest.TestCase.{name[5:]}" in _NO_RETURN)
 
 
 def _succeeds(node: ast.Call) -> bool:
     """``sys.exit()`` or ``exit(0)``: a launcher ends the other ranks only when one fails."""
+    if dotted(node.func).rpartition(".")[2] not in _EXITING:
+        return False
     if not node.args:
         return not dotted(node.func).endswith("abort")
     return isinstance(node.args[0], ast.Constant) and node.args[0].value in (0, None)

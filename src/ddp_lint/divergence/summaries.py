@@ -13,7 +13,7 @@ from ddp_lint.divergence.calls import invoke
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_parted
 from ddp_lint.divergence.definitions import is_generator, returns_pairs, stores_in
-from ddp_lint.divergence.effects import Effect, Inline, choices
+from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame, either_way, leaving, none, reference_of, span_of
@@ -100,6 +100,8 @@ class Summaries:
         summary = self._summary(function, env)
         nested = _is_within(frame, function)
         inline = Inline(summary.effects, frame.span(node), function.name, frame.text(node.func), nested=nested)
+        if _never_returns(function.node):
+            frame.effects.append(Leave("raise"))
         if is_generator(function.node):
             return unknown(frame.key(node), ref.Generator(inline, id(node), summary.switched))
         if summary.effects:
@@ -332,6 +334,12 @@ class Summaries:
             return self._memory.keep(key, function, lambda: Summary([], none(), self.evaluate(function, env).env)).env
         except RecursionError:
             return None
+
+
+def _never_returns(node: ast.AST) -> bool:
+    """Does the annotation say ``NoReturn`` or ``Never``?"""
+    returns = getattr(node, "returns", None)
+    return returns is not None and dotted(returns).rpartition(".")[2] in ("NoReturn", "Never")
 
 
 def _documented_collective(function: FunctionRef) -> Collective | None:

@@ -171,6 +171,8 @@ def equality(choice: Hashable) -> tuple[Hashable, Hashable] | None:
 SET: Final = Test("atom", atom=Condition((True,) * worlds.COUNT, "is set"))
 
 
+#: How the key of a part of something begins, which may be a collection but hardly a number.
+_PARTS = frozenset({"item", "element", "attribute", "part"})
 #: How the key of an object begins that a constructor has just made.
 MADE: Final = "object"
 
@@ -219,6 +221,8 @@ class Value:
     agreed: bool = False
     #: As long on all ranks, whatever it holds; of a number: how much a batch holds, or what follows from that.
     even: bool = False
+    #: When it is None, where assignments of None and of something else tell.
+    missing: Test | None = None
 
     @property
     def constant(self) -> Known | None:
@@ -254,6 +258,8 @@ class Value:
     def truth(self, text: str) -> Test:
         if self.test is not None:
             return self.test
+        if self.missing is not None and self.missing.parts and self.kind in _PARTS:
+            return negated(self.missing)  # there, or not: what it holds is no number
         plain = self.reference is not None and self.varies is None and not isinstance(self.components[0], Known)
         if plain or is_filled(self):  # a list is true for its length
             return Test("atom", atom=Condition((("truth", self.components[0]),) * worlds.COUNT, text))
@@ -280,6 +286,7 @@ class ArgumentKey(NamedTuple):
     entries: Hashable
     even: bool
     made: bool
+    missing: Hashable
 
 
 def argument_key(value: Value) -> ArgumentKey:
@@ -288,7 +295,9 @@ def argument_key(value: Value) -> ArgumentKey:
     items = tuple(argument_key(item) for item in value.items) if value.items is not None else None
     entries = tuple((k, argument_key(v)) for k, v in value.entries.items()) if value.entries is not None else None
     components = None if plain else value.components
-    return ArgumentKey(components, varies, value.open, value.reference, items, entries, value.even, value.made)
+    return ArgumentKey(
+        components, varies, value.open, value.reference, items, entries, value.even, value.made, value.missing
+    )  # fmt: skip
 
 
 def filled(of: Hashable, varies: Variation) -> Value:
@@ -408,7 +417,46 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
         even = (yes.even or no.even) and all(value.even or value.varies is None for value in (yes, no))
     else:  # another object on some ranks, which may well be as long
         even = all((value.varies is None or value.even) and value.constant is None for value in (yes, no))
-    return merged if merged.even == even else dataclasses.replace(merged, even=even)
+    missing = _missing(test, yes, no) if merged.constant is None else None
+    if merged.even == even and merged.missing == missing:
+        return merged
+    return dataclasses.replace(merged, even=even, missing=missing)
+
+
+#: What is never true.
+NEVER: Final = Test("or")
+#: What always is.
+ALWAYS: Final = Test("and")
+
+
+def missing_of(value: Value) -> Test | None:
+    """When the value is None, `NEVER` and `ALWAYS` included; None where that is not known."""
+    if value.missing is not None:
+        return value.missing
+    if value.constant is not None:
+        return ALWAYS if value.constant.value is None else NEVER
+    made = value.made or value.items is not None or value.entries is not None
+    return NEVER if made or (value.varies is not None and value.open and value.varies.cause == "data") else None
+
+
+def _missing(test: Test, yes: Value, no: Value) -> Test | None:
+    """When the value of an ``if`` is None; only where one arm or both set None."""
+    if yes.missing is None and no.missing is None and Known(None) not in (yes.constant, no.constant):
+        return None
+    first, second = missing_of(yes), missing_of(no)
+    if first is None or second is None:
+        return None
+    if first is second or first == second:
+        return first
+    if (first, second) == (ALWAYS, NEVER):
+        return test
+    if (first, second) == (NEVER, ALWAYS):
+        return negated(test)
+    if first.size + second.size + test.size > _CEILING:
+        return None
+    return Test("or", (Test("and", (test, first)), Test("and", (negated(test), second))))
+
+
 
 
 def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
