@@ -846,6 +846,17 @@ PARTING = {
                 return
             trainer.save_checkpoint(path)  # !rank-branch
     """,
+    "one of the members stays out": """
+        def one(x):
+            group = dist.new_group([0, 1])
+            if dist.get_rank() == 0:
+                dist.all_reduce(x, group=group)  # !rank-branch
+
+        def four(x, groups, src):
+            inner, outer = groups
+            if dist.get_rank() == src:
+                dist.all_reduce(x, group=outer)  # !rank-branch
+    """,
 }
 
 PARTING["work that nobody waits for"] = """
@@ -1711,6 +1722,31 @@ EQUAL = {
                     if ids[start : start + cfg.size].size(0) == 0:
                         break
                     generate(ids[start : start + cfg.size], x, cfg.longest)
+    """,
+    "the ranks that enter are those of the group": """
+        def one(x):
+            ranks = [0, 2]
+            group = dist.new_group(ranks)
+            if dist.get_rank() in [0, 2]:
+                dist.all_reduce(x, group=group)
+            if dist.get_rank() == 0 or dist.get_rank() == 2:
+                dist.all_reduce(x, group=group)
+
+        def two(x, rank):
+            group = dist.new_group([0])
+            if rank == 0:
+                dist.all_reduce(x, group=group)
+
+        def three(x, stages, rank):
+            group = stages.make_group_of([0, 2])
+            if rank in [0, 2]:
+                dist.barrier(group=group)
+
+        def four(x, groups, src):
+            inner, outer = groups
+            if dist.get_rank() == src:
+                if outer is not None:
+                    dist.all_reduce(x, group=outer)
     """,
 }
 

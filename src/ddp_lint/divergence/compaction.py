@@ -73,5 +73,7 @@ def _atoms(words: Words) -> list[Condition]:
 
 def _parts(words: Words, start: object, stream: Hashable) -> bool:
     projection = Projection(words, stream)
-    numbers = {projection.numbers[world][start.number] for world in range(worlds.COUNT)}  # type: ignore[attr-defined]
+    group = stream if isinstance(stream, Group) else Group()
+    taking_part = [number for number, world in enumerate(worlds.WORLDS) if group.may_hold(world)]
+    numbers = {projection.numbers[world][start.number] for world in taking_part}  # type: ignore[attr-defined]
     return len(numbers) > 1

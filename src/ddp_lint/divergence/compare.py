@@ -96,6 +96,8 @@ class Comparison:
 
     def of_worlds(self, start: Node, first: int, second: int) -> Iterator[Difference]:
         """Where the words of two worlds part, if they do."""
+        if not all(self._group.may_hold(worlds.WORLDS[world]) for world in (first, second)):
+            return
         differences = list(self._walk(Side(start, first, {}), Side(start, second, {})))
         yield from (difference for difference in differences if not self._is_of_unlike_questions(difference))
 
@@ -116,6 +118,7 @@ class Comparison:
         assumed, coming = self._assumed(start), [self._reached(start, world) for world in range(worlds.COUNT)]
         for node in self._words.nodes:
             here = [world for world, reached in enumerate(coming) if node.number in reached]
+            here = [world for world in here if self._group.may_hold(worlds.WORLDS[world])]
             if not here:  # left over from a loop that turned out to hold no letters
                 continue
             common = assumed.get(node.number, {})

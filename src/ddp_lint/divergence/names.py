@@ -106,7 +106,7 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
     """What an unresolved function without effect returns."""
     if is_agreement(name):
         return unknown(key, agreed=True)
-    group = handed_out(name)
+    group = handed_out(name, parts[1:])
     if group is not None:
         return unknown(key, ref.GroupRef(group))
     is_method = isinstance(node.func, ast.Attribute)

@@ -117,13 +117,13 @@ class Summaries:
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
         if (
             returned.varies is None
-            and returned.reference is None
+            and (returned.reference is None or (isinstance(returned.reference, ref.Method) and not returned.reference.of))
             and (returned.constant is None or is_absent(returned))
         ):
             ranked = self._rank_by_name(frame, function, node)
             if ranked is not None:
                 return ranked
-            group = handed_out(function.name)
+            group = handed_out(function.name, arguments.values)
             if group is not None:
                 return unknown((frame.key(node), "returned"), ref.GroupRef(group))
         if isinstance(returned.constant, Known) or returned.varies is not None or returned.reference is not None:
