@@ -1748,6 +1748,30 @@ EQUAL = {
                 if outer is not None:
                     dist.all_reduce(x, group=outer)
     """,
+    "gradients are averaged, and a metric may keep to its rank": """
+        from torch.nn.parallel import DistributedDataParallel
+        from torchmetrics.aggregation import RunningMean
+
+        class Loop:
+            def __init__(self, model, microbatch):
+                self.microbatch = microbatch
+                self.model = DistributedDataParallel(model)
+
+            def run(self, batch, x):
+                for start in range(0, batch.shape[0], self.microbatch):
+                    dist.all_reduce(x)
+                if any(not torch.isfinite(p.grad).all() for p in self.model.parameters()):
+                    return
+                dist.all_reduce(x)
+
+        def late(limit, loader):
+            mean = RunningMean(window=3, sync_on_compute=False).to("cuda")
+            for batch in loader:
+                mean.update(batch)
+                if time.time() > limit:
+                    break
+                print(mean.compute())
+    """,
 }
 
 

@@ -228,7 +228,8 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
         return unknown(key, ref.GroupRef(Group(name.rpartition(".")[2], group_source.scope)))
     made = knows.type_of(name)
     if made:
-        return unknown(frame.key(node), ref.Instance(_ALONE if _is_on_one_device(arguments) else made))
+        alone = _is_on_one_device(arguments) or _is_silent(made, arguments)
+        return unknown(frame.key(node), ref.Instance(_ALONE if alone else made))
     head, _, last = name.rpartition(".")
     owner_entry = known().method(head, last) if head in knows.types else None
     if owner_entry is not None:
@@ -251,6 +252,15 @@ def _is_on_one_device(arguments: Arguments) -> bool:
     """``Trainer(devices=1)``: nobody to communicate with, whichever rank makes it."""
     devices, nodes = arguments.keywords.get("devices"), arguments.keywords.get("num_nodes")
     return _is_one(devices) and (nodes is None or _is_one(nodes))
+
+
+def _is_silent(made: str, arguments: Arguments) -> bool:
+    """``Metric(sync_on_compute=False)``: an object that is told not to communicate."""
+    types = [known().types[of] for of in known().ancestors(made) if of in known().types]
+    given = {name: value.constant for name, value in arguments.keywords.items() if value.constant is not None}
+    return any(
+        name in given and given[name].value == unless for type_ in types for name, unless in type_.silent_if.items()
+    )
 
 
 def _is_one(value: Value | None) -> bool:

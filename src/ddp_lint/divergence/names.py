@@ -37,8 +37,8 @@ _MODELS: Final = frozenset(table("tensors")["steps"]["models"])
 _ACCELERATE = ("wait_for_everyone", "gather_for_metrics", "pad_across_processes")
 #: Tests of a number that are made of each rank's own loss.
 _NOT_A_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
-#: In a name: a number that is the same on all ranks.
-_SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b")
+#: In a name: a number that is the same on all ranks. Gradients are, once the backward pass has averaged them.
+_SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b|\.grad\b")
 #: Methods that cut a batch into pieces, as many as its size asks for.
 _PIECES = frozenset({"split", "chunk", "unbind"})
 _OF_DICTIONARY = re.compile(r"\.(values|items|keys|parameters|named_parameters)\(\)\)?$")
