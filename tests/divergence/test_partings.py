@@ -857,6 +857,20 @@ PARTING = {
             if dist.get_rank() == src:
                 dist.all_reduce(x, group=outer)  # !rank-branch
     """,
+    "an object that was told to": """
+        class Logger:
+            def __init__(self, sync):
+                self.sync = sync
+
+            def log(self, x):
+                if self.sync:
+                    dist.all_reduce(x)
+
+        def main(path, x):
+            logger = Logger(True)
+            if dist.get_rank() == 0:
+                logger.log(x)  # !rank-branch
+    """,
 }
 
 PARTING["work that nobody waits for"] = """
@@ -1771,6 +1785,81 @@ EQUAL = {
                 if time.time() > limit:
                     break
                 print(mean.compute())
+    """,
+    "an object that was told not to": """
+        class Directory:
+            def __init__(self, path, sync=True):
+                self.path = path
+                self.sync = sync
+                if sync:
+                    dist.barrier()
+
+            def __enter__(self):
+                if self.sync:
+                    dist.barrier()
+
+            def __exit__(self, *raised):
+                pass
+
+        class Logger:
+            def __init__(self, sync):
+                self.sync = sync
+
+            def log(self, x):
+                if self.sync:
+                    dist.all_reduce(x)
+
+        def main(path, x):
+            if dist.get_rank() == 0:
+                with Directory(path, sync=False):
+                    print(path)
+                Logger(False).log(x)
+    """,
+    "a size that one rank sends first decides on both sides": """
+        def sizes(batch, x, tp_rank, src, group):
+            def send(item):
+                dist.broadcast(item, src, group=group)
+
+            for batch in loader:
+                if tp_rank == 0:
+                    n = int(batch["lengths"].numel())
+                    size = torch.tensor(n)
+                    send(size)
+                    if n > 0:
+                        send(x)
+                else:
+                    size = torch.tensor(0)
+                    send(size)
+                    if int(size.item()) > 0:
+                        send(x)
+    """,
+    "the time that all ranks have agreed on": """
+        class Trainer:
+            def __init__(self):
+                self.start = time.time()
+                self.spent = None
+
+            def _aggregate(self, outputs, *more):
+                gathered = [None] * dist.get_world_size()
+                dist.all_gather_object(gathered, (outputs, more))
+                return gathered[0], [sum(each) for each in zip(*gathered)]
+
+            def step(self, x):
+                here = time.time() - self.start
+                outputs, (count, total) = self._aggregate(x, 1, here)
+                self.spent = total / dist.get_world_size()
+
+            def time(self):
+                if self.spent is None:
+                    return time.time() - self.start
+                return self.spent
+
+        def train(limit, x):
+            trainer = Trainer()
+            for _ in range(10):
+                trainer.step(x)
+                if trainer.time() > limit:
+                    break
     """,
 }
 

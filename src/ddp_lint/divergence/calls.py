@@ -11,6 +11,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments, arguments_of
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
+from ddp_lint.divergence.definitions import stores_in
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import HANDLERS, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame
@@ -113,12 +114,41 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
 def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.Call) -> Value:
     if _is_on_one_device(arguments):
         return unknown(frame.key(node), ref.Instance(_ALONE))
-    instance = unknown((MADE, of.node.name, frame.text(node)), ref.Instance(of))
     constructor = frame.linker.method(of, "__init__")
+    given = _given(frame, of, constructor, arguments) if constructor is not None else ()
+    instance = unknown((MADE, of.node.name, frame.text(node)), ref.Instance(of, given=given))
     if constructor is not None:
         bound = dataclasses.replace(constructor, receiver=instance, of=of)
         frame.summaries.enter(frame, bound, arguments, node)
     return instance
+
+
+def _given(
+    frame: Frame, of: ref.ClassRef, constructor: ref.FunctionRef, arguments: Arguments
+) -> tuple[tuple[str, bool | None], ...]:
+    """The attributes that hold a flag that this very object is made with: ``Directory(path, sync=False)``."""
+    signature = constructor.node.args
+    names = tuple(a.arg for a in (*signature.posonlyargs, *signature.args))[1:]
+    flags: dict[str, bool | None] = {}
+    for name in (*names, *(a.arg for a in signature.kwonlyargs)):
+        value = arguments.get(name, names)[0]
+        if value is not None and value.constant is not None and type(value.constant.value) in (bool, type(None)):
+            flags[name] = value.constant.value
+    if not flags or arguments.starred or constructor.owner is None:
+        return ()
+    found = []
+    for attribute, stores in stores_in(constructor.owner.node).items():
+        (method, value), *others = stores
+        once = not others and method is constructor.node and isinstance(value, ast.Name) and value.id in flags
+        if once and not _set_elsewhere(frame, of, constructor.owner, attribute):
+            found.append((attribute, flags[value.id]))  # type: ignore[attr-defined]
+    return tuple(found)
+
+
+def _set_elsewhere(frame: Frame, of: ref.ClassRef, owner: ref.ClassRef, attribute: str) -> bool:
+    """Does another class of the object's set the attribute, too?"""
+    classes = frame.linker.linearised(of)[0]
+    return any(attribute in stores_in(class_.node) for class_ in classes if class_ != owner)
 
 
 def _call_object(frame: Frame, function: Value, instance: ref.Instance, arguments: Arguments, node: ast.Call) -> Value:

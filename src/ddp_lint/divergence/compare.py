@@ -116,15 +116,19 @@ class Comparison:
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
         """Where two ranks part because each chooses for itself: data, clocks, files, ranks that only the run knows."""
         assumed, coming = self._assumed(start), [self._reached(start, world) for world in range(worlds.COUNT)]
+        apart = self._in_places()
+        coming_together = sum(self._group.may_hold(world) for world in worlds.WORLDS)
         for node in self._words.nodes:
             here = [world for world, reached in enumerate(coming) if node.number in reached]
             here = [world for world in here if self._group.may_hold(worlds.WORLDS[world])]
+            if here == [0] and coming_together > 1:
+                continue  # one rank of the group comes here, with nobody to part from
             if not here:  # left over from a loop that turned out to hold no letters
                 continue
             common = assumed.get(node.number, {})
             if isinstance(node, Choice) and node.condition.open and self._may_part(node.condition):
                 key = self._projection.truth(node.condition, 0)
-                if any(common.get(choice) is chosen for choice, chosen in self._alone):
+                if any(common.get(choice) is chosen for choice, chosen in self._alone) or node.number in apart:
                     continue
                 if not self._is_first(start, node, key):
                     continue
@@ -138,6 +142,32 @@ class Comparison:
                         Side(node.yes, world, {**common, key: True}, yes),
                         Side(node.no, other, {**common, key: False}, no),
                     )
+
+    def _in_places(self) -> set[int]:
+        """Nodes in one arm of a test of the rank's place along an axis, where both arms communicate over a group of
+        which nothing tells the axis: it may well be that very one, so that one member alone comes there."""
+        found: set[int] = set()
+        for node in self._words.nodes if not self._group.axis else ():
+            varies = node.condition.varies if isinstance(node, Choice) else None
+            if varies is None or varies.cause != "rank" or self._projection.parts(varies):
+                continue
+            assert isinstance(node, Choice)
+            yes, no = self._below(node.yes), self._below(node.no)
+            only = [arm for arm in (yes - no, no - yes) if any(self._is_letter(number) for number in arm)]
+            found |= set().union(*only) if len(only) > 1 else set()
+        return found
+
+    def _below(self, start: Node) -> set[int]:
+        stack, seen = [start], {start.number}
+        while stack:
+            ways = [way for way, _ in self._ways(stack.pop()) if way.number not in seen]
+            seen.update(way.number for way in ways)
+            stack += ways
+        return seen
+
+    def _is_letter(self, number: int) -> bool:
+        node = self._words.nodes[number]
+        return isinstance(node, Emit) and self._projection.holds(node.letter)
 
     def _is_level(self, start: Node, choice: Choice, one: int, two: int) -> bool:
         """Have ranks of the two worlds done the same by the time that they come to the choice?

@@ -173,6 +173,9 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
         if is_property(found):
             return frame.summaries.property_value(frame, found, base, node)
         return method_value
+    given = dict(reference.given)
+    if name in given:
+        return constant(given[name])
     value = frame.summaries.variables.attribute_of(of, name)
     if value is not None and (value.varies is not None or value.reference is not None):
         return value
@@ -191,7 +194,8 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     if guess:
         return unknown(("attribute", path), ref.Instance(guess, guessed=True))
     outside = next(iter(frame.linker.outside(of)), "")
-    return unknown(("attribute", path), ref.Method(outside, name, path.rpartition(".")[0], guessed=not outside))
+    method = ref.Method(outside, name, path.rpartition(".")[0], guessed=not outside)
+    return unknown(("attribute", path), method, agreed=value is not None and value.agreed)
 
 
 def is_property(function: ref.FunctionRef) -> bool:
@@ -272,7 +276,10 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
     key = (type(node.op).__name__, left.key, right.key)
     if _is_fraction(left) or _is_fraction(right):
         return passed_on(frame, node, [left, right], key)  # ``x + 0.1 * rank`` makes what a tensor holds, no number
-    return combine(operation, (left, right), key)
+    result = combine(operation, (left, right), key)
+    if (left.agreed or right.agreed) and result.varies is None and result.constant is None:
+        return dataclasses.replace(result, agreed=True)
+    return result
 
 
 def _is_fraction(value: Value) -> bool:

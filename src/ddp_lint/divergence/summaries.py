@@ -47,6 +47,9 @@ from ddp_lint.project.own import Own
 _CONTEXTS = 12
 
 
+#: In the name of a function that communicates: what it returns is made of what all ranks had.
+_AGGREGATES = "aggregat"
+
 _NOTHING = Summary([], unknown("recursion"))
 
 
@@ -113,7 +116,8 @@ class Summaries:
         named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None
         if named_rank is not None and named_rank.varies is not None and _is_of_part(named_rank.varies):
             return named_rank  # whatever the body asks for: the name tells along which axis
-        if summary.effects and returned.constant is None and is_agreement(function.name):
+        agrees = is_agreement(function.name) or _AGGREGATES in function.name
+        if summary.effects and returned.constant is None and agrees:
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
         if (
             returned.varies is None
