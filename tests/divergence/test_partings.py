@@ -871,6 +871,32 @@ PARTING = {
             if dist.get_rank() == 0:
                 logger.log(x)  # !rank-branch
     """,
+    "a caller parts the ranks": """
+        def log(x, reduce):
+            if dist.get_rank() == 0 and reduce:
+                dist.all_reduce(x)  # !rank-branch
+
+        def one(x):
+            log(x, False)
+
+        def two(x, cfg):
+            log(x, cfg.reduce)
+
+        def shard(x, rank):
+            if rank == 0:
+                dist.all_reduce(x)  # !rank-branch
+
+        def its_own(x, cfg):
+            shard(x, cfg.place)
+
+        def before():
+            if dist.get_rank() != 0:
+                dist.barrier()  # !rank-branch
+
+        def both(path):
+            before()
+            open(path)
+    """,
 }
 
 PARTING["work that nobody waits for"] = """
@@ -1860,6 +1886,35 @@ EQUAL = {
                 trainer.step(x)
                 if trainer.time() > limit:
                     break
+    """,
+    "every caller keeps the ranks together": """
+        def log(x, reduce):
+            if dist.get_rank() == 0 and reduce:
+                dist.all_reduce(x)
+
+        def one(x):
+            log(x, False)
+
+        def shard(x, rank):
+            if rank == 0:
+                dist.all_reduce(x)
+
+        def all_of_them(x):
+            for rank in range(4):
+                shard(x, rank)
+
+        def before():
+            if dist.get_rank() != 0:
+                dist.barrier()
+
+        def after():
+            if dist.get_rank() == 0:
+                dist.barrier()
+
+        def both(path):
+            before()
+            open(path)
+            after()
     """,
 }
 

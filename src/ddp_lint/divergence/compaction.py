@@ -32,7 +32,8 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
         return effects
     if size(effects) > _SPLICED:
         return _whole(effects, function.name)
-    return effects if function.closure is not None else whole_if_parted(effects, function.name)
+    kept = function.closure is not None or not frame.summaries.whole
+    return effects if kept else whole_if_parted(effects, function.name)
 
 
 def whole_if_parted(effects: list[Effect], name: str) -> list[Effect]:

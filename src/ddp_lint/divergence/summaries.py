@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
@@ -59,8 +60,12 @@ class Summaries:
     #: Statements that the evaluation of one function may run, its callees included.
     BOUND = 60_000
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, *, whole: bool = True) -> None:
         self.linker = Linker(project)
+        #: A callee that parts the ranks is one letter to its callers: it is reported where it stands.
+        self.whole = whole
+        self._watched: ast.AST | None = None
+        self._given: list[dict[str, Value]] = []
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
         self.left = self.BOUND
@@ -82,6 +87,15 @@ class Summaries:
         if self.left < 0:
             raise TooLarge
 
+    @contextlib.contextmanager
+    def watching(self, node: ast.AST) -> Iterator[list[dict[str, Value]]]:
+        """Collects what a function is called with meanwhile."""
+        self._watched, self._given = node, []
+        try:
+            yield self._given
+        finally:
+            self._watched = None
+
     # ---- calls
 
     def enter(self, frame: Frame, function: FunctionRef, arguments: Arguments, node: ast.Call) -> Value:
@@ -97,9 +111,11 @@ class Summaries:
                 outer, frame.effects = frame.effects, []
                 result = invoke(frame, decorated, shifted, node)
                 inner, frame.effects = frame.effects, outer
-                frame.effects += whole_if_parted(inner, function.name)
+                frame.effects += whole_if_parted(inner, function.name) if self.whole else inner
                 return result
         env = bound(self, frame, function, arguments)
+        if function.node is self._watched:
+            self._given.append(env)
         summary = self._summary(function, env)
         nested = _is_within(frame, function)
         inline = Inline(summary.effects, frame.span(node), function.name, frame.text(node.func), nested=nested)
