@@ -897,6 +897,31 @@ PARTING = {
             before()
             open(path)
     """,
+    "a helper ends the process of one rank": """
+        import sys
+
+        def leave(rank):
+            if rank == 0:
+                sys.exit()
+
+        def f(x):
+            leave(dist.get_rank())
+            dist.all_reduce(x)  # !rank-branch
+    """,
+    "a job of two processes": """
+        def smoke(x, rank):
+            dist.init_process_group("gloo", rank=rank, world_size=2)
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "a barrier in rounds that some ranks have": """
+        def f(names, rank, x):
+            mine = names[dist.get_rank() :: dist.get_world_size()]
+            for i, name in enumerate(mine):
+                print(name)
+                if (i + 1) % 20 == 0:
+                    dist.barrier()  # !loop-count
+    """,
 }
 
 PARTING["work that nobody waits for"] = """
@@ -1915,6 +1940,31 @@ EQUAL = {
             before()
             open(path)
             after()
+    """,
+    "nothing there can raise": """
+        def f(x):
+            rank = dist.get_rank()
+            if rank == 0:
+                try:
+                    y = 1
+                except ValueError:
+                    return
+            dist.all_reduce(x)
+    """,
+    "a job of one process": """
+        def smoke(x):
+            dist.init_process_group("gloo", rank=0, world_size=1)
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)
+    """,
+    "a barrier in the rounds that all ranks have": """
+        def f(names, rank, x):
+            fewest = len(names) // dist.get_world_size() - 1
+            mine = names[dist.get_rank() :: dist.get_world_size()]
+            for i, name in enumerate(mine):
+                print(name)
+                if i < fewest and (i + 1) % 20 == 0:
+                    dist.barrier()
     """,
 }
 

@@ -138,10 +138,11 @@ def _given(
         return ()
     found = []
     for attribute, stores in stores_in(constructor.owner.node).items():
-        (method, value), *others = stores
-        once = not others and method is constructor.node and isinstance(value, ast.Name) and value.id in flags
+        (method, stored), *others = stores
+        name = stored.id if isinstance(stored, ast.Name) else ""
+        once = not others and method is constructor.node and name in flags
         if once and not _set_elsewhere(frame, of, constructor.owner, attribute):
-            found.append((attribute, flags[value.id]))  # type: ignore[attr-defined]
+            found.append((attribute, flags[name]))
     return tuple(found)
 
 
@@ -316,12 +317,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             return frame.rank_value(rank, node)
         if method.of == ref.SET and method.name in _SET_METHODS:
             return unordered(frame, node)
-        if method.of == SELECTION and keeps(method.name):
-            return selection(frame, node, [function])
-        if method.of == PADDED and keeps(method.name):
-            return unknown(frame.key(node), ref.Instance(PADDED))
-        if method.of == PADDED and (size := sized(frame, node, [function, *arguments.values])) is not None:
-            return size
+        if (own := _of_own_tensor(frame, function, method, arguments, node)) is not None:
+            return own
         gate = next((g for a in knows.ancestors(method.of) if (g := knows.gates.get(f"{a}.{method.name}"))), None)
         if gate is not None and arguments.positional:
             return unknown(frame.key(node), ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
@@ -333,6 +330,17 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
                 return unknown(frame.key(node), ref.Instance(method.of))
             return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
     return _unresolved(frame, function, frame.text(node.func), arguments, node, method.name)
+
+
+def _of_own_tensor(
+    frame: Frame, function: Value, method: ref.Method, arguments: Arguments, node: ast.Call
+) -> Value | None:
+    """What a method of a tensor gives that has a shape of its own on each rank; None where it is no such tensor."""
+    if method.of == SELECTION and keeps(method.name):
+        return selection(frame, node, [function])
+    if method.of == PADDED and keeps(method.name):
+        return unknown(frame.key(node), ref.Instance(PADDED))
+    return sized(frame, node, [function, *arguments.values]) if method.of == PADDED else None
 
 
 def _is_project_method(frame: Frame, method: ref.Method) -> bool:

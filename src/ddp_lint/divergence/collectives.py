@@ -33,7 +33,7 @@ def communicate(
 ) -> Value:  # fmt: skip
     """Emit the letter of a knowledge entry and give what the call returns."""
     key = ("result", entry.op, frame.text(node))
-    if entry.kind in ("p2p", "local") or not happens(entry, arguments):
+    if entry.kind in ("p2p", "local") or frame.single or not happens(entry, arguments):
         _turn_arguments(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
     replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != "learning rate"
@@ -201,8 +201,8 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
 def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
     if entry.returns == "group":
         members = listed_ranks([arguments.get(entry.ranks, entry.takes)[0]] if entry.ranks else [])
-        made = Group(str(frame.key(node)), "", own=frame.owner is not None, members=members)
-        return unknown(frame.key(node), ref.GroupRef(made))
+        group = Group(str(frame.key(node)), "", own=frame.owner is not None, members=members)
+        return unknown(frame.key(node), ref.GroupRef(group))
     if len(entry.result) == 1 and entry.result[0]:
         return unknown(frame.key(node), ref.Instance(entry.result[0]))
     if entry.result:

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.definitions import is_generator
-from ddp_lint.divergence.effects import Branch, Effect, Emitted, Leave, choices, matters, size
+from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, choices, matters, size
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.references import FunctionRef
@@ -23,8 +23,10 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
     """The callee as its callers need it: nothing, its effects, or one letter for a large or unbalanced one."""
     effects = frame.effects
     if not matters(effects):
+        if _may_exit(effects):
+            return effects
         last = effects[-1] if effects else None
-        if not isinstance(last, Leave) or last.what not in ("raise", "exit") or frame.returned:
+        if not isinstance(last, Leave) or last.what != "raise" or frame.returned:
             return []
         # an abstract method is another one at run time, which goes on
         return [Leave(last.what)] if last.raised != "NotImplementedError" else []
@@ -34,6 +36,16 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
         return _whole(effects, function.name)
     kept = function.closure is not None or not frame.summaries.whole
     return effects if kept else whole_if_parted(effects, function.name)
+
+
+def _may_exit(effects: list[Effect]) -> bool:
+    """Does the process end, without an error, on some way through?"""
+    return any(
+        (isinstance(effect, Leave) and effect.what == "exit")
+        or (isinstance(effect, Branch) and (_may_exit(effect.yes) or _may_exit(effect.no)))
+        or (isinstance(effect, Inline) and _may_exit(effect.effects))
+        for effect in effects
+    )
 
 
 def whole_if_parted(effects: list[Effect], name: str) -> list[Effect]:

@@ -63,7 +63,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         values = [left, right] if operation not in (ast.In, ast.NotIn) else values
         left, right = values
     uniform = left.varies is None and right.varies is None
-    opposite = (_OPPOSITE | _OPPOSITE_NUMBER if uniform else _OPPOSITE).get(operation, operation)
+    opposite = (_OPPOSITE_IF_UNIFORM if uniform else _OPPOSITE).get(operation, operation)
     negative = opposite is not operation
     key = ("compare", opposite.__name__, _keys(values))
     lacking = _lacking(frame, node, left, right)
@@ -81,8 +81,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
 
 
 #: What a comparison that is written the other way is the negation of.
-_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}
-_OPPOSITE_NUMBER: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.Gt, ast.GtE: ast.Lt}
+_OPPOSITE: dict[type, type] = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}
+_OPPOSITE_IF_UNIFORM: dict[type, type] = {**_OPPOSITE, ast.LtE: ast.Gt, ast.GtE: ast.Lt}
 _MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE,
 }  # fmt: skip

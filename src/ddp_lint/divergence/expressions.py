@@ -153,28 +153,34 @@ def _of_module(frame: Frame, reference: ref.External | ref.ModuleRef, name: str,
     return unknown(("name", getattr(found, "name", name)), found)
 
 
+def _of_outside(
+    frame: Frame, base: Value, reference: ref.Instance, of: str, name: str, node: ast.AST, path: str
+) -> Value:
+    """An attribute of an object whose class is none of the project's."""
+    if of == SELECTION and name in SIZES:
+        method = ref.Method(of, name, path.rpartition(".")[0])
+        return divergent(("size", base.key), own_size(frame, node)).with_reference(method)
+    if base.varies is not None and base.open and name not in _STATIC:
+        method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
+        return divergent(("attribute", path), base.varies).with_reference(method)
+    value = frame.named_rank("attribute", name, node, of)
+    if value is not None:
+        return value
+    method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
+    return unknown(("attribute", path), method)
+
+
 def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str) -> Value:
     of = reference.of
     if isinstance(of, str):
-        if of == SELECTION and name in SIZES:
-            method = ref.Method(of, name, path.rpartition(".")[0])
-            return divergent(("size", base.key), own_size(frame, node)).with_reference(method)
-        if base.varies is not None and base.open and name not in _STATIC:
-            method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
-            return divergent(("attribute", path), base.varies).with_reference(method)
-        value = frame.named_rank("attribute", name, node, of)
-        if value is not None:
-            return value
-        method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
-        return unknown(("attribute", path), method)
+        return _of_outside(frame, base, reference, of, name, node, path)
     found = frame.linker.method(of, name)
     if found is not None:
         method_value = unknown(("method", path), dataclasses.replace(found, receiver=base, of=of))
         if is_property(found):
             return frame.summaries.property_value(frame, found, base, node)
         return method_value
-    given = dict(reference.given)
-    if name in given:
+    if name in (given := dict(reference.given)):
         return constant(given[name])
     value = frame.summaries.variables.attribute_of(of, name)
     if value is not None and (value.varies is not None or value.reference is not None):

@@ -49,6 +49,8 @@ class Frame:
     depth: int = 0
     #: Variables of modules at the last `yield`.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
+    #: The function has started a job of one process: there is nobody to communicate with.
+    single: bool = False
     #: Names that a collective has made the same on all ranks.
     agreed: set[str] = dataclasses.field(default_factory=set)
     #: Names that a call has made an object of another class (``fully_shard(model)``).

@@ -31,6 +31,7 @@ from ddp_lint.divergence.values import (
     divergent,
     merge,
     negated,
+    symbols_in,
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
@@ -234,6 +235,8 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.order = outer
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
+    if rounds is not None and _within_common_rounds(body):
+        rounds = None
     frame.env = env
     orelse, after, alive = _arm(frame, node.orelse, None)
     if isinstance(source, ref.Generator) and matters(source.call.effects):
@@ -243,6 +246,30 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node.body):
         frame.alive = False
+
+
+def _within_common_rounds(body: list[Effect]) -> bool:
+    """Do all letters of a round stand under a test that its number is below one that all ranks share, as many as each
+    of them goes round at least (``if i < fewest and i % 20 == 0: barrier()``)?"""
+    for effect in body:
+        if isinstance(effect, Branch) and not matters(effect.no):
+            if not any(_bounds_round(atom) for atom in effect.test.atoms()) and not _within_common_rounds(effect.yes):
+                return False
+        elif matters([effect]):
+            return False
+    return True
+
+
+def _bounds_round(condition: Condition) -> bool:
+    symbol = condition.truths[0][1] if isinstance(condition.truths[0], tuple) else None
+    key = getattr(symbol, "key", None)
+    compared = key[0] if isinstance(key, tuple) and key else None
+    if condition.varies is not None or not isinstance(compared, tuple) or compared[:2] not in _BOUNDS:
+        return False
+    return any(getattr(leaf, "key", ("",))[0] == "index" for leaf in symbols_in(compared[2]))
+
+
+_BOUNDS = (("compare", "Lt"), ("compare", "Gt"))
 
 
 def _round_test(frame: Frame, node: ast.AST) -> Test:
@@ -335,7 +362,7 @@ def _try(frame: Frame, node: ast.Try) -> None:
     caught: list[frozenset[str]] = []
     entry = frame.env
     env, any_alive = body_env, alive
-    for handler in node.handlers:
+    for handler in node.handlers if _may_raise([*node.body]) else ():
         condition = own_refusal(frame, handler, body) or _raised(frame, node, handler, matters(body))
         test = Test("atom", atom=condition)
         frame.env = _join(frame, _round_test(frame, node), body_env, entry, node)
@@ -353,6 +380,19 @@ def _try(frame: Frame, node: ast.Try) -> None:
     frame.alive = any_alive and final_alive
     if body or final or any(effects for _, effects in handlers):
         frame.effects.append(Attempt(body, handlers, final, frame.span(node), caught))
+
+
+def _may_raise(body: list[ast.stmt]) -> bool:
+    """Is there anything in it that can raise at all?"""
+    return any(isinstance(node, _RAISING) for statement in body for node in (statement, *children(statement)))
+
+
+#: What can raise; reading a name or a constant does not.
+_RAISING = (
+    ast.Call, ast.Raise, ast.Subscript, ast.BinOp, ast.Import, ast.ImportFrom, ast.Assert, ast.For, ast.AsyncFor,
+    ast.With, ast.AsyncWith, ast.Await, ast.Yield, ast.YieldFrom, ast.Delete, ast.Attribute, ast.Compare,
+    ast.comprehension,
+)  # fmt: skip
 
 
 def _join_flags(

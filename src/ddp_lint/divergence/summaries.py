@@ -103,16 +103,9 @@ class Summaries:
         entry = _documented_collective(function)
         if entry is not None:
             return communicate(frame, entry, arguments, node)
-        if not function.bare and getattr(function.node, "decorator_list", None):
-            decorated = self._decorate(frame, function)
-            if decorated is not None:
-                receiver = () if function.receiver is None or is_static(function) else (function.receiver,)
-                shifted = dataclasses.replace(arguments, positional=(*receiver, *arguments.positional), nodes={})
-                outer, frame.effects = frame.effects, []
-                result = invoke(frame, decorated, shifted, node)
-                inner, frame.effects = frame.effects, outer
-                frame.effects += whole_if_parted(inner, function.name) if self.whole else inner
-                return result
+        decorated = None if function.bare else self._as_decorated(frame, function)
+        if decorated is not None:
+            return self._enter_decorated(frame, function, decorated, arguments, node)
         env = bound(self, frame, function, arguments)
         if function.node is self._watched:
             self._given.append(env)
@@ -123,11 +116,32 @@ class Summaries:
             frame.effects.append(Leave("raise"))
         if is_generator(function.node):
             return unknown(frame.key(node), ref.Generator(inline, id(node), summary.switched))
-        if summary.effects:
+        if summary.effects and not frame.single:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)
         if function.owner is not None:
             self._set_attributes(frame, function, summary, node)
+        return self._returned(frame, function, arguments, node, summary, env)
+
+    def _as_decorated(self, frame: Frame, function: FunctionRef) -> Value | None:
+        return self._decorate(frame, function) if getattr(function.node, "decorator_list", None) else None
+
+    def _enter_decorated(
+        self, frame: Frame, function: FunctionRef, decorated: Value, arguments: Arguments, node: ast.Call
+    ) -> Value:
+        receiver = () if function.receiver is None or is_static(function) else (function.receiver,)
+        shifted = dataclasses.replace(arguments, positional=(*receiver, *arguments.positional), nodes={})
+        outer, frame.effects = frame.effects, []
+        result = invoke(frame, decorated, shifted, node)
+        inner, frame.effects = frame.effects, outer
+        frame.effects += whole_if_parted(inner, function.name) if self.whole else inner
+        return result
+
+    def _returned(
+        self, frame: Frame, function: FunctionRef, arguments: Arguments, node: ast.Call, summary: Summary,
+        env: dict[str, Value],
+    ) -> Value:  # fmt: skip
+        """What the call gives, with what the function's name says of it."""
         returned = _in_group(leaving(summary.returned), frame, arguments)
         named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None
         if named_rank is not None and named_rank.varies is not None and _is_of_part(named_rank.varies):
@@ -135,11 +149,7 @@ class Summaries:
         agrees = is_agreement(function.name) or _AGGREGATES in function.name
         if summary.effects and returned.constant is None and agrees:
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
-        if (
-            returned.varies is None
-            and (returned.reference is None or (isinstance(returned.reference, ref.Method) and not returned.reference.of))
-            and (returned.constant is None or is_absent(returned))
-        ):
+        if returned.varies is None and _tells_nothing(returned):
             ranked = self._rank_by_name(frame, function, node)
             if ranked is not None:
                 return ranked
@@ -397,6 +407,12 @@ def _deciding(env: dict[str, Value], effects: list[Effect], returned: Value) -> 
         return ()
     asked = symbols_in({truth for atom in atoms for truth in atom.truths})
     return tuple(name for name, value in env.items() if any(leaf in asked for leaf in leaves(value)))
+
+
+def _tells_nothing(returned: Value) -> bool:
+    """Is it of no known kind, or what stands for a rank or a group where no job runs?"""
+    plain = isinstance(returned.reference, ref.Method) and not returned.reference.of
+    return (returned.reference is None or plain) and (returned.constant is None or is_absent(returned))
 
 
 def _is_of_part(varies: Variation) -> bool:

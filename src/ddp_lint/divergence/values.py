@@ -457,8 +457,6 @@ def _missing(test: Test, yes: Value, no: Value) -> Test | None:
     return Test("or", (Test("and", (test, first)), Test("and", (negated(test), second))))
 
 
-
-
 def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if yes is no or (yes.key == no.key and yes.varies == no.varies and yes.test is no.test and yes.items == no.items):
         return yes
@@ -467,11 +465,8 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
         reference = yes.reference
     if yes.agreed and no.agreed:
         return yes
-    for number, other in ((yes, no), (no, yes)):
-        if other.constant in _UNCOUNTED and number.kind == WORLD_SIZE and test.varying() is None:
-            return number
-    if yes.agreed != no.agreed and test.varying() is None:
-        return yes if yes.agreed else no  # the arm for several processes
+    if test.varying() is None and (several := _of_several(yes, no)) is not None:
+        return several
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
     told = test.varying() is not None
     if told and all(outcome is not None for outcome in outcomes):
@@ -499,6 +494,14 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if varies is not None:
         return dataclasses.replace(divergent(key, varies), reference=reference)
     return unknown(key, reference)
+
+
+def _of_several(yes: Value, no: Value) -> Value | None:
+    """What the arm for several processes sets, where one is that: it counts them, or they have agreed on it."""
+    for one, other in ((yes, no), (no, yes)):
+        if (one.agreed and not other.agreed) or (other.constant in _UNCOUNTED and one.kind == WORLD_SIZE):
+            return one
+    return None
 
 
 def _is_empty(value: Value) -> bool:
