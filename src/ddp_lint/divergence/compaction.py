@@ -23,7 +23,7 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
     """The callee as its callers need it: nothing, its effects, or one letter for a large or unbalanced one."""
     effects = frame.effects
     if not matters(effects):
-        if _may_exit(effects):
+        if _may_exit(effects) or _may_raise_on_some(effects):
             return effects
         last = effects[-1] if effects else None
         if not isinstance(last, Leave) or last.what != "raise" or frame.returned:
@@ -36,6 +36,16 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
         return _whole(effects, function.name)
     kept = function.closure is not None or not frame.summaries.whole
     return effects if kept else whole_if_parted(effects, function.name)
+
+
+def _may_raise_on_some(effects: list[Effect]) -> bool:
+    """Does it raise on some ranks alone: on rank 0, or where a rank's own data are bad?"""
+    return any(
+        isinstance(effect, Branch)
+        and effect.test.varying() is not None
+        and any(isinstance(inner, Leave) and inner.what == "raise" for inner in (*effect.yes, *effect.no))
+        for effect in effects
+    )
 
 
 def _may_exit(effects: list[Effect]) -> bool:

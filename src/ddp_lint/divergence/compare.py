@@ -79,12 +79,16 @@ class Comparison:
 
     #: Pairs of nodes that one function's comparison may visit.
     BOUND = 60_000
+    #: Ways to one pair of nodes that differ in what they have chosen, which are all followed.
+    WAYS = 8
 
     def __init__(self, words: Words, projection: Projection) -> None:
         self._words = words
         self._projection = projection
         self._steps = 0
-        self._seen: set[Hashable] = set()
+        #: Pairs of places that were come to, each with the choices that led there and are asked for again.
+        self._seen: dict[Hashable, set[Hashable]] = {}
+        self._asked_below: list[frozenset[Hashable]] = []
         #: Letters that met one of another place, each with the world of the other side.
         self._met: set[tuple[int, int]] = set()
         self._doomed = self._ends_in_error()
@@ -298,12 +302,11 @@ class Comparison:
                 continue
             one, two = self._advance(one, matched), self._advance(two, matched)
             key = (one.node.number, one.world, two.node.number, two.world)
-            if key in self._seen:
+            if not self._is_new(key, one, two):
                 continue
             if self._equal(one, two):
                 self._meet(one, two)
                 continue
-            self._seen.add(key)
             if one.node is two.node:
                 drift = None
             if isinstance(one.node, Choice) or isinstance(two.node, Choice):
@@ -340,6 +343,30 @@ class Comparison:
                 elif loops := [side.node for side in (one, two) if isinstance(side.node, Loop)]:
                     # One side passed by the loop, whose letters are all behind a test within: there the two part.
                     stack.append((one.at(loops[0].body), two.at(loops[0].body), matched, None))
+
+    def _is_new(self, key: Hashable, one: Side, two: Side) -> bool:
+        """Was the pair of places not come to before, with the same of the choices that matter from there on?"""
+        if not self._asked_below:
+            self._asked_below = self._questions_below()
+        below = self._asked_below[one.node.number] | self._asked_below[two.node.number]
+        made = tuple(frozenset(item for item in side.own.items() if item[0] in below) for side in (one, two))
+        seen = self._seen.setdefault(key, set())
+        if made in seen or len(seen) >= self.WAYS:
+            return False
+        seen.add(made)
+        return True
+
+    def _questions_below(self) -> list[frozenset[Hashable]]:
+        """For each node the shared choices further down; of those in another round nothing is known."""
+        found: list[frozenset[Hashable]] = []
+        for node in self._words.nodes:
+            below = [found[child.number] for child, _ in self._ways(node)]
+            union = below[0] if len(below) == 1 else frozenset().union(*below)
+            if isinstance(node, Choice) and (node.condition.open or node.condition.varies is None):
+                key = self._projection.truth(node.condition, 0)
+                union = union if key in union else union | {key}
+            found.append(union)
+        return found
 
     def _meet(self, one: Side, two: Side) -> None:
         """Letters at different places that the two come to together, as far as no choice lies between."""
