@@ -922,6 +922,14 @@ PARTING = {
                 if (i + 1) % 20 == 0:
                     dist.barrier()  # !loop-count
     """,
+    "parameters are gathered by one rank": """
+        import deepspeed
+
+        def build(weight):
+            if dist.get_rank() == 0:
+                with deepspeed.zero.GatheredParameters(weight, modifier_rank=0):  # !implicit-collective
+                    weight.zero_()
+    """,
 }
 
 PARTING["work that nobody waits for"] = """
@@ -1965,6 +1973,15 @@ EQUAL = {
                 print(name)
                 if i < fewest and (i + 1) % 20 == 0:
                     dist.barrier()
+    """,
+    "parameters are gathered among the ranks of one pipeline stage": """
+        import deepspeed
+        from megatron.core import mpu
+
+        def build(weight):
+            if mpu.is_pipeline_first_stage():
+                with deepspeed.zero.GatheredParameters(weight, modifier_rank=0):
+                    weight.zero_()
     """,
 }
 
