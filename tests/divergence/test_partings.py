@@ -792,6 +792,156 @@ PARTING = {
             if accelerator.is_main_process:
                 accelerator.wait_for_everyone()  # !rank-branch
     """,
+    "a condition of the callee is that of the caller, whoever else calls it": """
+        def sync(x, on):
+            if on:
+                dist.all_reduce(x)
+
+        def other(x, cfg):
+            sync(x, len(cfg.a) + 1 > 2)
+
+        def one(x, cfg):
+            on = len(cfg.b) + 2 > 5
+            if dist.get_rank() == 0 and on:
+                sync(x, on)  # !rank-branch
+    """,
+    "another question is asked by the caller than by the callee": """
+        def level(cfg):
+            return cfg.levels[0] + 1
+
+        def reduced(x, cfg):
+            if level(cfg) > 3:
+                dist.all_reduce(x)
+
+        def main(x, cfg):
+            if level(cfg) > 3 and dist.get_rank() == 0:
+                reduced(x, cfg)  # !rank-branch
+    """,
+    "there are several ranks, however that is put": """
+        def world():
+            if not dist.is_initialized():
+                return 1
+            return dist.get_world_size()
+
+        def one(x):
+            several = 2 <= world()
+            if dist.get_rank() == 0 and several:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "None on some ranks": """
+        def one(x, path):
+            data = None
+            if dist.get_rank() == 0:
+                data = torch.load(path)
+            if data is not None:
+                dist.all_reduce(x)  # !rank-branch
+
+        def two(loader, x):
+            for batch in loader:
+                best = None
+                if batch["loss"].item() > 3:
+                    best = batch["loss"]
+                if best is not None:
+                    dist.all_reduce(x)  # !data-condition
+    """,
+    "an object that works on several devices": """
+        class Trainer:
+            def __init__(self, devices, num_nodes=1):
+                self.devices = devices
+
+            def save_checkpoint(self, path):
+                dist.barrier()
+
+        def main(path):
+            trainer = Trainer(devices=2)
+            if dist.get_rank() == 0:
+                return
+            trainer.save_checkpoint(path)  # !rank-branch
+    """,
+    "one of the members stays out": """
+        def one(x):
+            group = dist.new_group([0, 1])
+            if dist.get_rank() == 0:
+                dist.all_reduce(x, group=group)  # !rank-branch
+
+        def four(x, groups, src):
+            inner, outer = groups
+            if dist.get_rank() == src:
+                dist.all_reduce(x, group=outer)  # !rank-branch
+    """,
+    "an object that was told to": """
+        class Logger:
+            def __init__(self, sync):
+                self.sync = sync
+
+            def log(self, x):
+                if self.sync:
+                    dist.all_reduce(x)
+
+        def main(path, x):
+            logger = Logger(True)
+            if dist.get_rank() == 0:
+                logger.log(x)  # !rank-branch
+    """,
+    "a caller parts the ranks": """
+        def log(x, reduce):
+            if dist.get_rank() == 0 and reduce:
+                dist.all_reduce(x)  # !rank-branch
+
+        def one(x):
+            log(x, False)
+
+        def two(x, cfg):
+            log(x, cfg.reduce)
+
+        def shard(x, rank):
+            if rank == 0:
+                dist.all_reduce(x)  # !rank-branch
+
+        def its_own(x, cfg):
+            shard(x, cfg.place)
+
+        def before():
+            if dist.get_rank() != 0:
+                dist.barrier()  # !rank-branch
+
+        def both(path):
+            before()
+            open(path)
+    """,
+    "a helper ends the process of one rank": """
+        import sys
+
+        def leave(rank):
+            if rank == 0:
+                sys.exit()
+
+        def f(x):
+            leave(dist.get_rank())
+            dist.all_reduce(x)  # !rank-branch
+    """,
+    "a job of two processes": """
+        def smoke(x, rank):
+            dist.init_process_group("gloo", rank=rank, world_size=2)
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "a barrier in rounds that some ranks have": """
+        def f(names, rank, x):
+            mine = names[dist.get_rank() :: dist.get_world_size()]
+            for i, name in enumerate(mine):
+                print(name)
+                if (i + 1) % 20 == 0:
+                    dist.barrier()  # !loop-count
+    """,
+    "parameters are gathered by one rank": """
+        import deepspeed
+
+        def build(weight):
+            if dist.get_rank() == 0:
+                with deepspeed.zero.GatheredParameters(weight, modifier_rank=0):  # !implicit-collective
+                    weight.zero_()
+    """,
 }
 
 PARTING["work that nobody waits for"] = """
@@ -1486,6 +1636,364 @@ EQUAL = {
                 if done.item():
                     break
                 dist.all_reduce(x)
+    """,
+    "a condition of the callee is that of the caller, whoever else calls it": """
+        def sync(x, on):
+            if on:
+                dist.all_reduce(x)
+
+        def other(x, cfg):
+            sync(x, len(cfg.a) + 1 > 2)
+
+        def one(x, cfg):
+            on = len(cfg.b) + 2 > 5
+            if not on and dist.get_rank() == 0:
+                sync(x, on)
+
+        def two(x, cfg):
+            on = len(cfg.c) + 2 > 7
+            if dist.get_rank() == 0 and not on:
+                sync(x, on)
+    """,
+    "the same question is asked by the caller and by the callee": """
+        def level(cfg):
+            return cfg.levels[0] + 1
+
+        def reduced(x, cfg):
+            if level(cfg) > 3:
+                dist.all_reduce(x)
+
+        def main(x, cfg):
+            if level(cfg) <= 3 and dist.get_rank() == 0:
+                reduced(x, cfg)
+            if not 3 < level(cfg):
+                if dist.get_rank() == 0:
+                    reduced(x, cfg)
+    """,
+    "there is but one rank, however that is put": """
+        def world():
+            if not dist.is_initialized():
+                return 1
+            return dist.get_world_size()
+
+        def reduced(x):
+            if world() < 2:
+                return x
+            dist.all_reduce(x)
+
+        def one(x):
+            several = world() > 1
+            if dist.get_rank() == 0 and not several:
+                reduced(x)
+
+        def two(x):
+            if dist.get_world_size() != 1:
+                return
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)
+    """,
+    "an argument that is known decides which rank is asked for": """
+        def is_master(args, local=False):
+            return args.local_rank == 0 if local else args.rank == 0
+
+        def evaluate(x, args):
+            if not is_master(args):
+                return
+            print(x)
+
+        def main(x, args):
+            if is_master(args):
+                print(x)
+            evaluate(x, args)
+            y = torch.zeros(1) if is_master(args) else None
+            if args.rank == 0:
+                dist.broadcast(x, 0)
+            if not is_master(args):
+                dist.broadcast(x, 0)
+    """,
+    "None is what the configuration makes it": """
+        def extra(loader, x, cfg, model, loss_of):
+            for batch in loader:
+                loss = loss_of(model(batch), batch["labels"])
+                more = None
+                if isinstance(loss, (list, tuple)):
+                    loss, more = loss
+                if cfg.mask:
+                    if more:
+                        dist.all_reduce(more)
+                    if more is not None:
+                        dist.all_reduce(more)
+
+        class Workers:
+            def make(self):
+                if self.workers is not None:
+                    if all(w.is_alive() for w in self.workers):
+                        return self.workers
+                return [1]
+
+            def collect(self, cfg, x):
+                workers = None
+                if cfg.several:
+                    workers = [w for w in self.make()]
+                if workers is None:
+                    return
+                dist.all_reduce(x)
+
+        def images(loader, x):
+            for inputs in loader:
+                images = inputs["images"] if "images" in inputs else None
+                if images is not None:
+                    dist.all_reduce(x)
+    """,
+    "what never returns does not go on": """
+        from typing import NoReturn
+        import pytest
+
+        class Failure(Exception):
+            pass
+
+        def refuse(what) -> NoReturn:
+            handle(what)
+
+        def one(loader, x):
+            for batch in loader:
+                if batch["n"].item() > 3:
+                    refuse("too many")
+                dist.all_reduce(x)
+
+        def two(x, path):
+            try:
+                open(path)
+            except Exception as error:
+                pytest.skip(str(error))
+            dist.all_reduce(x)
+
+        def three(dataset, x):
+            batches = iter(torch.utils.data.DataLoader(dataset, sampler=torch.utils.data.DistributedSampler(dataset)))
+            while True:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    break
+                dist.all_reduce(x)
+    """,
+    "an object that works on one device": """
+        class Trainer:
+            def __init__(self, devices, num_nodes=1):
+                self.devices = devices
+
+            def save_checkpoint(self, path):
+                dist.barrier()
+
+        def main(path):
+            trainer = Trainer(devices=1)
+            if path.exists():
+                return
+            trainer.save_checkpoint(path)
+    """,
+    "pieces of a batch, and sequences within a configured length": """
+        def generate(ids, x, longest, count=None):
+            length = ids.size(1)
+            if count is None:
+                count = longest - length
+            if length + count > longest or count == 0:
+                return
+            dist.all_reduce(x)
+
+        def main(loader, x, cfg):
+            for batch in loader:
+                ids = batch["input_ids"]
+                for start in range(0, ids.size(0), cfg.size):
+                    if ids[start : start + cfg.size].size(0) == 0:
+                        break
+                    generate(ids[start : start + cfg.size], x, cfg.longest)
+    """,
+    "the ranks that enter are those of the group": """
+        def one(x):
+            ranks = [0, 2]
+            group = dist.new_group(ranks)
+            if dist.get_rank() in [0, 2]:
+                dist.all_reduce(x, group=group)
+            if dist.get_rank() == 0 or dist.get_rank() == 2:
+                dist.all_reduce(x, group=group)
+
+        def two(x, rank):
+            group = dist.new_group([0])
+            if rank == 0:
+                dist.all_reduce(x, group=group)
+
+        def three(x, stages, rank):
+            group = stages.make_group_of([0, 2])
+            if rank in [0, 2]:
+                dist.barrier(group=group)
+
+        def four(x, groups, src):
+            inner, outer = groups
+            if dist.get_rank() == src:
+                if outer is not None:
+                    dist.all_reduce(x, group=outer)
+    """,
+    "gradients are averaged, and a metric may keep to its rank": """
+        from torch.nn.parallel import DistributedDataParallel
+        from torchmetrics.aggregation import RunningMean
+
+        class Loop:
+            def __init__(self, model, microbatch):
+                self.microbatch = microbatch
+                self.model = DistributedDataParallel(model)
+
+            def run(self, batch, x):
+                for start in range(0, batch.shape[0], self.microbatch):
+                    dist.all_reduce(x)
+                if any(not torch.isfinite(p.grad).all() for p in self.model.parameters()):
+                    return
+                dist.all_reduce(x)
+
+        def late(limit, loader):
+            mean = RunningMean(window=3, sync_on_compute=False).to("cuda")
+            for batch in loader:
+                mean.update(batch)
+                if time.time() > limit:
+                    break
+                print(mean.compute())
+    """,
+    "an object that was told not to": """
+        class Directory:
+            def __init__(self, path, sync=True):
+                self.path = path
+                self.sync = sync
+                if sync:
+                    dist.barrier()
+
+            def __enter__(self):
+                if self.sync:
+                    dist.barrier()
+
+            def __exit__(self, *raised):
+                pass
+
+        class Logger:
+            def __init__(self, sync):
+                self.sync = sync
+
+            def log(self, x):
+                if self.sync:
+                    dist.all_reduce(x)
+
+        def main(path, x):
+            if dist.get_rank() == 0:
+                with Directory(path, sync=False):
+                    print(path)
+                Logger(False).log(x)
+    """,
+    "a size that one rank sends first decides on both sides": """
+        def sizes(batch, x, tp_rank, src, group):
+            def send(item):
+                dist.broadcast(item, src, group=group)
+
+            for batch in loader:
+                if tp_rank == 0:
+                    n = int(batch["lengths"].numel())
+                    size = torch.tensor(n)
+                    send(size)
+                    if n > 0:
+                        send(x)
+                else:
+                    size = torch.tensor(0)
+                    send(size)
+                    if int(size.item()) > 0:
+                        send(x)
+    """,
+    "the time that all ranks have agreed on": """
+        class Trainer:
+            def __init__(self):
+                self.start = time.time()
+                self.spent = None
+
+            def _aggregate(self, outputs, *more):
+                gathered = [None] * dist.get_world_size()
+                dist.all_gather_object(gathered, (outputs, more))
+                return gathered[0], [sum(each) for each in zip(*gathered)]
+
+            def step(self, x):
+                here = time.time() - self.start
+                outputs, (count, total) = self._aggregate(x, 1, here)
+                self.spent = total / dist.get_world_size()
+
+            def time(self):
+                if self.spent is None:
+                    return time.time() - self.start
+                return self.spent
+
+        def train(limit, x):
+            trainer = Trainer()
+            for _ in range(10):
+                trainer.step(x)
+                if trainer.time() > limit:
+                    break
+    """,
+    "every caller keeps the ranks together": """
+        def log(x, reduce):
+            if dist.get_rank() == 0 and reduce:
+                dist.all_reduce(x)
+
+        def one(x):
+            log(x, False)
+
+        def shard(x, rank):
+            if rank == 0:
+                dist.all_reduce(x)
+
+        def all_of_them(x):
+            for rank in range(4):
+                shard(x, rank)
+
+        def before():
+            if dist.get_rank() != 0:
+                dist.barrier()
+
+        def after():
+            if dist.get_rank() == 0:
+                dist.barrier()
+
+        def both(path):
+            before()
+            open(path)
+            after()
+    """,
+    "nothing there can raise": """
+        def f(x):
+            rank = dist.get_rank()
+            if rank == 0:
+                try:
+                    y = 1
+                except ValueError:
+                    return
+            dist.all_reduce(x)
+    """,
+    "a job of one process": """
+        def smoke(x):
+            dist.init_process_group("gloo", rank=0, world_size=1)
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)
+    """,
+    "a barrier in the rounds that all ranks have": """
+        def f(names, rank, x):
+            fewest = len(names) // dist.get_world_size() - 1
+            mine = names[dist.get_rank() :: dist.get_world_size()]
+            for i, name in enumerate(mine):
+                print(name)
+                if i < fewest and (i + 1) % 20 == 0:
+                    dist.barrier()
+    """,
+    "parameters are gathered among the ranks of one pipeline stage": """
+        import deepspeed
+        from megatron.core import mpu
+
+        def build(weight):
+            if mpu.is_pipeline_first_stage():
+                with deepspeed.zero.GatheredParameters(weight, modifier_rank=0):
+                    weight.zero_()
     """,
 }
 

@@ -13,6 +13,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.async_work import unwaited
 from ddp_lint.divergence.build import build, callee_of
+from ddp_lint.divergence.callers import Callers
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.exits import one_for_each_exit
 from ddp_lint.divergence.frame import Frame, span_of
@@ -23,7 +24,7 @@ from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.roles import roles
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
-from ddp_lint.divergence.values import unknown
+from ddp_lint.divergence.values import Value, unknown
 from ddp_lint.divergence.witness import parting_of, wrong_arguments
 from ddp_lint.divergence.words import Emit, Node, Projection, TooLarge, Words, streams_of
 from ddp_lint.findings import Confidence, Span
@@ -39,6 +40,15 @@ _FRAMES = 3_000
 _KEPT_MODULES = 600
 
 _summaries: weakref.WeakKeyDictionary[Project, Summaries] = weakref.WeakKeyDictionary()
+_open: weakref.WeakKeyDictionary[Project, Summaries] = weakref.WeakKeyDictionary()
+
+
+def open_summaries_of(project: Project) -> Summaries:
+    """Summaries that keep what parts the ranks in a callee as it is, for a look at its callers."""
+    found = _open.get(project)
+    if found is None or found.modules_read > _KEPT_MODULES:
+        found = _open[project] = Summaries(project, whole=False)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +114,8 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
     summaries.begin()
     own = _without_managers([_read(root, facts, summaries) for root in _communicating(facts, summaries)])
+    callers = Callers(project, summaries, open_summaries_of(project), roots, _partings_of)
+    own = [_as_called(read, callers) for read in own]
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
     communicating = {read.root.owner for read in own if read.communicates}
     classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
@@ -135,10 +147,24 @@ class _Read:
     skipped: bool = False
 
 
-def _read(root: Root, facts: ModuleFacts, summaries: Summaries) -> _Read:
+def _as_called(read: _Read, callers: Callers[Root]) -> _Read:
+    """Without the partings that no call of the project brings about."""
+    function = read.root.function
+    if function is None or not read.partings or read.root.decorated or read.root.name.rpartition(".")[2] in _MANAGER:
+        return read
+    return dataclasses.replace(read, partings=callers.confirmed(read.root, function, read.partings))
+
+
+def _partings_of(
+    root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None
+) -> tuple[Parting, ...]:
+    return _read(root, facts, summaries, env).partings
+
+
+def _read(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None = None) -> _Read:
     found: list[Parting] = []
     try:
-        words, start = word_of(root, facts, summaries)
+        words, start = word_of(root, facts, summaries, env)
         if not any(isinstance(node, Emit) for node in words.nodes):
             return _Read(root, communicates=False)
         for parting in _partings(root, facts, words, start):
@@ -325,8 +351,10 @@ def _within(span: Span, region: Span) -> bool:
     return span.path == region.path and region.line <= span.line <= region.end_line
 
 
-def word_of(root: Root, facts: ModuleFacts, summaries: Summaries) -> tuple[Words, Node]:
-    """The word of a root as a graph. Raises TooLarge."""
+def word_of(
+    root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None = None
+) -> tuple[Words, Node]:
+    """The word of a root as a graph, for arguments unknown or for those in `env`. Raises TooLarge."""
     summaries.forget()
     if root.function is None:
         frame = Frame(summaries, facts, None)
@@ -334,7 +362,7 @@ def word_of(root: Root, facts: ModuleFacts, summaries: Summaries) -> tuple[Words
     elif root.decorated:
         frame = summaries.decorated(root.function) or Frame(summaries, facts, None)
     else:
-        frame = summaries.evaluate(root.function, general(summaries, root.function, heuristic=True))
+        frame = summaries.evaluate(root.function, env or general(summaries, root.function, heuristic=True))
     words = Words()
     return words, build(frame.effects, words)
 

@@ -11,19 +11,29 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments, arguments_of
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
+from ddp_lint.divergence.definitions import stores_in
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import HANDLERS, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
-from ddp_lint.divergence.names import by_name, distinctive, from_source, grow, is_of_plain_model
+from ddp_lint.divergence.names import by_name, distinctive, from_source, grow, is_of_plain_model, sized
 from ddp_lint.divergence.own import spellings, wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import PADDED, SELECTION, keeps, selection
 from ddp_lint.divergence.standard import BUILTINS, LIBRARY
 from ddp_lint.divergence.targets import fill
-from ddp_lint.divergence.values import MADE, Value, Variation, divergent, is_new_container, per_rank, unknown
+from ddp_lint.divergence.values import (
+    MADE,
+    Value,
+    Variation,
+    divergent,
+    is_new_container,
+    per_rank,
+    unknown,
+    world_size,
+)
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import Gate
@@ -103,12 +113,44 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
 
 
 def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.Call) -> Value:
-    instance = unknown((MADE, of.node.name, frame.text(node)), ref.Instance(of))
+    if _is_on_one_device(arguments):
+        return unknown(frame.key(node), ref.Instance(_ALONE))
     constructor = frame.linker.method(of, "__init__")
+    given = _given(frame, of, constructor, arguments) if constructor is not None else ()
+    instance = unknown((MADE, of.node.name, frame.text(node)), ref.Instance(of, given=given))
     if constructor is not None:
         bound = dataclasses.replace(constructor, receiver=instance, of=of)
         frame.summaries.enter(frame, bound, arguments, node)
     return instance
+
+
+def _given(
+    frame: Frame, of: ref.ClassRef, constructor: ref.FunctionRef, arguments: Arguments
+) -> tuple[tuple[str, bool | None], ...]:
+    """The attributes that hold a flag that this very object is made with: ``Directory(path, sync=False)``."""
+    signature = constructor.node.args
+    names = tuple(a.arg for a in (*signature.posonlyargs, *signature.args))[1:]
+    flags: dict[str, bool | None] = {}
+    for name in (*names, *(a.arg for a in signature.kwonlyargs)):
+        value = arguments.get(name, names)[0]
+        if value is not None and value.constant is not None and type(value.constant.value) in (bool, type(None)):
+            flags[name] = value.constant.value
+    if not flags or arguments.starred or constructor.owner is None:
+        return ()
+    found = []
+    for attribute, stores in stores_in(constructor.owner.node).items():
+        (method, stored), *others = stores
+        name = stored.id if isinstance(stored, ast.Name) else ""
+        once = not others and method is constructor.node and name in flags
+        if once and not _set_elsewhere(frame, of, constructor.owner, attribute):
+            found.append((attribute, flags[name]))
+    return tuple(found)
+
+
+def _set_elsewhere(frame: Frame, of: ref.ClassRef, owner: ref.ClassRef, attribute: str) -> bool:
+    """Does another class of the object's set the attribute, too?"""
+    classes = frame.linker.linearised(of)[0]
+    return any(attribute in stores_in(class_.node) for class_ in classes if class_ != owner)
 
 
 def _call_object(frame: Frame, function: Value, instance: ref.Instance, arguments: Arguments, node: ast.Call) -> Value:
@@ -197,7 +239,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
     key = ("call", name, tuple(value.key for value in arguments.values))
     knows = known()
     if knows.is_uniform("call", name) or knows.is_uniform("call", "*." + name.rpartition(".")[2]):
-        return unknown(key)
+        return _counted(frame, name, arguments) or unknown(key)
     rank = knows.rank("call", name) or knows.rank("call", "*." + name.rpartition(".")[2])
     if rank is not None:
         group = arguments.get(rank.group, rank.takes) if rank.group else (None, None)
@@ -218,7 +260,8 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
         return unknown(key, ref.GroupRef(Group(name.rpartition(".")[2], group_source.scope)))
     made = knows.type_of(name)
     if made:
-        return unknown(frame.key(node), ref.Instance(_ALONE if _is_on_one_device(arguments) else made))
+        alone = _is_on_one_device(arguments) or _is_silent(made, arguments)
+        return unknown(frame.key(node), ref.Instance(_ALONE if alone else made))
     head, _, last = name.rpartition(".")
     owner_entry = known().method(head, last) if head in knows.types else None
     if owner_entry is not None:
@@ -230,10 +273,26 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
     return _unresolved(frame, unknown(("name", name)), name, arguments, node)
 
 
+def _counted(frame: Frame, name: str, arguments: Arguments) -> Value | None:
+    """The number of ranks, if the function of this name gives that: in the group that it is given, or in the world."""
+    if name.rpartition(".")[2] != "get_world_size":
+        return None
+    return world_size(group_of(frame, *arguments.get("group", ("group",))).key)
+
+
 def _is_on_one_device(arguments: Arguments) -> bool:
     """``Trainer(devices=1)``: nobody to communicate with, whichever rank makes it."""
     devices, nodes = arguments.keywords.get("devices"), arguments.keywords.get("num_nodes")
     return _is_one(devices) and (nodes is None or _is_one(nodes))
+
+
+def _is_silent(made: str, arguments: Arguments) -> bool:
+    """``Metric(sync_on_compute=False)``: an object that is told not to communicate."""
+    types = [known().types[of] for of in known().ancestors(made) if of in known().types]
+    given = {name: value.constant for name, value in arguments.keywords.items() if value.constant is not None}
+    return any(
+        name in given and given[name].value == unless for type_ in types for name, unless in type_.silent_if.items()
+    )
 
 
 def _is_one(value: Value | None) -> bool:
@@ -259,10 +318,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             return frame.rank_value(rank, node)
         if method.of == ref.SET and method.name in _SET_METHODS:
             return unordered(frame, node)
-        if method.of == SELECTION and keeps(method.name):
-            return selection(frame, node, [function])
-        if method.of == PADDED and keeps(method.name):
-            return unknown(frame.key(node), ref.Instance(PADDED))
+        if (own := _of_own_tensor(frame, function, method, arguments, node)) is not None:
+            return own
         gate = next((g for a in knows.ancestors(method.of) if (g := knows.gates.get(f"{a}.{method.name}"))), None)
         if gate is not None and arguments.positional:
             return unknown(frame.key(node), ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
@@ -274,6 +331,17 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
                 return unknown(frame.key(node), ref.Instance(method.of))
             return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
     return _unresolved(frame, function, frame.text(node.func), arguments, node, method.name)
+
+
+def _of_own_tensor(
+    frame: Frame, function: Value, method: ref.Method, arguments: Arguments, node: ast.Call
+) -> Value | None:
+    """What a method of a tensor gives that has a shape of its own on each rank; None where it is no such tensor."""
+    if method.of == SELECTION and keeps(method.name):
+        return selection(frame, node, [function])
+    if method.of == PADDED and keeps(method.name):
+        return unknown(frame.key(node), ref.Instance(PADDED))
+    return sized(frame, node, [function, *arguments.values]) if method.of == PADDED else None
 
 
 def _is_project_method(frame: Frame, method: ref.Method) -> bool:
@@ -298,7 +366,7 @@ def _unresolved(
     name = name or text.rpartition(".")[2]
     key = ("call", text, tuple(value.key for value in arguments.values))
     if knows.is_uniform("call", f"*.{name}"):
-        return unknown(key)
+        return _counted(frame, name, arguments) or unknown(key)
     rank = knows.rank("call", f"*.{name}")
     if rank is not None and not arguments.starred:
         group = arguments.get(rank.group, rank.takes) if rank.group else (None, None)

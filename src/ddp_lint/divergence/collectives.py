@@ -12,11 +12,11 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Emitted
 from ddp_lint.divergence.expressions import dotted, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
-from ddp_lint.divergence.groups import Group, named, names_group, of_callee
+from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, of_callee
 from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import is_padded, is_selection, is_sized, needs_one_shape, own_longest, own_size
-from ddp_lint.divergence.values import Value, Variation, unknown
+from ddp_lint.divergence.values import Symbol, Value, Variation, constant, unknown
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, Source
@@ -33,7 +33,7 @@ def communicate(
 ) -> Value:  # fmt: skip
     """Emit the letter of a knowledge entry and give what the call returns."""
     key = ("result", entry.op, frame.text(node))
-    if entry.kind in ("p2p", "local") or not happens(entry, arguments):
+    if entry.kind in ("p2p", "local") or frame.single or not happens(entry, arguments):
         _turn_arguments(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
     replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != "learning rate"
@@ -49,6 +49,8 @@ def communicate(
     group = group_of(frame, *arguments.get(entry.group, entry.takes)) if entry.group else Group()
     if group.is_world and entry.scope != "world":
         group = Group(entry.scope, entry.scope)
+    if not group.is_world and _may_be_no_member(frame, *arguments.get(entry.group, entry.takes)):
+        confidence = Confidence.LOW
     if entry.kind == "group":  # made by the whole world, or by the ranks of a mesh
         is_method = entry.name.rpartition(".")[0] in known().types and isinstance(node.func, ast.Attribute)
         group = named(frame.text(node.func.value)) if is_method and isinstance(node.func, ast.Attribute) else Group()
@@ -65,6 +67,17 @@ def communicate(
         agree(frame, arguments.get(name, entry.takes)[1])
     _turn_arguments(frame, entry, arguments)
     return _result(frame, entry, arguments, node, key)
+
+
+def _may_be_no_member(frame: Frame, group: Value | None, node: ast.expr | None) -> bool:
+    """Is the call under a test that this rank has such a group at all, and under one of its place that only the run
+    can tell (``rank == src``)? Then the group may well be of the ranks that come there."""
+    if group is None or node is None:
+        return False
+    tests = [atom for test in frame.path for atom in test.atoms()]
+    asks = ("truth", Symbol((("compare", "Is", (group.key, constant(None).key)), tuple(set(group.components)))))
+    placed = any(atom.open and atom.varies is not None and atom.varies.cause == "rank" for atom in tests)
+    return placed and any(asks in atom.truths for atom in tests)
 
 
 def together(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> None:
@@ -187,7 +200,9 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
 
 def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
     if entry.returns == "group":
-        return unknown(frame.key(node), ref.GroupRef(Group(str(frame.key(node)), "", own=frame.owner is not None)))
+        members = listed_ranks([arguments.get(entry.ranks, entry.takes)[0]] if entry.ranks else [])
+        group = Group(str(frame.key(node)), "", own=frame.owner is not None, members=members)
+        return unknown(frame.key(node), ref.GroupRef(group))
     if len(entry.result) == 1 and entry.result[0]:
         return unknown(frame.key(node), ref.Instance(entry.result[0]))
     if entry.result:

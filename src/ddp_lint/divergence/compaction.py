@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.definitions import is_generator
-from ddp_lint.divergence.effects import Branch, Effect, Emitted, Leave, choices, matters, size
+from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, choices, matters, size
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.references import FunctionRef
@@ -23,8 +23,10 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
     """The callee as its callers need it: nothing, its effects, or one letter for a large or unbalanced one."""
     effects = frame.effects
     if not matters(effects):
+        if _may_exit(effects) or _may_raise_on_some(effects):
+            return effects
         last = effects[-1] if effects else None
-        if not isinstance(last, Leave) or last.what not in ("raise", "exit") or frame.returned:
+        if not isinstance(last, Leave) or last.what != "raise" or frame.returned:
             return []
         # an abstract method is another one at run time, which goes on
         return [Leave(last.what)] if last.raised != "NotImplementedError" else []
@@ -32,7 +34,28 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
         return effects
     if size(effects) > _SPLICED:
         return _whole(effects, function.name)
-    return effects if function.closure is not None else whole_if_parted(effects, function.name)
+    kept = function.closure is not None or not frame.summaries.whole
+    return effects if kept else whole_if_parted(effects, function.name)
+
+
+def _may_raise_on_some(effects: list[Effect]) -> bool:
+    """Does it raise on some ranks alone: on rank 0, or where a rank's own data are bad?"""
+    return any(
+        isinstance(effect, Branch)
+        and effect.test.varying() is not None
+        and any(isinstance(inner, Leave) and inner.what == "raise" for inner in (*effect.yes, *effect.no))
+        for effect in effects
+    )
+
+
+def _may_exit(effects: list[Effect]) -> bool:
+    """Does the process end, without an error, on some way through?"""
+    return any(
+        (isinstance(effect, Leave) and effect.what == "exit")
+        or (isinstance(effect, Branch) and (_may_exit(effect.yes) or _may_exit(effect.no)))
+        or (isinstance(effect, Inline) and _may_exit(effect.effects))
+        for effect in effects
+    )
 
 
 def whole_if_parted(effects: list[Effect], name: str) -> list[Effect]:
@@ -73,5 +96,7 @@ def _atoms(words: Words) -> list[Condition]:
 
 def _parts(words: Words, start: object, stream: Hashable) -> bool:
     projection = Projection(words, stream)
-    numbers = {projection.numbers[world][start.number] for world in range(worlds.COUNT)}  # type: ignore[attr-defined]
+    group = stream if isinstance(stream, Group) else Group()
+    taking_part = [number for number, world in enumerate(worlds.WORLDS) if group.may_hold(world)]
+    numbers = {projection.numbers[world][start.number] for world in taking_part}  # type: ignore[attr-defined]
     return len(numbers) > 1

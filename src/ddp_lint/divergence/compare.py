@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.groups import Group, leaves_alone
-from ddp_lint.divergence.values import Condition, Variation, equality
+from ddp_lint.divergence.groups import Group, holds_all_of, leaves_alone
+from ddp_lint.divergence.values import Condition, Variation, alone_in, equality
 from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words, told
 from ddp_lint.findings import Span
 
@@ -79,12 +79,16 @@ class Comparison:
 
     #: Pairs of nodes that one function's comparison may visit.
     BOUND = 60_000
+    #: Ways to one pair of nodes that differ in what they have chosen, which are all followed.
+    WAYS = 8
 
     def __init__(self, words: Words, projection: Projection) -> None:
         self._words = words
         self._projection = projection
         self._steps = 0
-        self._seen: set[Hashable] = set()
+        #: Pairs of places that were come to, each with the choices that led there and are asked for again.
+        self._seen: dict[Hashable, set[Hashable]] = {}
+        self._asked_below: list[frozenset[Hashable]] = []
         #: Letters that met one of another place, each with the world of the other side.
         self._met: set[tuple[int, int]] = set()
         self._doomed = self._ends_in_error()
@@ -96,6 +100,8 @@ class Comparison:
 
     def of_worlds(self, start: Node, first: int, second: int) -> Iterator[Difference]:
         """Where the words of two worlds part, if they do."""
+        if not all(self._group.may_hold(worlds.WORLDS[world]) for world in (first, second)):
+            return
         differences = list(self._walk(Side(start, first, {}), Side(start, second, {})))
         yield from (difference for difference in differences if not self._is_of_unlike_questions(difference))
 
@@ -114,14 +120,19 @@ class Comparison:
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
         """Where two ranks part because each chooses for itself: data, clocks, files, ranks that only the run knows."""
         assumed, coming = self._assumed(start), [self._reached(start, world) for world in range(worlds.COUNT)]
+        apart = self._in_places()
+        coming_together = sum(self._group.may_hold(world) for world in worlds.WORLDS)
         for node in self._words.nodes:
             here = [world for world, reached in enumerate(coming) if node.number in reached]
+            here = [world for world in here if self._group.may_hold(worlds.WORLDS[world])]
+            if here == [0] and coming_together > 1:
+                continue  # one rank of the group comes here, with nobody to part from
             if not here:  # left over from a loop that turned out to hold no letters
                 continue
             common = assumed.get(node.number, {})
             if isinstance(node, Choice) and node.condition.open and self._may_part(node.condition):
                 key = self._projection.truth(node.condition, 0)
-                if any(common.get(choice) is chosen for choice, chosen in self._alone):
+                if any(common.get(choice) is chosen for choice, chosen in self._alone) or node.number in apart:
                     continue
                 if not self._is_first(start, node, key):
                     continue
@@ -136,6 +147,32 @@ class Comparison:
                         Side(node.no, other, {**common, key: False}, no),
                     )
 
+    def _in_places(self) -> set[int]:
+        """Nodes in one arm of a test of the rank's place along an axis, where both arms communicate over a group of
+        which nothing tells the axis: it may well be that very one, so that one member alone comes there."""
+        found: set[int] = set()
+        for node in self._words.nodes if not self._group.axis else ():
+            varies = node.condition.varies if isinstance(node, Choice) else None
+            if varies is None or varies.cause != "rank" or self._projection.parts(varies):
+                continue
+            assert isinstance(node, Choice)
+            yes, no = self._below(node.yes), self._below(node.no)
+            only = [arm for arm in (yes - no, no - yes) if any(self._is_letter(number) for number in arm)]
+            found |= set().union(*only) if len(only) > 1 else set()
+        return found
+
+    def _below(self, start: Node) -> set[int]:
+        stack, seen = [start], {start.number}
+        while stack:
+            ways = [way for way, _ in self._ways(stack.pop()) if way.number not in seen]
+            seen.update(way.number for way in ways)
+            stack += ways
+        return seen
+
+    def _is_letter(self, number: int) -> bool:
+        node = self._words.nodes[number]
+        return isinstance(node, Emit) and self._projection.holds(node.letter)
+
     def _is_level(self, start: Node, choice: Choice, one: int, two: int) -> bool:
         """Have ranks of the two worlds done the same by the time that they come to the choice?
 
@@ -149,8 +186,15 @@ class Comparison:
         for node in self._words.nodes:
             if isinstance(node, Choice) and node.condition.varies is None:
                 for chosen in (False, True):
-                    if leaves_alone(node.condition.text, chosen, self._group):
+                    if self._leaves_alone(node.condition, chosen):
                         yield self._projection.truth(node.condition, 0), chosen
+
+    def _leaves_alone(self, condition: Condition, chosen: bool) -> bool:
+        """Does this outcome say that the group has a single member, who waits for nobody?"""
+        counted = alone_in(condition.truths[0])
+        if counted is None:
+            return leaves_alone(condition.text, chosen, self._group)
+        return chosen and holds_all_of(counted, self._group)
 
     def _is_first(self, start: Node, choice: Choice, key: Hashable) -> bool:
         """Does a way lead to the choice before the rank has made it elsewhere (``if mine:`` .. ``if not mine:``)?"""
@@ -258,12 +302,11 @@ class Comparison:
                 continue
             one, two = self._advance(one, matched), self._advance(two, matched)
             key = (one.node.number, one.world, two.node.number, two.world)
-            if key in self._seen:
+            if not self._is_new(key, one, two):
                 continue
             if self._equal(one, two):
                 self._meet(one, two)
                 continue
-            self._seen.add(key)
             if one.node is two.node:
                 drift = None
             if isinstance(one.node, Choice) or isinstance(two.node, Choice):
@@ -300,6 +343,30 @@ class Comparison:
                 elif loops := [side.node for side in (one, two) if isinstance(side.node, Loop)]:
                     # One side passed by the loop, whose letters are all behind a test within: there the two part.
                     stack.append((one.at(loops[0].body), two.at(loops[0].body), matched, None))
+
+    def _is_new(self, key: Hashable, one: Side, two: Side) -> bool:
+        """Was the pair of places not come to before, with the same of the choices that matter from there on?"""
+        if not self._asked_below:
+            self._asked_below = self._questions_below()
+        below = self._asked_below[one.node.number] | self._asked_below[two.node.number]
+        made = tuple(frozenset(item for item in side.own.items() if item[0] in below) for side in (one, two))
+        seen = self._seen.setdefault(key, set())
+        if made in seen or len(seen) >= self.WAYS:
+            return False
+        seen.add(made)
+        return True
+
+    def _questions_below(self) -> list[frozenset[Hashable]]:
+        """For each node the shared choices further down; of those in another round nothing is known."""
+        found: list[frozenset[Hashable]] = []
+        for node in self._words.nodes:
+            below = [found[child.number] for child, _ in self._ways(node)]
+            union = below[0] if len(below) == 1 else frozenset().union(*below)
+            if isinstance(node, Choice) and (node.condition.open or node.condition.varies is None):
+                key = self._projection.truth(node.condition, 0)
+                union = union if key in union else union | {key}
+            found.append(union)
+        return found
 
     def _meet(self, one: Side, two: Side) -> None:
         """Letters at different places that the two come to together, as far as no choice lies between."""
@@ -464,7 +531,7 @@ class Comparison:
         key = self._projection.truth(node.condition, world)
         # The last is walked first: a job that shards parameters, since others may not communicate at all.
         for chosen in (False, True) if SHARDED_MODE.search(node.condition.text) else (True, False):
-            if leaves_alone(node.condition.text, chosen, self._group):
+            if self._leaves_alone(node.condition, chosen):
                 continue
             sides = [
                 dataclasses.replace(side, own={**side.own, key: chosen})

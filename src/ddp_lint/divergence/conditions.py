@@ -15,8 +15,10 @@ from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
 from ddp_lint.divergence.lengths import follows_from_extent, is_size
 from ddp_lint.divergence.selections import may_be_empty, may_be_missing, own_emptiness, own_modality
 from ddp_lint.divergence.values import (
+    ALONE,
     COMPARE,
     SET,
+    Condition,
     Known,
     Symbol,
     Test,
@@ -24,6 +26,7 @@ from ddp_lint.divergence.values import (
     Variation,
     combine,
     constant,
+    counted_ranks,
     divergent,
     merge,
     negated,
@@ -48,10 +51,20 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     left, right = _as_numbers(*values)
     values = [left, right]
     with_none = operation in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and right.constant == Known(None)
+    if with_none and left.missing is not None:
+        test = left.missing if operation in (ast.Is, ast.Eq) else negated(left.missing)
+        return _truth_value(frame, node, test, [left])
     if with_none and (left.made or isinstance(left.reference, (ref.FunctionRef, ref.ClassRef))):
         return constant(operation in (ast.IsNot, ast.NotEq))
-    negative = operation in (ast.NotEq, ast.IsNot, ast.NotIn)
-    opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(operation, operation)
+    if (alone := _alone(node, operation, left, right)) is not None:
+        return alone
+    if left.constant is not None and right.constant is None and left.varies is None and right.varies is None:
+        left, right, operation = right, left, _MIRRORED.get(operation, operation)  # ``3 < x`` is ``x > 3``
+        values = [left, right] if operation not in (ast.In, ast.NotIn) else values
+        left, right = values
+    uniform = left.varies is None and right.varies is None
+    opposite = (_OPPOSITE_IF_UNIFORM if uniform else _OPPOSITE).get(operation, operation)
+    negative = opposite is not operation
     key = ("compare", opposite.__name__, _keys(values))
     lacking = _lacking(frame, node, left, right)
     result = combine(COMPARE[opposite], (left, right), key) if lacking is None else divergent(key, lacking)
@@ -65,6 +78,33 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if negative:
         return _truth_value(frame, node, negated(result.truth(_text_of_opposite(node, opposite))), [result])
     return result
+
+
+#: What a comparison that is written the other way is the negation of.
+_OPPOSITE: dict[type, type] = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}
+_OPPOSITE_IF_UNIFORM: dict[type, type] = {**_OPPOSITE, ast.LtE: ast.Gt, ast.GtE: ast.Lt}
+_MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE,
+}  # fmt: skip
+#: How a number of ranks is compared with another for the question whether it is one, and the answer where it is.
+_ASKS_FOR_ONE: dict[tuple[type[ast.cmpop], object], bool] = {
+    (ast.Eq, 1): True, (ast.LtE, 1): True, (ast.Lt, 2): True, (ast.NotEq, 1): False, (ast.Gt, 1): False,
+    (ast.GtE, 2): False,
+}  # fmt: skip
+
+
+def _alone(node: ast.Compare, operation: type[ast.cmpop], left: Value, right: Value) -> Value | None:
+    """The question whether there is but one rank, however it is put; None for another question."""
+    for number, other, asked in ((left, right, operation), (right, left, _MIRRORED.get(operation, operation))):
+        group, against = counted_ranks(number), other.constant
+        if group is not None and against is not None and (asked, against.value) in _ASKS_FOR_ONE:
+            value = unknown((ALONE, group))
+            text = text_of(node)
+            test = Test("atom", atom=Condition((("truth", value.components[0]),) * len(value.components), text))
+            if _ASKS_FOR_ONE[asked, against.value]:
+                return dataclasses.replace(value, test=test)
+            return dataclasses.replace(unknown((ALONE, group, "not")), test=negated(test))
+    return None
 
 
 def _asks_for_any(operation: type[ast.cmpop], right: Value) -> bool:
@@ -102,7 +142,17 @@ def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, ke
         result = divergent(key, dataclasses.replace(result.varies, cause="membership", confidence=Confidence.LOW))
     if isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
         result = _among(result, [left, right])
+        if result.varies is not None and _exceeds_limit(left, right):
+            result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
     return result
+
+
+def _exceeds_limit(left: Value, right: Value) -> bool:
+    """Are sequences longer than a number that is configured? What has prepared them mostly keeps to that number."""
+    return any(
+        follows_from_extent(length) and limit.constant is None and limit.varies is None
+        for length, limit in ((left, right), (right, left))
+    )
 
 
 def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpop]) -> bool:
@@ -194,6 +244,8 @@ def _boolean(frame: Frame, node: ast.BoolOp) -> Value:
     first = evaluate(frame, node.values[0])
     parts, tests = [first], [first.truth(frame.text(node.values[0]))]
     for operand in node.values[1:]:
+        if tests[-1].settled is (not conjunction) and parts[-1].constant is not None:
+            break  # the rest is never asked
         outer, frame.effects = frame.effects, []
         value = evaluate(frame, operand)
         inner, frame.effects = frame.effects, outer
@@ -231,6 +283,9 @@ def _unary(frame: Frame, node: ast.UnaryOp) -> Value:
 
 def _conditional(frame: Frame, node: ast.IfExp) -> Value:
     test = test_of(frame, node.test)
+    settled = test.settled
+    if settled is not None:
+        return evaluate(frame, node.body if settled else node.orelse)
     arms: list[Value] = []
     effects: list[list[Effect]] = []
     for arm in (node.body, node.orelse):

@@ -153,26 +153,35 @@ def _of_module(frame: Frame, reference: ref.External | ref.ModuleRef, name: str,
     return unknown(("name", getattr(found, "name", name)), found)
 
 
+def _of_outside(
+    frame: Frame, base: Value, reference: ref.Instance, of: str, name: str, node: ast.AST, path: str
+) -> Value:
+    """An attribute of an object whose class is none of the project's."""
+    if of == SELECTION and name in SIZES:
+        method = ref.Method(of, name, path.rpartition(".")[0])
+        return divergent(("size", base.key), own_size(frame, node)).with_reference(method)
+    if base.varies is not None and base.open and name not in _STATIC:
+        method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
+        return divergent(("attribute", path), base.varies).with_reference(method)
+    value = frame.named_rank("attribute", name, node, of)
+    if value is not None:
+        return value
+    method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
+    return unknown(("attribute", path), method)
+
+
 def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str) -> Value:
     of = reference.of
     if isinstance(of, str):
-        if of == SELECTION and name in SIZES:
-            method = ref.Method(of, name, path.rpartition(".")[0])
-            return divergent(("size", base.key), own_size(frame, node)).with_reference(method)
-        if base.varies is not None and base.open and name not in _STATIC:
-            method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
-            return divergent(("attribute", path), base.varies).with_reference(method)
-        value = frame.named_rank("attribute", name, node, of)
-        if value is not None:
-            return value
-        method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
-        return unknown(("attribute", path), method)
+        return _of_outside(frame, base, reference, of, name, node, path)
     found = frame.linker.method(of, name)
     if found is not None:
         method_value = unknown(("method", path), dataclasses.replace(found, receiver=base, of=of))
         if is_property(found):
             return frame.summaries.property_value(frame, found, base, node)
         return method_value
+    if name in (given := dict(reference.given)):
+        return constant(given[name])
     value = frame.summaries.variables.attribute_of(of, name)
     if value is not None and (value.varies is not None or value.reference is not None):
         return value
@@ -191,7 +200,8 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     if guess:
         return unknown(("attribute", path), ref.Instance(guess, guessed=True))
     outside = next(iter(frame.linker.outside(of)), "")
-    return unknown(("attribute", path), ref.Method(outside, name, path.rpartition(".")[0], guessed=not outside))
+    method = ref.Method(outside, name, path.rpartition(".")[0], guessed=not outside)
+    return unknown(("attribute", path), method, agreed=value is not None and value.agreed)
 
 
 def is_property(function: ref.FunctionRef) -> bool:
@@ -272,7 +282,10 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
     key = (type(node.op).__name__, left.key, right.key)
     if _is_fraction(left) or _is_fraction(right):
         return passed_on(frame, node, [left, right], key)  # ``x + 0.1 * rank`` makes what a tensor holds, no number
-    return combine(operation, (left, right), key)
+    result = combine(operation, (left, right), key)
+    if (left.agreed or right.agreed) and result.varies is None and result.constant is None:
+        return dataclasses.replace(result, agreed=True)
+    return result
 
 
 def _is_fraction(value: Value) -> bool:

@@ -50,6 +50,8 @@ class Frame:
     depth: int = 0
     #: Variables of modules at the last `yield`.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
+    #: The function has started a job of one process: there is nobody to communicate with.
+    single: bool = False
     #: Names that a collective has made the same on all ranks.
     agreed: set[str] = dataclasses.field(default_factory=set)
     #: Names that a call has made an object of another class (``fully_shard(model)``).
@@ -163,7 +165,7 @@ def entering(value: Value) -> Value:
     if value.varies is None:
         return value
     varies = dataclasses.replace(value.varies, foreign=value.varies.foreign + 1)
-    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, 1))
+    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, 1), missing=_shifted(value.missing, 1))
 
 
 def leaving(value: Value) -> Value:
@@ -173,7 +175,7 @@ def leaving(value: Value) -> Value:
     if value.varies is None or not value.varies.foreign:
         return value
     varies = dataclasses.replace(value.varies, foreign=value.varies.foreign - 1)
-    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, -1))
+    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, -1), missing=_shifted(value.missing, -1))
 
 
 def _handed(value: Value, reference: Generator | Instance, by: int) -> Value:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Iterable
 
-from ddp_lint.divergence.values import Variation
+from ddp_lint.divergence.values import Value, Variation
+from ddp_lint.divergence.worlds import World
 
 #: Words in the name of a group or of a rank that tell the parallel axis it runs along.
 _AXES = (
@@ -46,10 +48,16 @@ class Group:
     own: bool = False
     #: What a callee calls ``group`` without having been given it: its members are not to be seen from here.
     hidden: bool = False
+    #: The ranks in it, where the code names them; () where it does not.
+    members: tuple[int, ...] = ()
 
     @property
     def is_world(self) -> bool:
         return self.axis == WORLD_AXIS
+
+    def may_hold(self, world: World) -> bool:
+        """Can the rank of this world be one of the members?"""
+        return not self.members or world.rank in self.members
 
 
 WORLD = Group()
@@ -73,11 +81,24 @@ def names_group(text: str) -> bool:
     return _GROUP.search(text) is not None
 
 
+def listed_ranks(values: Iterable[Value | None]) -> tuple[int, ...]:
+    """The first list of numbers among the arguments of a call that makes a group; () where none is known."""
+    for value in values:
+        ranks = value.constant.value if value is not None and value.constant is not None else None
+        if isinstance(ranks, tuple) and ranks and all(type(rank) is int for rank in ranks):
+            return ranks
+    return ()
+
+
 _HANDS_OUT = re.compile(r"^_?get_\w+_group$")
 
 
-def handed_out(function: str) -> Group | None:
-    """The group that a function of this name hands out (``get_tensor_model_parallel_group``), None for other names."""
+def handed_out(function: str, arguments: Iterable[Value] = ()) -> Group | None:
+    """The group that a function of this name hands out (``get_tensor_model_parallel_group``), None for other names;
+    with a list of ranks, any function that speaks of a group (``make_group([0, 2])``)."""
+    members = listed_ranks(arguments) if "group" in function else ()
+    if members:
+        return Group(f"{function}({members})", "", members=members)
     known = _HANDS_OUT.match(function) is not None and axis_in(function) not in ("", WORLD_AXIS)
     return named(function) if known else None
 
@@ -132,6 +153,11 @@ def leaves_alone(test: str, chosen: bool, group: Group) -> bool:
     if not name or chosen is (several is not None):
         return False
     return group.is_world if name.endswith("world_size") else bool(group.axis) and axis_in(name) == group.axis
+
+
+def holds_all_of(counted: str, group: Group) -> bool:
+    """Is a rank that is alone among those of `counted` ("" is the world) alone in the group, too?"""
+    return not counted or counted == group.key or (bool(group.axis) and axis_in(counted) == group.axis)
 
 
 def replicas_can_part(varies: Variation) -> bool:

@@ -25,7 +25,7 @@ from ddp_lint.divergence.lengths import COUNT, of_batches, own_length, own_share
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import own_size
 from ddp_lint.divergence.targets import bind
-from ddp_lint.divergence.values import Condition, Symbol, Value, Variation, divergent, is_filled, unknown
+from ddp_lint.divergence.values import NEVER, Condition, Symbol, Value, Variation, divergent, is_filled, unknown
 from ddp_lint.findings import Confidence, Label
 
 #: A loader by name; what holds several loaders hands out loaders.
@@ -63,11 +63,12 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     even = rounds is None and len(node.generators) == 1 and not node.generators[0].ifs
     value = passed_on(frame, node, [*iterables, *values])
     if of_batches(value.varies) and any(generator.ifs for generator in node.generators):
-        return divergent(frame.key(node, "kept"), own_size(frame, node))
+        return dataclasses.replace(divergent(frame.key(node, "kept"), own_size(frame, node)), missing=NEVER)
     share = _share(frame, node) if value.varies is None else None
     if share is not None:
-        return divergent(frame.key(node, "share"), share)
-    return dataclasses.replace(of_ranks(value, values) if isinstance(node, ast.ListComp) else value, even=even)
+        return dataclasses.replace(divergent(frame.key(node, "share"), share), missing=NEVER)
+    value = of_ranks(value, values) if isinstance(node, ast.ListComp) else value
+    return dataclasses.replace(value, even=even, missing=NEVER)
 
 
 def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Variation | None:

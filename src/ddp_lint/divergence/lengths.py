@@ -42,7 +42,7 @@ def own_length(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | 
         return None
     if not streamed and not _hands_out_batches(node, target):
         return None
-    if _equalised(frame.facts):
+    if equalised(frame.facts):
         return None
     source = known().source("iterate", _STREAM)
     if source is None:
@@ -59,7 +59,8 @@ def _hands_out_batches(node: ast.expr, target: ast.AST | None) -> bool:
     return bool(_ITERATOR.search(name)) and any(_BATCH.search(each) for each in names)
 
 
-def _equalised(facts: ModuleFacts) -> bool:
+def equalised(facts: ModuleFacts) -> bool:
+    """Does the file make the numbers of batches equal, or cope with unequal ones?"""
     return _EQUALISED.search(facts.file.text) is not None
 
 
@@ -71,7 +72,7 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     if _STREAM not in frame.linker.outside(reference.of):
         return False
     method = frame.linker.method(reference.of, "__iter__")
-    return method is not None and not _endless(method.node) and not _equalised(reference.of.facts)
+    return method is not None and not _endless(method.node) and not equalised(reference.of.facts)
 
 
 def is_whole(node: ast.Call) -> bool:

@@ -41,6 +41,8 @@ class Summary:
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
     #: What was asked of classes for it.
     answers: Answers = dataclasses.field(default_factory=dict)
+    #: Parameters that decide what the call does or gives back: another argument makes another summary.
+    deciding: tuple[str, ...] = ()
 
     def mentions(self, of: ClassRef, receiver: str) -> bool:
         """Does anything that the call leaves behind depend on the object's being of this very class?"""
@@ -59,6 +61,8 @@ class Key(NamedTuple):
     closure: int
     #: The names that the function leaves, not what its call does.
     names: bool
+    #: What the arguments that decide what the call does are, where callers know no more of them than that.
+    deciding: Hashable = ()
 
     @property
     def regardless_of_class(self) -> Key | None:

@@ -14,7 +14,7 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.expressions import dotted, passed_on
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
-from ddp_lint.divergence.lengths import of_batches, size_of
+from ddp_lint.divergence.lengths import extent_of, of_batches, size_of
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import PADDED, SELECTING, is_generated, selection
 from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
@@ -30,8 +30,8 @@ _STEPS: Final = frozenset(table("tensors")["steps"]["methods"])
 _MODELS: Final = frozenset(table("tensors")["steps"]["models"])
 #: Tests of a number that are made of each rank's own loss.
 _NOT_A_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
-#: In a name: a number that is the same on all ranks.
-_SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b")
+#: In a name: a number that is the same on all ranks. Gradients are, once the backward pass has averaged them.
+_SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b|\.grad\b")
 #: Methods that cut a batch into pieces, as many as its size asks for.
 _PIECES = frozenset({"split", "chunk", "unbind"})
 _OF_DICTIONARY = re.compile(r"\.(values|items|keys|parameters|named_parameters)\(\)\)?$")
@@ -99,7 +99,7 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
     """What an unresolved function without effect returns."""
     if is_agreement(name):
         return unknown(key, agreed=True)
-    group = handed_out(name)
+    group = handed_out(name, parts[1:])
     if group is not None:
         return unknown(key, ref.GroupRef(group))
     is_method = isinstance(node.func, ast.Attribute)
@@ -110,14 +110,34 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
     if is_method and name == "keys" and not node.args:
         return unknown(key)  # what a batch has is the same for all
     value = passed_on(frame, node, parts, key)
-    if is_method and name == "size" and (not node.args or parts[-1].constant == Known(0)) and of_batches(value.varies):
-        return size_of(key, value.varies)
+    if is_method and (size := sized(frame, node, parts)) is not None:
+        return size
     if not is_method or name not in _PIECES:
         return value
     count = parts[1] if len(parts) > 1 and name == "chunk" else None
     if count is not None and of_batches(count.varies) and not count.even:
         return divergent(("grown", key), count.varies)
     return dataclasses.replace(value, even=True)
+
+
+def sized(frame: Frame, node: ast.Call, parts: list[Value]) -> Value | None:
+    """``batch.size()``, ``batch.size(0)``, ``batch.size(1)`` of a rank's own batch; None for another call."""
+    value = passed_on(frame, node, parts)
+    if getattr(node.func, "attr", "") != "size" or not of_batches(value.varies):
+        return None
+    key = ("call", frame.text(node), parts[0].key)
+    dimension = parts[-1].constant if node.args else Known(0)
+    if dimension is None:
+        return None
+    if dimension != Known(0):
+        return extent_of(key, value.varies)
+    return dataclasses.replace(value, even=True) if _is_piece(node) else size_of(key, value.varies)
+
+
+def _is_piece(node: ast.Call) -> bool:
+    """``x[i : i + n].size(0)``: of a piece that the code cuts off, as long on all ranks as what it is cut from."""
+    of = node.func.value if isinstance(node.func, ast.Attribute) else None
+    return isinstance(of, ast.Subscript) and isinstance(of.slice, ast.Slice)
 
 
 def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call) -> Value:

@@ -84,7 +84,8 @@ def unseen(summaries: Summaries, function: FunctionRef, parameter: ast.arg, heur
         ranked = frame.named_rank("name", parameter.arg, parameter)
         if ranked is not None:
             return ranked
-    if heuristic and (parameter.arg in _BATCHES or is_batch(summaries.linker, function, parameter)):
+    named_so = parameter.arg in _BATCHES and getattr(function.node, "name", "") != "__init__"  # there it is a size
+    if heuristic and (named_so or is_batch(summaries.linker, function, parameter)):
         label = Label(span_of(function.facts, parameter), "each rank gets a batch of its own here")
         says = "the batches of this rank"
         varies = Variation("data", says, origin=label, confidence=Confidence.MEDIUM)

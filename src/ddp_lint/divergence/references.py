@@ -50,6 +50,8 @@ class Instance:
     handed: int = 0
     #: Of a list in the order of a set: the loop over the set that has filled it.
     filled: Any = dataclasses.field(default=None, compare=False)
+    #: Attributes that the constructor was given as a flag, and nothing sets again.
+    given: tuple[tuple[str, bool | None], ...] = ()
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)

@@ -181,6 +181,14 @@ def _same(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return arguments.positional[0] if arguments.positional else unknown(frame.key(node))
 
 
+def _job(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``init_process_group(backend, rank=0, world_size=1)``: from here on the function is alone."""
+    size = arguments.keywords.get("world_size")
+    if size is not None and size.constant is not None and size.constant.value == 1:
+        frame.single = True
+    return unknown(frame.key(node))
+
+
 _Handler = Callable[[Frame, ast.Call, Arguments], Value]
 
 
@@ -197,6 +205,7 @@ LIBRARY: dict[str, _Handler] = {
     **{f"torch.{name}": functools.partial(_made, count) for name, count in MAKING.items()},
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
+    "torch.distributed.init_process_group": _job,
     # The worlds are those of a distributed job.
     "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),
     "torch.distributed.is_available": lambda frame, node, arguments: constant(True),

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
@@ -16,7 +16,7 @@ from ddp_lint.divergence.endings import own_end, own_refusal
 from ddp_lint.divergence.expressions import dotted, evaluate, visible
 from ddp_lint.divergence.frame import Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of
-from ddp_lint.divergence.lengths import agrees_to_stop
+from ddp_lint.divergence.lengths import agrees_to_stop, equalised
 from ddp_lint.divergence.names import is_collective_name
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.targets import bind
@@ -31,9 +31,11 @@ from ddp_lint.divergence.values import (
     divergent,
     merge,
     negated,
+    symbols_in,
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge import table
 from ddp_lint.source.syntax import walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
@@ -55,6 +57,11 @@ _HARMLESS = frozenset(
         "is_available", "zero_grad", "train", "eval", "synchronize", "empty_cache", "set_device", "update", "wait",
     }
 )  # fmt: skip
+
+
+#: Calls that never return, as `NoReturn` says of functions of the project; those of them that end the process.
+_NO_RETURN: Final = frozenset(table("failures")["no_return"])
+_EXITING: Final = frozenset({"exit", "quit", "_exit", "abort"})
 
 
 def run(frame: Frame, body: Sequence[ast.stmt]) -> None:
@@ -108,7 +115,7 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
 
 def _if(frame: Frame, node: ast.If) -> None:
     test = test_of(frame, node.test)
-    settled = _settled(test)
+    settled = test.settled
     if settled is not None:
         run(frame, node.body if settled else node.orelse)
         return
@@ -194,13 +201,6 @@ def _continue_after(
         frame.alive = False
 
 
-def _settled(test: Test) -> bool | None:
-    """The outcome where all worlds have the same one."""
-    first = test.truth(0)
-    alike = first is not None and all(test.truth(world) is first for world in range(1, worlds.COUNT))
-    return first if alike else None
-
-
 @functools.lru_cache(maxsize=8192)
 def _assigned(node: ast.AST) -> frozenset[str]:
     """Names that the statement binds."""
@@ -235,6 +235,8 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.order = outer
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
+    if rounds is not None and _within_common_rounds(body):
+        rounds = None
     frame.env = env
     orelse, after, alive = _arm(frame, node.orelse, None)
     if isinstance(source, ref.Generator) and matters(source.call.effects):
@@ -244,6 +246,30 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node.body):
         frame.alive = False
+
+
+def _within_common_rounds(body: list[Effect]) -> bool:
+    """Do all letters of a round stand under a test that its number is below one that all ranks share, as many as each
+    of them goes round at least (``if i < fewest and i % 20 == 0: barrier()``)?"""
+    for effect in body:
+        if isinstance(effect, Branch) and not matters(effect.no):
+            if not any(_bounds_round(atom) for atom in effect.test.atoms()) and not _within_common_rounds(effect.yes):
+                return False
+        elif matters([effect]):
+            return False
+    return True
+
+
+def _bounds_round(condition: Condition) -> bool:
+    symbol = condition.truths[0][1] if isinstance(condition.truths[0], tuple) else None
+    key = getattr(symbol, "key", None)
+    compared = key[0] if isinstance(key, tuple) and key else None
+    if condition.varies is not None or not isinstance(compared, tuple) or compared[:2] not in _BOUNDS:
+        return False
+    return any(getattr(leaf, "key", ("",))[0] == "index" for leaf in symbols_in(compared[2]))
+
+
+_BOUNDS = (("compare", "Lt"), ("compare", "Gt"))
 
 
 def _round_test(frame: Frame, node: ast.AST) -> Test:
@@ -307,7 +333,7 @@ def _while(frame: Frame, node: ast.While) -> None:
         outer, frame.effects = frame.effects, []
         test = test_of(frame, node.test)
         before, frame.effects = frame.effects, outer
-        settled = _settled(test)
+        settled = test.settled
         inside, env, alive = _arm(frame, node.body, test)
         if settled is True:
             return [*before, *inside], env, alive
@@ -336,7 +362,7 @@ def _try(frame: Frame, node: ast.Try) -> None:
     caught: list[frozenset[str]] = []
     entry = frame.env
     env, any_alive = body_env, alive
-    for handler in node.handlers:
+    for handler in node.handlers if _may_raise([*node.body]) else ():
         condition = own_refusal(frame, handler, body) or _raised(frame, node, handler, matters(body))
         test = Test("atom", atom=condition)
         frame.env = _join(frame, _round_test(frame, node), body_env, entry, node)
@@ -354,6 +380,19 @@ def _try(frame: Frame, node: ast.Try) -> None:
     frame.alive = any_alive and final_alive
     if body or final or any(effects for _, effects in handlers):
         frame.effects.append(Attempt(body, handlers, final, frame.span(node), caught))
+
+
+def _may_raise(body: list[ast.stmt]) -> bool:
+    """Is there anything in it that can raise at all?"""
+    return any(isinstance(node, _RAISING) for statement in body for node in (statement, *children(statement)))
+
+
+#: What can raise; reading a name or a constant does not.
+_RAISING = (
+    ast.Call, ast.Raise, ast.Subscript, ast.BinOp, ast.Import, ast.ImportFrom, ast.Assert, ast.For, ast.AsyncFor,
+    ast.With, ast.AsyncWith, ast.Await, ast.Yield, ast.YieldFrom, ast.Delete, ast.Attribute, ast.Compare,
+    ast.comprehension,
+)  # fmt: skip
 
 
 def _join_flags(
@@ -420,6 +459,8 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     text = f"except {' , '.join(sorted(names))}".rstrip()
     if (ends := own_end(frame, node, names)) is not None:
         return Condition((key,) * worlds.COUNT, text, ends, open=True)
+    if names == {"StopIteration"} and equalised(frame.facts):
+        return Condition((key,) * worlds.COUNT, text)
     if _survives_lack_of_memory(handler, names):
         origin = Label(frame.span(handler), "a rank that runs out of memory goes on here")
         says = "whether this rank has run out of memory"
@@ -575,11 +616,13 @@ def _expression(frame: Frame, node: ast.Expr) -> None:
 def _ends_process(frame: Frame, node: ast.Call) -> bool:
     name = dotted(node.func)
     resolved = (frame.facts.imports.resolve(name) if name else None) or name
-    return resolved in ("sys.exit", "exit", "quit", "os._exit", "os.abort")
+    return resolved in _NO_RETURN or (name.startswith("self.") and f"unittest.TestCase.{name[5:]}" in _NO_RETURN)
 
 
 def _succeeds(node: ast.Call) -> bool:
     """``sys.exit()`` or ``exit(0)``: a launcher ends the other ranks only when one fails."""
+    if dotted(node.func).rpartition(".")[2] not in _EXITING:
+        return False
     if not node.args:
         return not dotted(node.func).endswith("abort")
     return isinstance(node.args[0], ast.Constant) and node.args[0].value in (0, None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from ddp_lint import knowledge
 from ddp_lint.divergence import references as ref
@@ -13,7 +14,7 @@ from ddp_lint.divergence.calls import invoke
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_parted
 from ddp_lint.divergence.definitions import is_generator, returns_pairs, stores_in
-from ddp_lint.divergence.effects import Inline
+from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame, either_way, leaving, none, reference_of, span_of
@@ -24,7 +25,19 @@ from ddp_lint.divergence.parameters import bound, general, is_static
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.statements import run
-from ddp_lint.divergence.values import Known, Value, Variation, argument_key, is_absent, merge, unknown
+from ddp_lint.divergence.values import (
+    WORLD_SIZE,
+    Component,
+    Known,
+    Value,
+    Variation,
+    argument_key,
+    is_absent,
+    leaves,
+    merge,
+    symbols_in,
+    unknown,
+)
 from ddp_lint.divergence.variables import Variables
 from ddp_lint.divergence.words import TooLarge
 from ddp_lint.knowledge.communication import Collective
@@ -35,6 +48,9 @@ from ddp_lint.project.own import Own
 _CONTEXTS = 12
 
 
+#: In the name of a function that communicates: what it returns is made of what all ranks had.
+_AGGREGATES = "aggregat"
+
 _NOTHING = Summary([], unknown("recursion"))
 
 
@@ -44,12 +60,18 @@ class Summaries:
     #: Statements that the evaluation of one function may run, its callees included.
     BOUND = 60_000
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, *, whole: bool = True) -> None:
         self.linker = Linker(project)
+        #: A callee that parts the ranks is one letter to its callers: it is reported where it stands.
+        self.whole = whole
+        self._watched: ast.AST | None = None
+        self._given: list[dict[str, Value]] = []
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
         self.left = self.BOUND
         self._contexts: dict[ast.AST, int] = {}
+        #: By key: the deciding arguments that the summary under that key alone was made for.
+        self._decided: dict[Key, tuple[tuple[str, tuple[Component, ...]], ...]] = {}
         self.variables = Variables(self)
         self._memory = Memory(self.linker, self.variables)
         self.evidence = Evidence(self.linker)
@@ -65,6 +87,15 @@ class Summaries:
         if self.left < 0:
             raise TooLarge
 
+    @contextlib.contextmanager
+    def watching(self, node: ast.AST) -> Iterator[list[dict[str, Value]]]:
+        """Collects what a function is called with meanwhile."""
+        self._watched, self._given = node, []
+        try:
+            yield self._given
+        finally:
+            self._watched = None
+
     # ---- calls
 
     def enter(self, frame: Frame, function: FunctionRef, arguments: Arguments, node: ast.Call) -> Value:
@@ -72,47 +103,66 @@ class Summaries:
         entry = _documented_collective(function)
         if entry is not None:
             return communicate(frame, entry, arguments, node)
-        if not function.bare and getattr(function.node, "decorator_list", None):
-            decorated = self._decorate(frame, function)
-            if decorated is not None:
-                receiver = () if function.receiver is None or is_static(function) else (function.receiver,)
-                shifted = dataclasses.replace(arguments, positional=(*receiver, *arguments.positional), nodes={})
-                outer, frame.effects = frame.effects, []
-                result = invoke(frame, decorated, shifted, node)
-                inner, frame.effects = frame.effects, outer
-                frame.effects += whole_if_parted(inner, function.name)
-                return result
+        decorated = None if function.bare else self._as_decorated(frame, function)
+        if decorated is not None:
+            return self._enter_decorated(frame, function, decorated, arguments, node)
         env = bound(self, frame, function, arguments)
+        if function.node is self._watched:
+            self._given.append(env)
         summary = self._summary(function, env)
         nested = _is_within(frame, function)
         inline = Inline(summary.effects, frame.span(node), function.name, frame.text(node.func), nested=nested)
+        if _never_returns(function.node):
+            frame.effects.append(Leave("raise"))
         if is_generator(function.node):
             return unknown(frame.key(node), ref.Generator(inline, id(node), summary.switched))
-        if summary.effects:
+        if summary.effects and not frame.single:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)
         if function.owner is not None:
             self._set_attributes(frame, function, summary, node)
+        return self._returned(frame, function, arguments, node, summary, env)
+
+    def _as_decorated(self, frame: Frame, function: FunctionRef) -> Value | None:
+        return self._decorate(frame, function) if getattr(function.node, "decorator_list", None) else None
+
+    def _enter_decorated(
+        self, frame: Frame, function: FunctionRef, decorated: Value, arguments: Arguments, node: ast.Call
+    ) -> Value:
+        receiver = () if function.receiver is None or is_static(function) else (function.receiver,)
+        shifted = dataclasses.replace(arguments, positional=(*receiver, *arguments.positional), nodes={})
+        outer, frame.effects = frame.effects, []
+        result = invoke(frame, decorated, shifted, node)
+        inner, frame.effects = frame.effects, outer
+        frame.effects += whole_if_parted(inner, function.name) if self.whole else inner
+        return result
+
+    def _returned(
+        self, frame: Frame, function: FunctionRef, arguments: Arguments, node: ast.Call, summary: Summary,
+        env: dict[str, Value],
+    ) -> Value:  # fmt: skip
+        """What the call gives, with what the function's name says of it."""
         returned = _in_group(leaving(summary.returned), frame, arguments)
         named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None
         if named_rank is not None and named_rank.varies is not None and _is_of_part(named_rank.varies):
             return named_rank  # whatever the body asks for: the name tells along which axis
-        if summary.effects and returned.constant is None and is_agreement(function.name):
+        agrees = is_agreement(function.name) or _AGGREGATES in function.name
+        if summary.effects and returned.constant is None and agrees:
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
-        if (
-            returned.varies is None
-            and returned.reference is None
-            and (returned.constant is None or is_absent(returned))
-        ):
+        if returned.varies is None and _tells_nothing(returned):
             ranked = self._rank_by_name(frame, function, node)
             if ranked is not None:
                 return ranked
-            group = handed_out(function.name)
+            group = handed_out(function.name, arguments.values)
             if group is not None:
                 return unknown((frame.key(node), "returned"), ref.GroupRef(group))
         if isinstance(returned.constant, Known) or returned.varies is not None or returned.reference is not None:
             return returned
-        return dataclasses.replace(returned, components=unknown((frame.key(node), "returned")).components)
+        if returned.kind == WORLD_SIZE:
+            return returned
+        # The same question twice has one answer, so that a condition of the callee is one with the caller's.
+        asked = (function.node, tuple(value.key for value in env.values())) if not summary.effects else frame.key(node)
+        return dataclasses.replace(returned, components=unknown((asked, "returned")).components)
 
     def _set_attributes(self, frame: Frame, function: FunctionRef, summary: Summary, node: ast.Call) -> None:
         """What a method does to its object: ``stopper(loss)`` with each rank's own loss, or on rank 0 alone."""
@@ -244,6 +294,16 @@ class Summaries:
                 env = general(self, function, heuristic=False)
                 key = self._key(function, env)
             self._contexts[function.node] = seen + 1
+        summary = self._kept(key, function, env)
+        if not summary.deciding:
+            return summary
+        # The same whatever is known of the arguments, but not whichever they are: a condition has to be the caller's.
+        components = tuple((name, leaves(env[name])) for name in summary.deciding)
+        exact = key._replace(deciding=components)
+        first = self._decided.setdefault(key, components)
+        return summary if components == first else self._kept(exact, function, env)
+
+    def _kept(self, key: Key, function: FunctionRef, env: dict[str, Value]) -> Summary:
         if not self._memory.can_give(key):
             return _NOTHING
         try:
@@ -255,7 +315,10 @@ class Summaries:
         frame = self.evaluate(function, env)
         effects, returned = compacted(frame, function), _folded(frame)
         left = _own_attributes(frame, function) if function.receiver is not None and not effects else {}
-        return Summary(effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched)
+        return Summary(
+            effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched,
+            deciding=_deciding(env, effects, returned),
+        )  # fmt: skip
 
     def _key(self, function: FunctionRef, env: dict[str, Value], *, names: bool = False) -> Key:
         closure = id(function.closure) if function.closure is not None else 0
@@ -303,6 +366,12 @@ class Summaries:
             return None
 
 
+def _never_returns(node: ast.AST) -> bool:
+    """Does the annotation say ``NoReturn`` or ``Never``?"""
+    returns = getattr(node, "returns", None)
+    return returns is not None and dotted(returns).rpartition(".")[2] in ("NoReturn", "Never")
+
+
 def _documented_collective(function: FunctionRef) -> Collective | None:
     """In the code of a framework itself: a function that the knowledge has an entry for, under its public name."""
     if function.owner is not None or function.closure is not None:
@@ -329,6 +398,21 @@ def _folded(frame: Frame) -> Value:
             ("returned", frame.facts.name, getattr(frame.function, "lineno", 0)),
         )
     return result
+
+
+def _deciding(env: dict[str, Value], effects: list[Effect], returned: Value) -> tuple[str, ...]:
+    """Parameters whose values are in a condition of the effects, or in what is returned as a formula."""
+    atoms = [*choices(effects), *(returned.test.atoms() if returned.test is not None else ())]
+    if not atoms:
+        return ()
+    asked = symbols_in({truth for atom in atoms for truth in atom.truths})
+    return tuple(name for name, value in env.items() if any(leaf in asked for leaf in leaves(value)))
+
+
+def _tells_nothing(returned: Value) -> bool:
+    """Is it of no known kind, or what stands for a rank or a group where no job runs?"""
+    plain = isinstance(returned.reference, ref.Method) and not returned.reference.of
+    return (returned.reference is None or plain) and (returned.constant is None or is_absent(returned))
 
 
 def _is_of_part(varies: Variation) -> bool:

@@ -37,7 +37,7 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, count
             elif value.varies is not None and value.open:
                 item = divergent(("part", frame.key(source), index), value.varies)
             else:
-                item = unknown(("part", frame.key(source), frame.key(target), index))
+                item = unknown(("part", frame.key(source), frame.key(target), index), agreed=value.agreed)
             bind(frame, part, item, source, counted=counted)
         return
     path = dotted(target)

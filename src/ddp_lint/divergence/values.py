@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ddp_lint.divergence import worlds
@@ -135,6 +135,13 @@ class Test:
             told = told and truth is not None
         return not decisive if told else None
 
+    @property
+    def settled(self) -> bool | None:
+        """The outcome where all worlds have the same one."""
+        first = self.truth(0)
+        alike = first is not None and all(self.truth(world) is first for world in range(1, worlds.COUNT))
+        return first if alike else None
+
     def varying(self) -> Variation | None:
         if self.atom is not None:
             return self.atom.varies
@@ -164,8 +171,34 @@ def equality(choice: Hashable) -> tuple[Hashable, Hashable] | None:
 SET: Final = Test("atom", atom=Condition((True,) * worlds.COUNT, "is set"))
 
 
+#: How the key of a part of something begins, which may be a collection but hardly a number.
+_PARTS = frozenset({"item", "element", "attribute", "part"})
 #: How the key of an object begins that a constructor has just made.
 MADE: Final = "object"
+
+
+#: How the key of a number of ranks begins, followed by the group that it counts ("" is the world).
+WORLD_SIZE: Final = "world size"
+#: How the key of the question begins whether that is one.
+ALONE: Final = "alone"
+
+
+def world_size(group: str) -> Value:
+    """The number of ranks of a group: 1 where nothing is distributed, which asks for no name of its own."""
+    return unknown((WORLD_SIZE, group))
+
+
+def counted_ranks(value: Value) -> str | None:
+    """The group whose ranks the number counts; None if it counts no ranks."""
+    key = getattr(value.components[0], "key", None)
+    return key[1] if isinstance(key, tuple) and key[:1] == (WORLD_SIZE,) else None
+
+
+def alone_in(choice: Hashable) -> str | None:
+    """The group that has a single rank where this choice is True ("" is the world); None for another choice."""
+    symbol = choice[1] if isinstance(choice, tuple) and len(choice) == 2 and choice[0] == "truth" else None
+    key = getattr(symbol, "key", None)
+    return key[1] if isinstance(key, tuple) and key[:1] == (ALONE,) else None
 
 
 def negated(test: Test) -> Test:
@@ -188,6 +221,8 @@ class Value:
     agreed: bool = False
     #: As long on all ranks, whatever it holds; of a number: how much a batch holds, or what follows from that.
     even: bool = False
+    #: When it is None, where assignments of None and of something else tell.
+    missing: Test | None = None
 
     @property
     def constant(self) -> Known | None:
@@ -223,6 +258,8 @@ class Value:
     def truth(self, text: str) -> Test:
         if self.test is not None:
             return self.test
+        if self.missing is not None and self.missing.parts and self.kind in _PARTS:
+            return negated(self.missing)  # there, or not: what it holds is no number
         plain = self.reference is not None and self.varies is None and not isinstance(self.components[0], Known)
         if plain or is_filled(self):  # a list is true for its length
             return Test("atom", atom=Condition((("truth", self.components[0]),) * worlds.COUNT, text))
@@ -249,6 +286,7 @@ class ArgumentKey(NamedTuple):
     entries: Hashable
     even: bool
     made: bool
+    missing: Hashable
 
 
 def argument_key(value: Value) -> ArgumentKey:
@@ -257,7 +295,9 @@ def argument_key(value: Value) -> ArgumentKey:
     items = tuple(argument_key(item) for item in value.items) if value.items is not None else None
     entries = tuple((k, argument_key(v)) for k, v in value.entries.items()) if value.entries is not None else None
     components = None if plain else value.components
-    return ArgumentKey(components, varies, value.open, value.reference, items, entries, value.even, value.made)
+    return ArgumentKey(
+        components, varies, value.open, value.reference, items, entries, value.even, value.made, value.missing
+    )  # fmt: skip
 
 
 def filled(of: Hashable, varies: Variation) -> Value:
@@ -363,6 +403,8 @@ def _combined(function: Callable[..., Any], parts: tuple[Component, ...], key: H
 
 
 _CEILING = 24
+#: What stands for the number of ranks where nothing is distributed.
+_UNCOUNTED = (Known(1), Known(0), Known(-1))
 
 
 def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
@@ -375,7 +417,44 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
         even = (yes.even or no.even) and all(value.even or value.varies is None for value in (yes, no))
     else:  # another object on some ranks, which may well be as long
         even = all((value.varies is None or value.even) and value.constant is None for value in (yes, no))
-    return merged if merged.even == even else dataclasses.replace(merged, even=even)
+    missing = _missing(test, yes, no) if merged.constant is None else None
+    if merged.even == even and merged.missing == missing:
+        return merged
+    return dataclasses.replace(merged, even=even, missing=missing)
+
+
+#: What is never true.
+NEVER: Final = Test("or")
+#: What always is.
+ALWAYS: Final = Test("and")
+
+
+def missing_of(value: Value) -> Test | None:
+    """When the value is None, `NEVER` and `ALWAYS` included; None where that is not known."""
+    if value.missing is not None:
+        return value.missing
+    if value.constant is not None:
+        return ALWAYS if value.constant.value is None else NEVER
+    made = value.made or value.items is not None or value.entries is not None
+    return NEVER if made or (value.varies is not None and value.open and value.varies.cause == "data") else None
+
+
+def _missing(test: Test, yes: Value, no: Value) -> Test | None:
+    """When the value of an ``if`` is None; only where one arm or both set None."""
+    if yes.missing is None and no.missing is None and Known(None) not in (yes.constant, no.constant):
+        return None
+    first, second = missing_of(yes), missing_of(no)
+    if first is None or second is None:
+        return None
+    if first is second or first == second:
+        return first
+    if (first, second) == (ALWAYS, NEVER):
+        return test
+    if (first, second) == (NEVER, ALWAYS):
+        return negated(test)
+    if first.size + second.size + test.size > _CEILING:
+        return None
+    return Test("or", (Test("and", (test, first)), Test("and", (negated(test), second))))
 
 
 def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
@@ -386,8 +465,8 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
         reference = yes.reference
     if yes.agreed and no.agreed:
         return yes
-    if yes.agreed != no.agreed and test.varying() is None:
-        return yes if yes.agreed else no  # the arm for several processes
+    if test.varying() is None and (several := _of_several(yes, no)) is not None:
+        return several
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
     told = test.varying() is not None
     if told and all(outcome is not None for outcome in outcomes):
@@ -415,6 +494,14 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if varies is not None:
         return dataclasses.replace(divergent(key, varies), reference=reference)
     return unknown(key, reference)
+
+
+def _of_several(yes: Value, no: Value) -> Value | None:
+    """What the arm for several processes sets, where one is that: it counts them, or they have agreed on it."""
+    for one, other in ((yes, no), (no, yes)):
+        if (one.agreed and not other.agreed) or (other.constant in _UNCOUNTED and one.kind == WORLD_SIZE):
+            return one
+    return None
 
 
 def _is_empty(value: Value) -> bool:
@@ -454,6 +541,33 @@ def _formula(test: Test, yes: Value, no: Value) -> Test | None:
     if yes.test is not None and no.test is not None and yes.test.size + no.test.size < _CEILING:
         return Test("or", (Test("and", (test, yes.test)), Test("and", (negated(test), no.test))))
     return None
+
+
+#: Parts of a key that are looked at in search of a symbol.
+_LOOKED_AT = 400
+
+
+def symbols_in(keys: Iterable[Hashable]) -> frozenset[Symbol]:
+    """The symbols that these keys were made of, near their tops."""
+    found: set[Symbol] = set()
+    stack: list[Hashable] = list(keys)
+    for _ in range(_LOOKED_AT):
+        if not stack:
+            break
+        part = stack.pop()
+        if isinstance(part, Symbol):
+            if part not in found:
+                found.add(part)
+                stack.append(part.key)
+        elif isinstance(part, tuple):
+            stack += part
+    return frozenset(found)
+
+
+def leaves(value: Value) -> tuple[Component, ...]:
+    """What a value and the elements that are known of it are in each world."""
+    parts = (*(value.items or ()), *(value.entries or {}).values())
+    return (*value.components, *(component for part in parts for component in leaves(part)))
 
 
 def is_absent(value: Value) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence import signals
+from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.definitions import assignments_in, rebinders_in, rebound_in, stores_in
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Frame, either_way
@@ -17,7 +18,7 @@ from ddp_lint.divergence.own import spellings, told
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.values import Known, Value, divergent, is_absent, merge, unknown
+from ddp_lint.divergence.values import Condition, Known, Test, Value, divergent, is_absent, merge, unknown
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts
 
@@ -196,12 +197,14 @@ class Variables:
     def _joined_stores(self, of: ClassRef, name: str) -> Value | None:
         self._pending_attributes.add((of, name))
         result: Value | None = None
+        emptied = False
         try:
             for owner in self._summaries.linker.linearised(of)[0]:
                 heard = signals.of_attribute(owner.node, owner.facts, name)
                 if heard is not None:
                     return divergent(("signal", of.node.name, name), heard)
                 for method, value in stores_in(owner.node).get(name, ())[:4]:
+                    emptied = emptied or (isinstance(value, ast.Constant) and value.value is None)
                     current = self._stored(of, owner, method, name, value)
                     if current is None or (result is not None and current.constant == Known(None)):
                         continue
@@ -216,6 +219,10 @@ class Variables:
             result = self._declared(of, name)
         if result is not None and result.constant is not None and result.constant.value is not None:
             return unknown(("self", of.node.name, name))
+        if emptied and result is not None and result.open and result.missing is None:
+            # Whether it is set by now follows from how far the object is, whatever it is set to.
+            choice = (("missing", of.node.name, name),) * worlds.COUNT
+            return dataclasses.replace(result, missing=Test("atom", atom=Condition(choice, f"{name} is None")))
         return result
 
     def _declared(self, of: ClassRef, name: str) -> Value | None:

@@ -111,7 +111,8 @@ class Type:
 
     `made_by` are calls that return one besides the class itself; `known_as` are the last parts of receivers
     (``self.accelerator``) that are taken for one when nothing else tells what they are; `bases` are classes whose
-    entries hold too. `wraps`: attributes that it lacks are those of the module inside.
+    entries hold too. `wraps`: attributes that it lacks are those of the module inside. An object that is made with
+    one of the arguments `silent_if` communicates with nobody.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Type:
     known_as: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     wraps: bool = False
+    silent_if: Mapping[str, bool | str] = dataclasses.field(default_factory=dict)
     evidence: str = ""
 
 

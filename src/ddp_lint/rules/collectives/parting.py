@@ -6,6 +6,7 @@ import ast
 from typing import ClassVar
 
 from ddp_lint.divergence import Kind, Parting, analyse
+from ddp_lint.divergence.one_process import is_of_one_process
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.syntax import walk
@@ -34,7 +35,8 @@ class PartingRule(Rule):
         if facts is None or project is None:
             return
         for parting in analyse(facts, project):
-            if self.concerns(parting) and parting.confidence is not Confidence.LOW and not self._is_meant(parting):
+            doubtful = parting.confidence is Confidence.LOW or is_of_one_process(self.module.file)
+            if self.concerns(parting) and not doubtful and not self._is_meant(parting):
                 self.report(
                     parting.span,
                     self.message(parting),

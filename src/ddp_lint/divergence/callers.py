@@ -1,0 +1,124 @@
+"""What the callers of a function say of the places where it parts the ranks by itself.
+
+A function is analysed for arguments unknown. Where the project calls it, and never so that the ranks part there (a flag
+that skips the branch, a loop over all ranks, a caller that makes up for it), the ranks do not part.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from ddp_lint.divergence.parameters import general
+from ddp_lint.divergence.partings import Parting
+from ddp_lint.divergence.references import FunctionRef
+from ddp_lint.divergence.resolve import children
+from ddp_lint.divergence.summaries import Summaries
+from ddp_lint.divergence.values import Value, argument_key
+from ddp_lint.findings import Span
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+
+#: Files and functions that a function is called in; beyond it, it is taken to be called in any way.
+_FILES, _CALLERS, _CONTEXTS = 8, 12, 8
+
+
+class HasNode(Protocol):
+    """A root of the analysis, as far as this module needs it."""
+
+    @property
+    def node(self) -> ast.AST: ...
+
+
+R = TypeVar("R", bound=HasNode)
+
+
+@dataclasses.dataclass(frozen=True)
+class Callers(Generic[R]):
+    """`roots` lists those of a file, `partings` gives what parts the ranks in one, for the arguments in `env`."""
+
+    project: Project
+    summaries: Summaries
+    #: One in which whatever a callee does is seen by its callers.
+    open: Summaries
+    roots: Callable[[ModuleFacts, Summaries], Iterable[R]]
+    partings: Callable[[R, ModuleFacts, Summaries, dict[str, Value] | None], tuple[Parting, ...]]
+
+    def confirmed(self, root: R, function: FunctionRef, found: tuple[Parting, ...]) -> tuple[Parting, ...]:
+        """Those of the partings of a function that a caller brings about; all of them where none is known."""
+        callers = list(self._callers(function))
+        if not callers or len(callers) > _CALLERS:
+            return found
+        contexts = self._contexts(function, callers)
+        if not contexts or len(contexts) > _CONTEXTS:
+            return found
+        kept = self._places(root, function, (full for full, _ in contexts))
+        doubted = [p for p in found if _place(p) in kept and p.cause in ("rank", "membership")]
+        if doubted:
+            # What rests on the name of a parameter alone is none of what a caller could make up for.
+            by_callers = self._places(root, function, (given for _, given in contexts))
+            seen = [p for facts, caller in callers for p in self.partings(caller, facts, self.open, None)]
+            kept -= {
+                _place(p) for p in doubted if _place(p) in by_callers and not any(_concerns(other, p) for other in seen)
+            }
+        return tuple(parting for parting in found if _place(parting) in kept)
+
+    def _places(self, root: R, function: FunctionRef, contexts: Iterable[dict[str, Value]]) -> set[object]:
+        found = (self.partings(root, function.facts, self.summaries, env) for env in contexts)
+        return {_place(parting) for partings in found for parting in partings}
+
+    def _callers(self, function: FunctionRef) -> Iterator[tuple[ModuleFacts, R]]:
+        """Functions and modules that hold a call of this name, none at all where there are too many files."""
+        paths = self.project.holding(f"{function.name}(")
+        if len(paths) > _FILES:
+            return
+        for path in paths:
+            facts = self.project.facts_of(path)
+            for root in self.roots(facts, self.summaries) if facts is not None else ():
+                if root.node is not function.node and _calls(root.node, function.name):
+                    assert facts is not None
+                    yield facts, root
+
+    def _contexts(
+        self, function: FunctionRef, callers: list[tuple[ModuleFacts, R]]
+    ) -> list[tuple[dict[str, Value], dict[str, Value]]]:
+        """The arguments that the callers give, what they know nothing of as the function takes it by itself; and as
+        they are given."""
+        alone = general(self.summaries, function, heuristic=True)
+        found: dict[object, tuple[dict[str, Value], dict[str, Value]]] = {}
+        for facts, caller in callers:
+            with self.summaries.watching(function.node) as given:
+                self.partings(caller, facts, self.summaries, None)
+            for env in given:
+                full = {name: _told(env.get(name), value) for name, value in alone.items()}
+                found[tuple((name, argument_key(value)) for name, value in full.items())] = full, {**alone, **env}
+        return list(found.values())
+
+
+def _told(given: Value | None, alone: Value) -> Value:
+    """What is given, if that tells more than the parameter's own name and class do."""
+    if given is None:
+        return alone
+    plain = given.constant is None and given.varies is None and not given.agreed and given.kind not in _COUNTED
+    return alone if plain and (alone.varies is not None or given.reference is None) else given
+
+
+#: What a loop hands out is no rank's own.
+_COUNTED = frozenset({"element", "index"})
+
+
+def _calls(node: ast.AST, name: str) -> bool:
+    calls = (child.func for child in children(node) if isinstance(child, ast.Call))
+    return any(name == getattr(func, "attr", getattr(func, "id", "")) for func in calls)
+
+
+def _place(parting: Parting) -> tuple[object, Span]:
+    return parting.kind, parting.span
+
+
+def _concerns(other: Parting, parting: Parting) -> bool:
+    """Does the parting of a caller come about at the same branch or the same call?"""
+    places = {other.span, other.branch, *(label.span for label in other.labels)}
+    return parting.span in places or (parting.branch is not None and parting.branch in places)
