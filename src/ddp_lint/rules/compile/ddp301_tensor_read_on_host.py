@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule, Place
+from ddp_lint.rules.compile.need import avoidable, repeated
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors.contexts import conditions
@@ -85,8 +86,11 @@ class TensorReadOnHost(HostRule):
     and lengths of packed sequences, which torch keeps there; behind `torch.compiler.is_compiling()`, under
     `torch.compiler.disable`, in branches and functions for logging, debugging, evaluation or generation, in what the
     first forward alone sets up, in tests, under `torch.no_grad()`; buffers and attributes that are read as they are,
-    since they may live on the host; loops of training scripts outside of forward. With `capture_scalar_outputs` or
-    `fullgraph=True` the reads that are captured.
+    since they may live on the host; loops of training scripts outside of forward; arguments that every caller gives
+    from the host (`self.assign(boxes.cpu())`), branches that no caller comes to. With `capture_scalar_outputs` or
+    `fullgraph=True` the reads that are captured. With `--preview` alone: a read outside of compiled code whose value
+    the host may need, once in a forward (the size of an allocation, the split sizes of an all-to-all). The same read
+    in a loop over layers or items, or of a value that is only computed with or reported, is found in any case.
 
     ## How to confirm
 
@@ -116,7 +120,7 @@ class TensorReadOnHost(HostRule):
         if not (value.tensor or (surely_read and value.tensorish)):
             return
         place = self.place(node)
-        if place is None or not place.costs(value) or self._is_read_by_condition(node):
+        if place is None or not self.costs(read, place) or self._is_read_by_condition(node):
             return
         if not self._is_captured(node, place):
             self._report(node, place)
@@ -143,11 +147,18 @@ class TensorReadOnHost(HostRule):
         is_item = isinstance(node.func, cst.Attribute) and node.func.attr.value == "item"
         return is_item or dotted(node.func) in ("float", "int")
 
+    def _sureness(self, node: cst.Call, place: Place) -> Confidence:
+        """Low where the host may need the value, once in a forward: the size of an allocation."""
+        if place.surely_compiled:
+            return Confidence.HIGH
+        can_go = repeated(self.module, node) or avoidable(self.module, node, place.function)
+        return Confidence.MEDIUM if can_go else Confidence.LOW
+
     def _report(self, node: cst.Call, place: Place) -> None:
         self.report(
             node,
             f"{self.module.quoted(node)} reads a tensor on the host: {place.outcome}",
             labels=place.labels,
             help="keep the value as a tensor (torch.where, mask arithmetic, .detach()), or pass sizes in as integers",
-            confidence=Confidence.HIGH if place.surely_compiled else None,
+            confidence=self._sureness(node, place),
         )

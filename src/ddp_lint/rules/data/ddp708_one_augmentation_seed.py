@@ -98,7 +98,7 @@ class OneAugmentationSeed(Rule):
     triggers = ("seed", *table("data")["seed_helpers"])
     requires = tuple(table("data")["loader_words"])
     oracles = ("seeds",)
-    confidence = Confidence.LOW
+    confidence = Confidence.MEDIUM
 
     def start(self) -> None:
         self._reported: set[cst.CSTNode | None] = set()
