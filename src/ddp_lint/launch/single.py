@@ -25,11 +25,15 @@ def is_benchmark(module: Module) -> bool:
 
 
 def on_one_node(module: Module) -> bool:
-    """Whether a file puts the meeting point of its ranks on this machine, where no rank of another node finds it."""
+    """Whether a file puts the meeting point of its ranks on this machine, where no rank of another node finds it, or
+    says that it is started for one node (``torchrun --standalone``)."""
     return _LOCAL.search(module.file.text) is not None
 
 
-_LOCAL = re.compile(r"""MASTER_ADDR["']\] *= *["'](localhost|127\.0\.0\.1)|tcp://(localhost|127\.)""")
+_LOCAL = re.compile(
+    r"""MASTER_ADDR["']\] *= *["'](localhost|127\.0\.0\.1)|tcp://(localhost|127\.)"""
+    r"""|torchrun[^\n]* (--standalone|--nnodes[= ]1)\b"""
+)
 _BENCHMARK = re.compile(r"(micro)?bench(mark(s|ing)?)?(_\w+)?", re.IGNORECASE)
 
 

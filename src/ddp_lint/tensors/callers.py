@@ -57,8 +57,10 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
     if module.function_of(function) is not None:  # a function inside another one
         return ()
     of_instances = owner is not None and name == "forward"
-    word = owner.name.value if owner is not None and of_instances else name
-    paths = project.holding(word)
+    words = (
+        [owner.name.value, *_heirs(project, module.name_of(owner))] if owner is not None and of_instances else [name]
+    )
+    paths = tuple(dict.fromkeys(path for word in words for path in project.holding(word)))
     if len(paths) > _FILES:
         return ()
     found: list[CallSite] = []
@@ -76,6 +78,14 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
                 return ()
             found.append(CallSite(facts, use.call, use.around, bound=owner is not None))
     return tuple(found)
+
+
+def _heirs(project: Project, owner: str) -> list[str]:
+    """The names of the classes that inherit from a class in the file that defines it."""
+    found = project.split(owner)
+    nodes = found[0].definitions.values() if found is not None else ()
+    classes = [project.class_of(found[0], n) for n in nodes if found is not None and isinstance(n, ast.ClassDef)]
+    return [c.node.name for c in classes if c.name != owner and owner in project.lineage(c.name)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +140,8 @@ def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Ite
                 called = node.func if isinstance(node, ast.Call) else None
                 if not isinstance(node, ast.Call) or not isinstance(called, (ast.Attribute, ast.Name)):
                     continue
-                if project.types.of(called, facts, function, cls, _DEPTH) == owner:
+                kind = project.types.of(called, facts, function, cls, _DEPTH)
+                if kind and owner in project.lineage(kind):
                     yield CallSite(facts, node, function, bound=True)
 
 

@@ -132,8 +132,11 @@ class LoadWithoutMapLocation(Rule):
             self._report(node, where, evidence)
 
     def _is_export(self) -> bool:
-        """Whether the file belongs to a package that converts models, which one process does."""
-        return any(words_of(package) & {"export", "onnx"} for package in self.module.name.split(".")[:-1])
+        """Whether the file belongs to a package that converts models, or is a script that does: one process does."""
+        *folders, name = self.module.file.place.split("/")
+        if any(words_of(folder) & {"export", "onnx"} for folder in folders):
+            return True
+        return "__main__" in self.module.file.text and bool(words_of(name) & _known("converting"))
 
     # ---- where the load puts its tensors
 

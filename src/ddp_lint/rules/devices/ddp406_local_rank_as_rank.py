@@ -61,7 +61,7 @@ class LocalRankAsRank(Rule):
     ## When it is silent
 
     Ranks that are computed (`node_rank * gpus + local_rank`), and values that nothing proves to be the local rank;
-    files that set `MASTER_ADDR` to this machine, for the ranks of one node.
+    files that set `MASTER_ADDR` to this machine, or say that `torchrun --standalone` starts them.
 
     ## How to confirm
 

@@ -104,9 +104,9 @@ class OverwritesCallersTensor(InPlaceRule):
     written), audio and image frontends, augmentation, the arm where `x.requires_grad` is false, code under
     `torch.no_grad()`, evaluation, inference and tests, helpers that return nothing (they are called for the write),
     helpers that get a fresh tensor of a caller that takes the result in its place (`x = self.fc(x); x =
-    self._scale(x)`). With `--preview` alone: a module whose result takes that place wherever the project calls it
-    (`loss, parts = self.balance(loss)`). Where the function itself shows what keeps the tensor, DDP203 reports it
-    instead.
+    self._scale(x)`). With `--preview` alone: a module that gets such a tensor wherever the project calls it, and
+    whose callers do not read it again (`loss, parts = self.balance(loss)`, `self.drop(self.attend(x))`). Where the
+    function itself shows what keeps the tensor, DDP203 reports it instead.
 
     ## How to confirm
 
@@ -149,12 +149,12 @@ class OverwritesCallersTensor(InPlaceRule):
         )
 
     def _is_taken_back(self, function: Code, argument: str) -> bool:
-        """Whether every call of the module's `forward` gives its result the name of what it was given, which a call had
-        made: ``loss = self.loss(x, y); loss, parts = self.balance(loss)``."""
+        """Whether every call of the module's `forward` gives away what it was given, which a call had made that keeps
+        nothing of it as far as one can see: ``loss, parts = self.balance(loss)``, ``self.drop(self.attend(x))``."""
         if isinstance(function, cst.Module) or function.name.value != "forward":
             return False
         sites = call_sites(self.module, function)
-        return bool(sites) and all(_is_replaced_at(site, function, argument) for site in sites)
+        return bool(sites) and all(_is_given_away(site, function, argument) for site in sites)
 
     def _is_data(self, write: Write) -> bool:
         """Whether no gradient flows to the argument: in a frontend, and where ``x.requires_grad`` is false."""
@@ -175,17 +175,27 @@ class OverwritesCallersTensor(InPlaceRule):
         return bool(calls) and all(_is_replaced(call, into, caller) for call, into in calls)
 
 
-def _is_replaced_at(site: CallSite, function: cst.FunctionDef, argument: str) -> bool:
+def _is_given_away(site: CallSite, function: cst.FunctionDef, argument: str) -> bool:
+    """Whether the caller made the tensor by a call, and does not read it again under its name."""
     given = site.given(function, argument)
-    if site.around is None or not isinstance(given, ast.Name):
+    if isinstance(given, ast.Call):
+        return not _keeps_result(given, site)
+    if site.around is None or not isinstance(given, ast.Name) or given.id in {p.arg for p in parameters(site.around)}:
         return False
-    taken = {p.arg for p in parameters(site.around)}
     made = assigned_in(site.around, given.id)
+    if not made or not all(isinstance(m, ast.Call) and (m is site.node or not _keeps_result(m, site)) for m in made):
+        return False
     into = next((n for n in walk(site.around) if isinstance(n, ast.Assign) and n.value is site.node), None)
-    names_bound = (
-        {n.id for t in into.targets for n in walk(t) if isinstance(n, ast.Name)} if into is not None else set()
-    )
-    return given.id not in taken and bool(made) and isinstance(made[0], ast.Call) and given.id in names_bound
+    bound = {n.id for t in into.targets for n in walk(t) if isinstance(n, ast.Name)} if into is not None else set()
+    names_read = (n for n in walk(site.around) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    last = site.node.end_lineno or site.node.lineno
+    return given.id in bound or not any(n.id == given.id and n.lineno > last for n in names_read)
+
+
+def _keeps_result(made: ast.Call, site: CallSite) -> bool:
+    """Whether a function or method of PyTorch's keeps its result for backward: ``torch.sigmoid(x)``."""
+    method = f".{made.func.attr}" if isinstance(made.func, ast.Attribute) else ""
+    return keeps_output(site.facts.qualified(made.func)) or keeps_output(method)
 
 
 def _calls_of(name: str, function: ast.FunctionDef) -> Iterator[tuple[ast.Call, str]]:
