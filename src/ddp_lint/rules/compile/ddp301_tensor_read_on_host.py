@@ -10,6 +10,7 @@ from ddp_lint.rules.compile.host import HostRule, Place
 from ddp_lint.rules.compile.need import avoidable, repeated
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.traits import Trait, traits
 
@@ -23,9 +24,10 @@ class TensorReadOnHost(HostRule):
 
     ## What it does
 
-    Finds `.item()`, `.tolist()`, `float(t)`, `int(t)`, `bool(t)`, `torch.allclose` and `torch.is_nonzero` on tensors
-    that are computed from arguments, parameters or layers: in any function that `torch.compile` reaches, also from
-    another file of the project, and in the training forward of any `nn.Module` or `autograd.Function`.
+    Finds `.item()`, `.tolist()`, `float(t)`, `int(t)`, `bool(t)`, `torch.allclose`, `torch.is_nonzero` and
+    `x.new_full(size, t)` on tensors that are computed from arguments, parameters or layers: in any function that
+    `torch.compile` reaches, also from another file of the project, and in the training forward of any `nn.Module`
+    or `autograd.Function`.
 
     ## Why it breaks
 
@@ -133,7 +135,13 @@ class TensorReadOnHost(HostRule):
             return node.args[0].value
         if node.args and self.module.qualified(node.func) in _COMPARISONS:
             return node.args[0].value
-        return None
+        return self._filled_with(node)
+
+    def _filled_with(self, node: cst.Call) -> cst.BaseExpression | None:
+        """The value that ``x.new_full(size, value)`` takes as a number."""
+        named = self.module.qualified(node.func) == "torch.full_like"
+        method = isinstance(node.func, cst.Attribute) and node.func.attr.value == "new_full"
+        return argument(node, 1, "fill_value") if named or method else None
 
     def _is_read_by_condition(self, node: cst.Call) -> bool:
         """Whether the branch that the read stands in has read the same: ``if x.item() > 1: warn(x.item())``."""
@@ -148,10 +156,10 @@ class TensorReadOnHost(HostRule):
         return is_item or dotted(node.func) in ("float", "int")
 
     def _sureness(self, node: cst.Call, place: Place) -> Confidence:
-        """Low where the host may need the value, once in a forward: the size of an allocation."""
-        if place.surely_compiled:
-            return Confidence.HIGH
+        """A level less where the host may need the value, once in a forward: the size of an allocation."""
         can_go = repeated(self.module, node) or avoidable(self.module, node, place.function)
+        if place.surely_compiled:
+            return Confidence.HIGH if can_go else Confidence.MEDIUM
         return Confidence.MEDIUM if can_go else Confidence.LOW
 
     def _report(self, node: cst.Call, place: Place) -> None:

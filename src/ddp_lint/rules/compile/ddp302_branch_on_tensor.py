@@ -130,10 +130,10 @@ class BranchOnTensor(HostRule):
                 return
 
     def _sureness(self, test: cst.BaseExpression, place: Place) -> Confidence:
-        """Low where one forward has to decide once by what it computed."""
-        if place.surely_compiled:
-            return Confidence.HIGH
+        """A level less where one forward has to decide once by what it computed."""
         told = repeated(self.module, test) or _is_told(self.module.parent(test), place.function)
+        if place.surely_compiled:
+            return Confidence.HIGH if told else Confidence.MEDIUM
         return Confidence.MEDIUM if told else Confidence.LOW
 
     def _place_of_tensor(self, condition: cst.BaseExpression, test: cst.BaseExpression) -> Place | None:
