@@ -120,6 +120,8 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
                 foreign = _is_below(name, known["modules"]) and project.find(name.partition(".")[0]) is None
+                if foreign and name.partition(".")[0] in known["frameworks"] and not _uses_framework(facts):
+                    continue
                 if foreign or name.rpartition(".")[2] in known["identifiers"]:
                     yield name, node
         elif isinstance(node, ast.ClassDef):
@@ -129,6 +131,11 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                 yield node.value, node
         elif (name := _identifier(node)) in known["identifiers"] or (name in told and _goes_by(project, facts, node)):
             yield name, node
+
+
+def _uses_framework(facts: ModuleFacts) -> bool:
+    """Whether a file names what its framework runs ranks with, not only a function that sets seeds."""
+    return any(re.search(rf"\b{word}\b", facts.file.text) for word in _known()["framework_words"])
 
 
 def _goes_by(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:

@@ -157,7 +157,10 @@ class TensorReadOnHost(HostRule):
 
     def _sureness(self, node: cst.Call, place: Place) -> Confidence:
         """A level less where the host may need the value, once in a forward: the size of an allocation."""
-        can_go = repeated(self.module, node) or avoidable(self.module, node, place.function)
+        # What a layer reads of its own results, the split sizes of its experts, no caller can hand down.
+        read = self._read(node)
+        own = read is not None and self.value(read, place.function).learned
+        can_go = repeated(self.module, node, per_layer=not own) or avoidable(self.module, node, place.function)
         if place.surely_compiled:
             return Confidence.HIGH if can_go else Confidence.MEDIUM
         return Confidence.MEDIUM if can_go else Confidence.LOW

@@ -53,9 +53,9 @@ def in_loop(module: Module, node: cst.CSTNode) -> bool:
     return False
 
 
-def repeated(module: Module, node: cst.CSTNode) -> bool:
-    """Whether a forward comes by several times: in a loop, in a method that a loop of the class calls, or in a module
-    that the project makes in a loop, once a layer."""
+def repeated(module: Module, node: cst.CSTNode, *, per_layer: bool = True) -> bool:
+    """Whether a forward comes by several times: in a loop, in a method that a loop of the class calls, or (`per_layer`)
+    in a module that the project makes in a loop."""
     function = module.function_of(node)
     if function is None:
         return False
@@ -68,7 +68,7 @@ def repeated(module: Module, node: cst.CSTNode) -> bool:
     if any(_calls_in_loop(method, name) for _, method in owner.methods.values()):
         return True
     project = module.project
-    if project is None:
+    if project is None or not per_layer:
         return False
     return project.remember(("made in loops", owner.name), lambda: _is_made_in_loop(project, owner.name))
 

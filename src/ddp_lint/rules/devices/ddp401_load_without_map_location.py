@@ -308,9 +308,14 @@ class LoadWithoutMapLocation(Rule):
         )
 
     def _sureness(self, call: cst.Call, evidence: Evidence) -> Confidence:
-        if self._is_doubtful(call):
+        if self._is_doubtful(call) or (self._evaluates() and evidence.word not in _TRAINS):
             return Confidence.LOW
         return Confidence.HIGH if evidence.own and self._is_loaded(call) else Confidence.MEDIUM
+
+    def _evaluates(self) -> bool:
+        """Whether the file is, by its name, a script that tries a model out."""
+        name = self.module.file.place.rpartition("/")[2]
+        return "__main__" in self.module.file.text and bool(words_of(name.removesuffix(".py")) & _known("trying_out"))
 
     def _fix(self, call: cst.Call) -> Fix:
         given = next((arg for i, arg in enumerate(call.args) if _is_map_location(arg, i)), None)
@@ -326,6 +331,10 @@ class LoadWithoutMapLocation(Rule):
 def _receiver(call: cst.Call) -> str:
     """``optimizer`` of ``self.optimizer.load_state_dict(..)``."""
     return dotted(call.func).rpartition(".")[0].rpartition(".")[2]
+
+
+#: Evidence that a script which tries a model out does so on several ranks.
+_TRAINS = {"init_process_group", "torch.distributed", "DistributedDataParallel", "Accelerator", "LOCAL_RANK", "RANK"}
 
 
 def _moves_to(function: cst.Lambda) -> str:
