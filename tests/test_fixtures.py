@@ -2,7 +2,8 @@
 
 A fixture is a file `fixtures/<family>/DDPNNN*.py`, or a folder of that name holding a small project. A line that must
 be flagged ends with ``# expect: DDP201`` (several codes separated by commas); every other line must stay silent for
-every rule of the family that the fixture is named after. What a `ddp-lint.toml` in the folder says of the project's own
+every rule of the family that the fixture is named after. ``# doubtful: DDP301`` marks what is found with low
+confidence, and so reported with --preview alone. What a `ddp-lint.toml` in the folder says of the project's own
 names counts.
 """
 
@@ -16,20 +17,25 @@ import pytest
 
 from ddp_lint.config import Configuration, Overrides, Settings
 from ddp_lint.engine.runner import check_paths
+from ddp_lint.findings import Confidence
 from ddp_lint.rules.registry import all_rules
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
-EXPECT = re.compile(r"# expect: (DDP\d{3}(?:, DDP\d{3})*)")
+EXPECT = re.compile(r"# (expect|doubtful): (DDP\d{3}(?:, DDP\d{3})*)")
 CASES = sorted(p for p in FIXTURES.glob("*/DDP*") if p.is_dir() or p.suffix == ".py")
 
 
-def expected(files: list[pathlib.Path]) -> collections.Counter[tuple[str, int, str]]:
-    found: collections.Counter[tuple[str, int, str]] = collections.Counter()
+Marked = collections.Counter[tuple[str, int, str, bool]]
+
+
+def expected(files: list[pathlib.Path]) -> Marked:
+    """File, line, code, and whether the finding is doubtful; what a rule off by default finds is neither."""
+    found: Marked = collections.Counter()
     for file in files:
         for number, line in enumerate(file.read_text().splitlines(), 1):
             for match in EXPECT.finditer(line):
-                for code in match[1].split(", "):
-                    found[file.name, number, code] += 1
+                for code in match[2].split(", "):
+                    found[file.name, number, code, match[1] == "doubtful"] += 1
     return found
 
 
@@ -41,7 +47,11 @@ def test_fixture(case: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     family = case.name[:4]
     codes = frozenset(code for code in all_rules() if code.startswith(family))
     report = check_paths(files, Settings(root, codes, names=Configuration(Overrides()).of(root).names))
-    got = collections.Counter((pathlib.Path(f.span.path).name, f.span.line, f.code) for f in report.findings)
+    rules = all_rules()
+    got = collections.Counter(
+        (pathlib.Path(f.span.path).name, f.span.line, f.code, rules[f.code].default and f.confidence is Confidence.LOW)
+        for f in report.findings
+    )
     assert not report.errors
     assert got == expected(files)
 

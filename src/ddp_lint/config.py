@@ -69,12 +69,14 @@ class Settings:
     """What one run is told about the files of one project.
 
     `enabled` holds rule codes after select, ignore and preview were applied, `ignored` the codes that were ignored by
-    name. With `noqa` False, `# noqa` comments are left to the caller (flake8).
+    name. Of the codes in `sure` no finding of low confidence is reported. With `noqa` False, `# noqa` comments are left
+    to the caller (flake8).
     """
 
     root: pathlib.Path
     enabled: frozenset[str]
     ignored: frozenset[str] = frozenset()
+    sure: frozenset[str] = frozenset()
     per_file_ignores: tuple[FileIgnores, ...] = ()
     exclude: tuple[Globs, ...] = ()
     target_torch: tuple[int, int] | None = None
@@ -377,6 +379,11 @@ class _Choice:
         """The codes that it ignores by any name."""
         return frozenset(code for selector in self.ignore for code in codes_of(selector))
 
+    def named(self) -> frozenset[str]:
+        """The codes that it selects one by one: all that is found of them is wanted, however doubtful."""
+        exact = (selector for _, selector in self._selecting() if _specificity(selector) == _EXACT)
+        return frozenset(code for selector in exact for code in codes_of(selector))
+
     def _selecting(self) -> Iterator[tuple[str, str]]:
         yield from (("select", selector) for selector in self.select or ())
         yield from (("extend-select", selector) for selector in self.extend)
@@ -518,12 +525,14 @@ def _settings(table: Table, root: pathlib.Path, over: Overrides) -> Settings:
     choices = [of_file, _Choice(over.select, over.extend_select, over.ignore)]
     enabled = _enabled(choices, preview, over.proving)
     ignored = (choice.ignored() for choice in (choices if over.select is None else choices[1:]))
+    named = frozenset[str]().union(*(choice.named() for choice in choices))
     torch = values.get("target-torch")
     target = (int(torch.split(".")[0]), int(torch.split(".")[1])) if torch else None
     return Settings(
         root=root,
         enabled=enabled - gone_by(target),
         ignored=frozenset().union(*ignored) - enabled,
+        sure=frozenset() if preview or over.proving else enabled - named,
         per_file_ignores=_per_file_ignores(table, root),
         exclude=_exclude(table, over, root),
         target_torch=target,

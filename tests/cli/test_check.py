@@ -116,6 +116,17 @@ def test_a_prefix_leaves_out_what_is_off_by_default(check: Check) -> None:
         assert code in enabled("--select", documented()[code].slug)
 
 
+def test_what_is_doubtful_waits_for_preview_or_its_name(check: Check, project: pathlib.Path) -> None:
+    doubtful = "import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x: torch.Tensor):\n"
+    doubtful += "        return x[: x.sum().item()]\n"
+    (project / "a.py").write_text(doubtful)
+    count = lambda *args: len(found(check(*args, "--output-format", "json")))  # noqa: E731
+    assert [count(), count("--select", "DDP3"), count("--ignore", "DDP2")] == [0, 0, 0]
+    assert [count("--preview"), count("--select", "DDP301"), count("--extend-select", "tensor-read-on-host")] == [1] * 3
+    (project / "a.py").write_text(doubtful.replace(".item()]", ".item()]  # noqa: DDP301"))
+    assert [count(), count("--preview")] == [0, 0]  # the comment is in use
+
+
 # ---- where
 
 

@@ -49,3 +49,8 @@ def test_dockerfile(tmp_path: pathlib.Path) -> None:
 def test_yaml(tmp_path: pathlib.Path) -> None:
     text = 'env:\n  NCCL_TIMEOUT: "1800"\n  NCCL_DEBUG: INFO\nlist:\n  - name: NCCL_DESYNC_DEBUG\n    value: "1"\n'
     assert found(tmp_path, "job.yaml", text) == [("DDP802", 2, "NCCL_TIMEOUT"), ("DDP803", 5, "NCCL_DESYNC_DEBUG")]
+
+
+def test_yaml_that_reads_what_it_sets(tmp_path: pathlib.Path) -> None:
+    text = "env:\n  TORCH_VERSIONS: 2.1\n  NCCL_TIMEOUT: 1\nrun: |\n  for v in $TORCH_VERSIONS; do test $v; done\n"
+    assert found(tmp_path, "job.yml", text) == [("DDP802", 3, "NCCL_TIMEOUT")]

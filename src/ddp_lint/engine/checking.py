@@ -13,7 +13,7 @@ from ddp_lint.config import Settings
 from ddp_lint.engine.fingerprints import with_fingerprints
 from ddp_lint.engine.focus import Selection
 from ddp_lint.engine.report import FileResult, rule_crashed
-from ddp_lint.findings import Finding
+from ddp_lint.findings import Confidence, Finding
 from ddp_lint.knowledge.own import Names
 from ddp_lint.program import Reach
 from ddp_lint.project import Project
@@ -90,6 +90,8 @@ def _check(
     found, parsed = _findings(file, path, project, active, focused)
     found = [finding for finding in found if finding.code not in ignored]
     found = suppressions.apply(file, found, active, noqa=settings.noqa)
+    # A comment that suppresses a doubtful finding is in use, so these go last.
+    found = [f for f in found if f.confidence is not Confidence.LOW or f.code not in settings.sure]
     return with_fingerprints(found, file, project.inside(path)), parsed
 
 

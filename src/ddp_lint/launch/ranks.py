@@ -115,9 +115,13 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
         handed_on = node.value if isinstance(node, ast.keyword) else node
         if _identifier(handed_on) in idle and isinstance(handed_on, (ast.Name, ast.arg)):
             continue
+        if isinstance(node, ast.keyword) and _is_default(node.value):
+            continue
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
                 foreign = _is_below(name, known["modules"]) and project.find(name.partition(".")[0]) is None
+                if foreign and name.partition(".")[0] in known["frameworks"] and not _uses_framework(facts):
+                    continue
                 if foreign or name.rpartition(".")[2] in known["identifiers"]:
                     yield name, node
         elif isinstance(node, ast.ClassDef):
@@ -129,9 +133,21 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
             yield name, node
 
 
+def _uses_framework(facts: ModuleFacts) -> bool:
+    """Whether a file names what its framework runs ranks with, not only a function that sets seeds."""
+    return any(re.search(rf"\b{word}\b", facts.file.text) for word in _known()["framework_words"])
+
+
 def _goes_by(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:
     """Whether an expression goes by a name that the configuration lists."""
     return bool(project.own.find(written(node), project.meaning(facts, node)))
+
+
+def _is_default(value: ast.expr) -> bool:
+    """A number, or what a configuration may hold, with one to fall back on: ``config.get("local_rank", 0)``."""
+    falls_back = isinstance(value, ast.Call) and _last(value.func) == "get" and len(value.args) > 1
+    last = value.args[-1] if isinstance(value, ast.Call) and falls_back else value
+    return isinstance(last, ast.Constant) and isinstance(last.value, int)
 
 
 def _counted(tree: ast.AST) -> frozenset[str]:

@@ -62,7 +62,7 @@ class Wraps:
         if entry is None:
             yield from self._told(call)
             return
-        inner = dotted(argument(call, 0, entry["module"]))
+        inner = dotted(_same_module(argument(call, 0, entry["module"])))
         outer = inner if entry.get("in_place") else assigned_name(self._module, call)
         yield Wrap(entry["kind"], call, inner, outer)
 
@@ -164,6 +164,14 @@ class Wraps:
     def _arm(self, branch: cst.If, node: cst.CSTNode) -> str:
         """Which arm of `branch` the node stands in; its test belongs to the arm that runs when it holds."""
         return "else" if any(a is branch.orelse for a in self._module.ancestors(node)) else "then"
+
+
+def _same_module(node: cst.BaseExpression | None) -> cst.BaseExpression | None:
+    """The module that an expression is: ``model`` of ``model.cuda()`` and ``model.to(device)``."""
+    returning = table("tensors")["layers"]["returning_module"]
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in returning:
+        node = node.func.value
+    return node
 
 
 @functools.cache

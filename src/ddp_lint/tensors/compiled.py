@@ -30,7 +30,10 @@ _STARTS = re.compile(
 )
 #: What a line must hold to call the compiler, or to ask for it, under its own name.
 _CALLS = r"compil|\boptimize\b"
-_TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
+_TESTS = re.compile(
+    r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$|(micro)?bench(mark(s|ing)?)?(_\w+)?(/|\.py$))",
+    re.IGNORECASE,
+)
 _DEPTH = 4  # of class evidence for one expression
 _LIMIT = 20_000  # functions; a project where more are reached is cut off there
 
@@ -90,7 +93,7 @@ class _Reach:
     def _roots(self) -> Iterator[tuple[_Code, Compiled]]:
         for path in self._project.holding("compil"):
             if _TESTS.search(self._project.inside(path)):
-                continue  # a test compiles what nobody compiles in training
+                continue  # a test or a benchmark compiles what nobody compiles in training
             text = self._project.text(path)
             if text is None or "torch" not in text or not _starts(text):
                 continue

@@ -54,6 +54,7 @@ class Evaluator:
         owner: ModuleClass | None,
         classes: ModuleClasses,
         written: Written,
+        on_host: frozenset[str] = frozenset(),
     ) -> None:
         self.values: dict[cst.CSTNode, Value] = {}
         self._module = module
@@ -61,6 +62,7 @@ class Evaluator:
         self._owner = owner
         self._classes = classes
         self._written = written
+        self._given_on_host = on_host
         self._storages = itertools.count(1)
 
     # ---- arguments
@@ -74,7 +76,7 @@ class Evaluator:
         for param in _parameters(self._function):
             name = param.name.value
             found[name] = self._argument(param, name in used)
-        for name in self._lengths_of_packed(self._function) & found.keys():
+        for name in (self._lengths_of_packed(self._function) | self._given_on_host) & found.keys():
             found[name] = dataclasses.replace(found[name], on_host=True)
         if self._owner is not None:
             found.pop("self", None)

@@ -23,7 +23,7 @@ class TensorFile:
 
     def __init__(self, module: Module) -> None:
         self._module = weakref.proxy(module)
-        self._flows: dict[Code, Flow] = {}
+        self._flows: dict[tuple[Code, frozenset[str]], Flow] = {}
 
     @classmethod
     def of(cls, module: Module) -> TensorFile:
@@ -57,11 +57,12 @@ class TensorFile:
         direct = parent is not None and self._module.function_of(function) is None
         return self.classes.named(parent.name.value) if direct and parent is not None else None
 
-    def flow(self, function: Code) -> Flow:
-        """The reading of a function."""
-        if function not in self._flows:
-            self._flows[function] = Flow(self._module, function, self.owner(function), self.classes)
-        return self._flows[function]
+    def flow(self, function: Code, on_host: frozenset[str] = frozenset()) -> Flow:
+        """The reading of a function, with the arguments `on_host` taken to lie there."""
+        key = function, on_host
+        if key not in self._flows:
+            self._flows[key] = Flow(self._module, function, self.owner(function), self.classes, on_host)
+        return self._flows[key]
 
     def reached(self, function: Code) -> Reached | None:
         """How `forward` of the function's class comes to it; None when training does not."""

@@ -21,15 +21,22 @@ _LOOP_DEPTH = 2  # loops nested deeper are read once: what they carry around sho
 
 class Flow:
     """The reading of one function, or of a file's top level: `value` says what an expression is, `writes` what is
-    written in place."""
+    written in place. `on_host`: arguments that lie on the host, as their callers tell."""
 
-    def __init__(self, module: Module, function: Code, owner: ModuleClass | None, classes: ModuleClasses) -> None:
+    def __init__(
+        self,
+        module: Module,
+        function: Code,
+        owner: ModuleClass | None,
+        classes: ModuleClasses,
+        on_host: frozenset[str] = frozenset(),
+    ) -> None:
         self.function = function
         self.owner = owner
         self._writes: dict[cst.CSTNode, Write] = {}
         self._module = module
         self._loops = 0
-        self._evaluator = Evaluator(module, function, owner, classes, self._written)
+        self._evaluator = Evaluator(module, function, owner, classes, self._written, on_host)
         state = State(self._evaluator.arguments(), gradient=not without_gradient(module, function))
         self._run(function.body if isinstance(function, cst.Module) else function.body.body, state)
 

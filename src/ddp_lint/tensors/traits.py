@@ -12,9 +12,12 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, walk
 from ddp_lint.tensors.operations import names, writes
 
-_READS = {"item", "tolist", "allclose", "is_nonzero"}
+_READS = {"item", "tolist", "allclose", "is_nonzero", "new_full", "full_like"}
 _CONVERSIONS = {"float", "int", "bool"}
-_LEVELS = {"debug", "info", "warning", "warn", "error", "critical", "exception", "log"}
+_LEVELS = {
+    "debug", "info", "warning", "warn", "error", "critical", "exception", "log",
+    "debug_once", "info_once", "warning_once", "warn_once", "error_once",
+}  # fmt: skip
 _PLAIN_CALLS = {
     "len",
     "int",

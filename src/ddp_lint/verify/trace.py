@@ -304,6 +304,14 @@ class GraphBreak(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Recompile(Event):
+    """TorchDynamo compiled a function anew, because something at the event's frame was not as before (`reason`)."""
+
+    kind: ClassVar[str] = "recompile"
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Sync(Event):
     """The host waited for the device (on CPU: it would on CUDA). `cause` is the operation; `device` of the tensor.
 

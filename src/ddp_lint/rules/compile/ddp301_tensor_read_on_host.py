@@ -7,8 +7,10 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule, Place
+from ddp_lint.rules.compile.need import avoidable, repeated
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.traits import Trait, traits
 
@@ -22,9 +24,10 @@ class TensorReadOnHost(HostRule):
 
     ## What it does
 
-    Finds `.item()`, `.tolist()`, `float(t)`, `int(t)`, `bool(t)`, `torch.allclose` and `torch.is_nonzero` on tensors
-    that are computed from arguments, parameters or layers: in any function that `torch.compile` reaches, also from
-    another file of the project, and in the training forward of any `nn.Module` or `autograd.Function`.
+    Finds `.item()`, `.tolist()`, `float(t)`, `int(t)`, `bool(t)`, `torch.allclose`, `torch.is_nonzero` and
+    `x.new_full(size, t)` on tensors that are computed from arguments, parameters or layers: in any function that
+    `torch.compile` reaches, also from another file of the project, and in the training forward of any `nn.Module`
+    or `autograd.Function`.
 
     ## Why it breaks
 
@@ -85,8 +88,11 @@ class TensorReadOnHost(HostRule):
     and lengths of packed sequences, which torch keeps there; behind `torch.compiler.is_compiling()`, under
     `torch.compiler.disable`, in branches and functions for logging, debugging, evaluation or generation, in what the
     first forward alone sets up, in tests, under `torch.no_grad()`; buffers and attributes that are read as they are,
-    since they may live on the host; loops of training scripts outside of forward. With `capture_scalar_outputs` or
-    `fullgraph=True` the reads that are captured.
+    since they may live on the host; loops of training scripts outside of forward; arguments that every caller gives
+    from the host (`self.assign(boxes.cpu())`), branches that no caller comes to. With `capture_scalar_outputs` or
+    `fullgraph=True` the reads that are captured. With `--preview` alone: a read outside of compiled code whose value
+    the host may need, once in a forward (the size of an allocation, the split sizes of an all-to-all). The same read
+    in a loop over layers or items, or of a value that is only computed with or reported, is found in any case.
 
     ## How to confirm
 
@@ -116,7 +122,7 @@ class TensorReadOnHost(HostRule):
         if not (value.tensor or (surely_read and value.tensorish)):
             return
         place = self.place(node)
-        if place is None or not place.costs(value) or self._is_read_by_condition(node):
+        if place is None or not self.costs(read, place) or self._is_read_by_condition(node):
             return
         if not self._is_captured(node, place):
             self._report(node, place)
@@ -129,7 +135,13 @@ class TensorReadOnHost(HostRule):
             return node.args[0].value
         if node.args and self.module.qualified(node.func) in _COMPARISONS:
             return node.args[0].value
-        return None
+        return self._filled_with(node)
+
+    def _filled_with(self, node: cst.Call) -> cst.BaseExpression | None:
+        """The value that ``x.new_full(size, value)`` takes as a number."""
+        named = self.module.qualified(node.func) == "torch.full_like"
+        method = isinstance(node.func, cst.Attribute) and node.func.attr.value == "new_full"
+        return argument(node, 1, "fill_value") if named or method else None
 
     def _is_read_by_condition(self, node: cst.Call) -> bool:
         """Whether the branch that the read stands in has read the same: ``if x.item() > 1: warn(x.item())``."""
@@ -143,11 +155,21 @@ class TensorReadOnHost(HostRule):
         is_item = isinstance(node.func, cst.Attribute) and node.func.attr.value == "item"
         return is_item or dotted(node.func) in ("float", "int")
 
+    def _sureness(self, node: cst.Call, place: Place) -> Confidence:
+        """A level less where the host may need the value, once in a forward: the size of an allocation."""
+        # What a layer reads of its own results, the split sizes of its experts, no caller can hand down.
+        read = self._read(node)
+        own = read is not None and self.value(read, place.function).learned
+        can_go = repeated(self.module, node, per_layer=not own) or avoidable(self.module, node, place.function)
+        if place.surely_compiled:
+            return Confidence.HIGH if can_go else Confidence.MEDIUM
+        return Confidence.MEDIUM if can_go else Confidence.LOW
+
     def _report(self, node: cst.Call, place: Place) -> None:
         self.report(
             node,
             f"{self.module.quoted(node)} reads a tensor on the host: {place.outcome}",
             labels=place.labels,
             help="keep the value as a tensor (torch.where, mask arithmetic, .detach()), or pass sizes in as integers",
-            confidence=Confidence.HIGH if place.surely_compiled else None,
+            confidence=self._sureness(node, place),
         )

@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule, Place, truth_values
+from ddp_lint.rules.compile.need import repeated
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors.traits import Trait, traits
@@ -76,7 +77,10 @@ class BranchOnTensor(HostRule):
 
     Conditions on shapes, dtypes, devices, `is None`, `len`, flags; `assert` of a tensor (it breaks no graph); branches
     behind `torch.compiler.is_compiling()`, `torch.compiler.disable`, `if not self.training`, logging and debugging
-    switches, `torch.no_grad()`, tests; conditions that nothing proves to be tensors.
+    switches, `torch.no_grad()`, tests; conditions that nothing proves to be tensors; arguments that every caller gives
+    from the host, branches that no caller comes to. With `--preview` alone: a branch outside of compiled code that a
+    forward comes to once, unless it sets a flag that is returned. One in a loop over layers or items is found in any
+    case.
 
     ## How to confirm
 
@@ -121,9 +125,16 @@ class BranchOnTensor(HostRule):
                     labels=place.labels,
                     notes=["each rank decides by its own batch: rank 0 and rank 1 may take different arms"],
                     help="torch.where, torch.nan_to_num or mask arithmetic instead of the branch",
-                    confidence=Confidence.HIGH if place.surely_compiled else None,
+                    confidence=self._sureness(test, place),
                 )
                 return
+
+    def _sureness(self, test: cst.BaseExpression, place: Place) -> Confidence:
+        """A level less where one forward has to decide once by what it computed."""
+        told = repeated(self.module, test) or _is_told(self.module.parent(test), place.function)
+        if place.surely_compiled:
+            return Confidence.HIGH if told else Confidence.MEDIUM
+        return Confidence.MEDIUM if told else Confidence.LOW
 
     def _place_of_tensor(self, condition: cst.BaseExpression, test: cst.BaseExpression) -> Place | None:
         function = self.module.function_of(test)
@@ -134,7 +145,21 @@ class BranchOnTensor(HostRule):
         if not value.tensor or bare_argument or _type_checked(test) & _names(condition):
             return None
         place = self.place(condition)
-        return place if place is not None and place.costs(value) else None
+        return place if place is not None and self.costs(condition, place) else None
+
+
+def _is_told(branch: cst.CSTNode | None, function: cst.FunctionDef) -> bool:
+    """Whether the branch sets a flag that the function returns: ``skip = True``, ``return loss, skip``. What the caller
+    then does it does on this rank alone."""
+    if not isinstance(branch, cst.If):
+        return False
+    flags = {
+        dotted(n.targets[0].target)
+        for n in descendants(branch.body)
+        if isinstance(n, cst.Assign) and dotted(n.value) in ("True", "False")
+    } - {""}
+    returned = (n.value for n in descendants(function.body) if isinstance(n, cst.Return) and n.value is not None)
+    return bool(flags) and any(flags & _names(value) for value in returned)
 
 
 def _type_checked(test: cst.BaseExpression) -> set[str]:

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Span
+from ddp_lint.launch.single import one_process
 from ddp_lint.rules.base import Rule
 from ddp_lint.tensors import Reached, TensorFile, Value
+from ddp_lint.tensors.callers import constant_arguments, host_arguments
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
 from ddp_lint.tensors.contexts import (
+    conditions,
     evaluation_only,
     inside_graphs,
     logging_only,
@@ -32,6 +35,14 @@ def truth_values(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
             stack.append(part.expression)
         else:
             yield part
+
+
+def _told(test: cst.BaseExpression, constants: dict[str, bool]) -> bool | None:
+    """The outcome of a test of one argument whose value is known."""
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        told = _told(test.expression, constants)
+        return None if told is None else not told
+    return constants.get(test.value) if isinstance(test, cst.Name) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,21 +95,43 @@ class HostRule(Rule):
         """What an expression of a function is."""
         return TensorFile.of(self.module).flow(function).value(node)
 
+    def costs(self, node: cst.BaseExpression, place: Place) -> bool:
+        """Whether reading an expression costs anything at a place, also by what the callers of the function give."""
+        value = self.value(node, place.function)
+        if not place.costs(value) or place.surely_compiled or not value.inputs:
+            return place.costs(value)
+        told = host_arguments(self.module, place.function)
+        return not told or place.costs(TensorFile.of(self.module).flow(place.function, told).value(node))
+
     def place(self, node: cst.CSTNode) -> Place | None:
         """The compiled code or training forward that `node` runs in; None where nobody minds what it costs."""
         function = self.module.function_of(node)
         if function is None or outside_of_graphs(self.module, node) or self._is_disabled(function):
+            return None
+        if one_process(self.module):
             return None
         if evaluation_only(self.module, node) or logging_only(self.module, node) or self._tells_of_failure(node):
             return None
         reached = TensorFile.of(self.module).reached(function) or self._as_operation(function)
         compiled = self._compiled(node, function)
         place = Place(function, compiled, reached)
+        if self._is_never_reached(node, function, place):
+            return None
         if place.surely_compiled:
             return place
         if without_gradient(self.module, node) or (reached is not None and not reached.gradient):
             return None
         return place if compiled is not None or reached is not None else None
+
+    def _is_never_reached(self, node: cst.CSTNode, function: cst.FunctionDef, place: Place) -> bool:
+        """Whether what every caller gives the function keeps it from the line: ``if not normalize: return``."""
+        if place.compiled is None and place.reached is None:
+            return False
+        tests = list(conditions(self.module, node))
+        return bool(tests) and any(
+            (told := _told(test, constant_arguments(self.module, function))) is not None and told != taken
+            for test, taken in tests
+        )
 
     def _as_operation(self, function: cst.FunctionDef) -> Reached | None:
         """`forward` and `backward` of a `torch.autograd.Function` run in every training step too."""

@@ -8,6 +8,9 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_sampler
 from ddp_lint.source.wraps import argument
 
+#: Libraries whose model parallelism leaves each rank a batch of its own.
+_OWN_BATCHES = frozenset({"torchrec"})
+
 
 class SamplerOverWholeWorld(Rule):
     """A DistributedSampler counts the whole world although a model-parallel group needs the same data.
@@ -64,7 +67,8 @@ class SamplerOverWholeWorld(Rule):
 
     ## When it is silent
 
-    Files without model parallelism, samplers that are given their ranks.
+    Files without model parallelism, samplers that are given their ranks; TorchRec, whose `DistributedModelParallel`
+    shards the tables alone: each rank has batches of its own.
 
     ## How to confirm
 
@@ -86,6 +90,8 @@ class SamplerOverWholeWorld(Rule):
 
     def visit_Call(self, node: cst.Call) -> None:
         if not is_sampler(self.module, node) or any(arg.star for arg in node.args):
+            return
+        if any(target.partition(".")[0] in _OWN_BATCHES for target in self.module.imports.names.values()):
             return
         if argument(node, 1, "num_replicas") is None and argument(node, 2, "rank") is None:
             self.report(

@@ -10,7 +10,7 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import Evidence, called_on_one_rank, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.devices.saved import saved_from_cpu
+from ddp_lint.rules.devices.saved import saved_elsewhere, saved_from_cpu
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.tree import children, descendants
@@ -91,7 +91,9 @@ class LoadWithoutMapLocation(Rule):
     `map_location` that comes from a parameter, a variable or `**kwargs`; loads on one rank alone, or in a function
     that only one rank calls; files that no evidence ties to several ranks; schedulers, vocabularies, statistics and
     other CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with
-    `offload_to_cpu`, and files that only save what lies on the CPU.
+    `offload_to_cpu`, and files that only save what lies on the CPU; what goes into `load_state_dict` of a loader, a
+    sampler or a scheduler, and files that the project fills with anything but states of models and optimizers. With
+    `--preview` alone: files of which only a word tells that other things go by as well (`init_states`).
 
     ## How to confirm
 
@@ -126,12 +128,15 @@ class LoadWithoutMapLocation(Rule):
         if on_one_rank(self.module, node) or called_on_one_rank(self.module, node):
             return
         evidence = several_ranks(self.module)
-        if evidence is not None and not self._saved_from_cpu():
+        if evidence is not None and not self._saved_from_cpu() and not self._saved_without_states(node):
             self._report(node, where, evidence)
 
     def _is_export(self) -> bool:
-        """Whether the file belongs to a package that converts models, which one process does."""
-        return any(words_of(package) & {"export", "onnx"} for package in self.module.name.split(".")[:-1])
+        """Whether the file belongs to a package that converts models, or is a script that does: one process does."""
+        *folders, name = self.module.file.place.split("/")
+        if any(words_of(folder) & {"export", "onnx"} for folder in folders):
+            return True
+        return "__main__" in self.module.file.text and bool(words_of(name) & _known("converting"))
 
     # ---- where the load puts its tensors
 
@@ -194,6 +199,9 @@ class LoadWithoutMapLocation(Rule):
         function = self.module.function_of(call)
         if function is not None and words_of(function.name.value) & {"scheduler", "schedulers"}:
             return False
+        receivers = self._receivers(call)
+        if receivers and all(words_of(name) & _known("plain_receivers") for name in receivers):
+            return False
         for words in (set(_words_in(source)), words_of(self._target(call).rpartition(".")[2])):
             if words & _known("plain"):
                 return False
@@ -214,18 +222,46 @@ class LoadWithoutMapLocation(Rule):
 
     def _is_loaded(self, call: cst.Call) -> bool:
         """Whether the result goes into `load_state_dict`, directly or by its name."""
+        receivers = self._receivers(call)
+        return any(not words_of(name) & _known("plain_receivers") for name in receivers)
+
+    def _receivers(self, call: cst.Call) -> list[str]:
+        """The last names of what the result is loaded into by `load_state_dict`, directly or by its name."""
         if self._goes_straight_into_load(call):
-            return True
+            outer = self.module.parent(self.module.parent(call) or call)
+            return [_receiver(outer)] if isinstance(outer, cst.Call) else []
         name, scope = assigned_name(self.module, call), self.module.function_of(call) or self.module.tree
         if not name:
-            return False
+            return []
         held = re.compile("|".join(rf"\b{re.escape(n)}\b" for n in (name, *self._taken_out(name, scope))))
-        return any(
-            isinstance(node, cst.Call)
+        return [
+            _receiver(node)
+            for node in descendants(scope)
+            if isinstance(node, cst.Call)
             and dotted(node.func).endswith("load_state_dict")
             and any(held.search(self.module.code(arg.value)) for arg in node.args)
-            for node in descendants(scope)
-        )
+        ]
+
+    def _is_doubtful(self, call: cst.Call) -> bool:
+        """Whether a word that other things go by as well is all that speaks of a model's state."""
+        source = argument(call, 0, "f")
+        if source is None or self._is_loaded(call) or self._is_read_by_key(call):
+            return False
+        words = {*_words_in(source), *words_of(self._target(call).rpartition(".")[2]), *self._around(call)}
+        return not (words & _known("states")) - _known("ambiguous")
+
+    def _saved_without_states(self, call: cst.Call) -> bool:
+        """Whether what the project saves in a file of that name is no state of a model."""
+        source, project = argument(call, 0, "f"), self.module.project
+        if source is None or project is None:
+            return False
+        texts = [str(n.evaluated_value) for n in (source, *descendants(source)) if isinstance(n, cst.SimpleString)]
+        if not texts and isinstance(source, cst.Name):
+            values = self.module.assignments(source)
+            parts = (n for value in values for n in (value, *descendants(value)))
+            texts = [str(n.evaluated_value) for n in parts if isinstance(n, cst.SimpleString)]
+        files = [text for text in texts if "." in text]
+        return bool(files) and all(saved_elsewhere(project, file) for file in files)
 
     def _is_read_by_key(self, call: cst.Call) -> bool:
         """Whether a part is read by a key that only checkpoints have: ``torch.load(path)["state_dict"]``."""
@@ -267,9 +303,19 @@ class LoadWithoutMapLocation(Rule):
             f"rank 0 and rank 1 both load onto {target}: it holds a copy and a CUDA context of every rank{missing}",
             labels=[(evidence.span, evidence.text)],
             help="pass map_location=\"cpu\" (load_state_dict copies to each parameter's device), or this rank's device",
-            confidence=Confidence.HIGH if evidence.own and self._is_loaded(call) else Confidence.MEDIUM,
+            confidence=self._sureness(call, evidence),
             fix=self._fix(call),
         )
+
+    def _sureness(self, call: cst.Call, evidence: Evidence) -> Confidence:
+        if self._is_doubtful(call) or (self._evaluates() and evidence.word not in _TRAINS):
+            return Confidence.LOW
+        return Confidence.HIGH if evidence.own and self._is_loaded(call) else Confidence.MEDIUM
+
+    def _evaluates(self) -> bool:
+        """Whether the file is, by its name, a script that tries a model out."""
+        name = self.module.file.place.rpartition("/")[2]
+        return "__main__" in self.module.file.text and bool(words_of(name.removesuffix(".py")) & _known("trying_out"))
 
     def _fix(self, call: cst.Call) -> Fix:
         given = next((arg for i, arg in enumerate(call.args) if _is_map_location(arg, i)), None)
@@ -280,6 +326,15 @@ class LoadWithoutMapLocation(Rule):
         )
         safe = self._goes_straight_into_load(call)
         return Fix('load to the CPU: map_location="cpu"', Applicability.SAFE if safe else Applicability.UNSAFE, (edit,))
+
+
+def _receiver(call: cst.Call) -> str:
+    """``optimizer`` of ``self.optimizer.load_state_dict(..)``."""
+    return dotted(call.func).rpartition(".")[0].rpartition(".")[2]
+
+
+#: Evidence that a script which tries a model out does so on several ranks.
+_TRAINS = {"init_process_group", "torch.distributed", "DistributedDataParallel", "Accelerator", "LOCAL_RANK", "RANK"}
 
 
 def _moves_to(function: cst.Lambda) -> str:

@@ -9,6 +9,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.knowledge import table
 from ddp_lint.launch.origin import rank_source
+from ddp_lint.launch.single import is_benchmark, on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import literal_text
 from ddp_lint.source.edits import replace
@@ -94,10 +95,7 @@ class DeviceFromGlobalRank(Rule):
     needs_cuda = True
 
     def start(self) -> None:
-        text = self.module.file.text
-        self._one_node = self.module.file.is_test or bool(
-            re.search(r"""MASTER_ADDR["']\] *= *["'](localhost|127\.0\.0\.1)|tcp://(localhost|127\.)""", text)
-        )
+        self._one_node = self.module.file.is_test or on_one_node(self.module)
         self._reported: set[cst.CSTNode] = set()
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -139,6 +137,7 @@ class DeviceFromGlobalRank(Rule):
             f"the global rank is used as GPU index in {where}: rank 0 gets GPU 0, the first rank of the second node "
             "asks for a GPU that no node has (invalid device ordinal)",
             labels=labels,
+            confidence=Confidence.LOW if is_benchmark(self.module) else None,
             help='use the local rank: int(os.environ["LOCAL_RANK"])',
             fix=self._fix(value),
         )

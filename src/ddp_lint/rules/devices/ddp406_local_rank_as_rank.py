@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.origin import rank_source
+from ddp_lint.launch.single import on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.edits import replace
 from ddp_lint.source.wraps import argument
@@ -59,7 +60,8 @@ class LocalRankAsRank(Rule):
 
     ## When it is silent
 
-    Ranks that are computed (`node_rank * gpus + local_rank`), and values that nothing proves to be the local rank.
+    Ranks that are computed (`node_rank * gpus + local_rank`), and values that nothing proves to be the local rank;
+    files that set `MASTER_ADDR` to this machine, or say that `torchrun --standalone` starts them.
 
     ## How to confirm
 
@@ -80,6 +82,8 @@ class LocalRankAsRank(Rule):
 
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != "torch.distributed.init_process_group":
+            return
+        if on_one_node(self.module):
             return
         given = argument(node, None, "rank")
         source = rank_source(self.module, given, "local_rank") if given is not None else None

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ddp_lint.knowledge import table
+from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import assigned_to, walk
-from ddp_lint.tensors.operations import is_factory
+from ddp_lint.tensors.operations import is_factory, words_of
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def saved_from_cpu(facts: ModuleFacts) -> bool:
@@ -15,6 +20,58 @@ def saved_from_cpu(facts: ModuleFacts) -> bool:
     calls = [n for n in walk(facts.tree) if isinstance(n, ast.Call) and n.args]
     saved = [call.args[0] for call in calls if facts.qualified(call.func) == "torch.save"]
     return bool(saved) and all(_is_on_cpu(value, facts) for value in saved)
+
+
+def saved_elsewhere(project: Project, file: str) -> bool:
+    """Whether the project saves files of that name, and none of them with the state of a model or an optimizer."""
+    told = []
+    for path in project.holding(file):
+        facts = project.facts_of(path)
+        functions = (n for n in walk(facts.tree) if isinstance(n, _FUNCTIONS)) if facts is not None else ()
+        for function in functions:
+            calls = (n for n in walk(function) if isinstance(n, ast.Call) and len(n.args) > 1)
+            told += [
+                holds_states(call.args[0], function)
+                for call in calls
+                if facts is not None
+                and facts.qualified(call.func) == "torch.save"
+                and any(isinstance(n, ast.Constant) and n.value == file for n in walk(call.args[1]))
+            ]
+    return bool(told) and all(state is False for state in told)
+
+
+def holds_states(value: ast.expr, function: ast.AST) -> bool | None:
+    """Whether what is saved holds states of a model or an optimizer: ``model.state_dict()``, ``model``. None when it
+    cannot be seen: a parameter, the result of a call."""
+    if isinstance(value, ast.Name):
+        given = list(assigned_to(value.id, function))
+        told = [holds_states(v, function) for v in given if not isinstance(v, ast.Name)]
+        parts = [n.value for n in walk(function) if isinstance(n, ast.Assign) and _is_part(n.targets[0], value.id)]
+        told += [holds_states(part, function) for part in parts]
+        if not given or None in told:
+            return True if True in told else None
+        return True in told
+    if isinstance(value, ast.Dict):
+        told = [_state(part) for part in value.values]
+        return True in told
+    return _state(value) if isinstance(value, (ast.Call, ast.Constant, ast.List, ast.Tuple)) else None
+
+
+def _is_part(target: ast.expr, name: str) -> bool:
+    return isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id == name
+
+
+def _state(value: ast.expr) -> bool | None:
+    """Whether one value is the state of what may lie on a GPU."""
+    for call in _calls_of(value, "state_dict"):
+        receiver = dotted_ast(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        if not words_of(receiver.rpartition(".")[2]) & frozenset(table("checkpoints")["plain_receivers"]):
+            return True
+    if isinstance(value, (ast.Constant, ast.Attribute, ast.Subscript, ast.BinOp, ast.List, ast.Tuple)):
+        return False
+    if isinstance(value, ast.Call):
+        return False if any(True for _ in _calls_of(value, "state_dict")) else None
+    return None
 
 
 def _is_on_cpu(value: ast.expr, facts: ModuleFacts) -> bool:

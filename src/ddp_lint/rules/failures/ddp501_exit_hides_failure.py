@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import (
     Exit,
@@ -90,7 +91,8 @@ class ExitHidesFailure(Rule):
 
     A non-zero status or a message (`sys.exit("...")` is status 1); `except KeyboardInterrupt`, `SystemExit`, end of
     input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that
-    worked, outside of `except` and `finally`; a `finally` that tests whether something failed.
+    worked, outside of `except` and `finally`; a `finally` that tests whether something failed. With `--preview` alone:
+    a branch that reports a failure in a file that nothing ties to several ranks (a tool that converts one model).
 
     ## How to confirm
 
@@ -225,7 +227,7 @@ class ExitHidesFailure(Rule):
                 f"this branch reports a failure and ends with status 0 ({self.module.quoted(node)}): the launcher "
                 "and CI take the run for a success",
                 help="raise an exception, or exit with a status other than 0",
-                confidence=Confidence.MEDIUM,
+                confidence=Confidence.MEDIUM if several_ranks(self.module) is not None else Confidence.LOW,
                 fix=self._with_status_one(node),
             )
 

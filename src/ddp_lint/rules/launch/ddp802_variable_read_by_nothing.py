@@ -108,9 +108,14 @@ class VariableReadByNothing(Rule):
     def in_text(cls, file: SourceFile) -> Iterator[Finding]:
         for name, span in in_text(file):
             told = problem(name)
-            if told is not None:
+            if told is not None and not _is_used(name, file.text):
                 fix = Fix(f"write {told[2]}", Applicability.UNSAFE, (Edit(span, told[2]),)) if told[2] else None
                 yield cls.finding(span, told[0], help=told[1], fix=fix)
+
+
+def _is_used(name: str, text: str) -> bool:
+    """Whether the file that sets a variable reads it: ``$NAME``, ``${NAME}``, ``${{ env.NAME }}``."""
+    return re.search(rf"\$\{{?{re.escape(name)}\b|\benv\.{re.escape(name)}\b", text) is not None
 
 
 def problem(name: str) -> tuple[str, str, str] | None:

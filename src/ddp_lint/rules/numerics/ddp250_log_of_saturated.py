@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
-from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.wrapping.training import without_grad
 from ddp_lint.source import dotted
 from ddp_lint.tensors.contexts import evaluation_only
+
+_HALF = re.compile(r"half|float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
 
 # What saturates: the advice, and the function that a fix may put instead ("" where none takes the same arguments).
 _SATURATING = {
@@ -67,8 +71,9 @@ class LogOfSaturated(Rule):
 
     ## When it is silent
 
-    `clamp(min=...)` in between, a constant of 1e-6 or more added, `log_softmax`, `logsigmoid`, `logsumexp`, the
-    logarithm of a mask, code under `no_grad`, evaluation, inference and tests.
+    `clamp(min=...)` in between, a constant of 1e-6 or more added (any in files that say nothing of half precision),
+    `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask, code under `no_grad`, evaluation, inference
+    and tests.
 
     ## How to confirm
 
@@ -84,6 +89,7 @@ class LogOfSaturated(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.functional.log_softmax.html
     """
 
+    confidence = Confidence.MEDIUM
     triggers = ("log",)
     requires = ("softmax", "sigmoid", "gumbel_softmax", "exp")
     in_tests = False
@@ -100,7 +106,7 @@ class LogOfSaturated(Rule):
             if self._operand(operand.left, "exp") is not None and self._operand(operand.right, "exp") is not None:
                 self._report(node, "the sum of exponentials overflows", "torch.logaddexp(a, b)", None)
                 return
-            if _is_tiny(operand.right):
+            if _is_tiny(operand.right) and _HALF.search(self.module.file.text):  # in fp32 it is no zero
                 operand = self._behind_name(operand.left)
         for inner, (name, instead) in _SATURATING.items():
             argument = self._operand(operand, inner)

@@ -26,9 +26,11 @@ class ClipOnEveryMicroBatch(Rule):
     ## Why it breaks
 
     What the first micro-batches have added up is cut to `max_norm` before the next are added, and again before the
-    last: the early ones weigh almost nothing, the step goes where the last one points, and the norm that is logged is
-    that of the last one. Under `no_sync` rank 0 and rank 1 each cut by the norm of their own batches before anything
-    is averaged. There is no error; in fp16 accelerate unscales twice and raises. Measured on gloo (torch 2.13), two
+    last: the early ones weigh almost nothing, the step goes where the last one points, and the norm that is logged
+    is that of the last one. With a GradScaler that is unscaled before the clipping there is an error: the second
+    micro-batch raises "unscale_() has already been called on this optimizer since the last update()". Under
+    `no_sync` rank 0 and rank 1 each cut by the norm of their own batches before anything is averaged. Without a
+    scaler there is no error; in fp16 accelerate unscales twice and raises. Measured on gloo (torch 2.13), two
     ranks, four micro-batches of like size, `max_norm=1`: the step is 19 degrees off, with 6.3 for the norm of 21.3.
 
     ## Example
@@ -110,7 +112,17 @@ class ClipOnEveryMicroBatch(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if called(node) in _CLIPS:
             where, what = self._by_accelerate(node) or self._by_round(node) or (None, "")
-            if where is not None:
+            unscaled = self._unscaled(node) if where is not None else None
+            if where is not None and unscaled is not None:
+                self.report(
+                    node,
+                    "with a GradScaler the second micro-batch raises: unscale_() has already been called since the "
+                    "last update()",
+                    labels=[(unscaled, "unscales in every micro-batch"), (where, what)],
+                    notes=["without one, what the early micro-batches have added up is cut again and again"],
+                    help="unscale and clip once, right before scaler.step",
+                )
+            elif where is not None:
                 self.report(
                     node,
                     "clips after every micro-batch what the optimizer takes only after several: the early ones are cut "
@@ -118,6 +130,12 @@ class ClipOnEveryMicroBatch(Rule):
                     labels=[(where, what)],
                     help="clip once, right before the step",
                 )
+
+    def _unscaled(self, node: cst.Call) -> cst.Call | None:
+        """The ``scaler.unscale_(optimizer)`` that runs as often as the clipping."""
+        guards = set(self._guards(node))
+        calls = (c for c in self._calls_beside(node) if called(c) == "unscale_")
+        return next((c for c in calls if guards.issuperset(self._guards(c))), None)
 
     def _by_accelerate(self, node: cst.Call) -> tuple[cst.CSTNode, str] | None:
         """``with accelerator.accumulate(model)``, inside of which the optimizer steps in the last round only."""

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.project.facts import assigned_in, parameters
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
+from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.operations import keeps_output, layer_kind, names, words_of
 
@@ -97,13 +99,14 @@ class OverwritesCallersTensor(InPlaceRule):
     ## When it is silent
 
     Places that are filled and not computed from what was there (`x[mask] = 0`, `masked_fill_`), or get a boolean
-    (`x[0] = torch.logical_not(x[0])`). The argument was replaced first (`x = x.clone()`, `x = x + 1`,
-    `x = self.norm(x)`), masks, tokens, indices, lengths, caches and states (they carry no gradient, or are there to be
+    (`x[0] = torch.logical_not(x[0])`). The argument was replaced first (`x = x.clone()`, `x = x + 1`, `x =
+    self.norm(x)`), masks, tokens, indices, lengths, caches and states (they carry no gradient, or are there to be
     written), audio and image frontends, augmentation, the arm where `x.requires_grad` is false, code under
-    `torch.no_grad()`, evaluation, inference and tests,
-    helpers that return nothing (they are called for the write), helpers that get a fresh tensor of a caller that
-    takes the result in its place (`x = self.fc(x); x = self._scale(x)`). Where the function itself shows what keeps the
-    tensor, DDP203 reports it instead.
+    `torch.no_grad()`, evaluation, inference and tests, helpers that return nothing (they are called for the write),
+    helpers that get a fresh tensor of a caller that takes the result in its place (`x = self.fc(x); x =
+    self._scale(x)`). With `--preview` alone: a module that gets such a tensor wherever the project calls it, and
+    whose callers do not read it again (`loss, parts = self.balance(loss)`, `self.drop(self.attend(x))`). Where the
+    function itself shows what keeps the tensor, DDP203 reports it instead.
 
     ## How to confirm
 
@@ -135,13 +138,23 @@ class OverwritesCallersTensor(InPlaceRule):
             return
         if reached.chain and (not _returns(function) or self._is_given_up(function, reached)):
             return
+        doubtful = not reached.chain and self._is_taken_back(function, argument)
         self.report(
             write.node,
             f"{self.module.quoted(write.target)} is the caller's tensor{self.way(reached)}, and forward overwrites it: "
             "if autograd kept it, `backward()` raises on every rank; or the caller reads other values than it wrote",
             help=f"make a new tensor: `{argument} = {argument} + ..`, or start with `{argument} = {argument}.clone()`",
+            confidence=Confidence.LOW if doubtful else None,
             fix=self.out_of_place(write),
         )
+
+    def _is_taken_back(self, function: Code, argument: str) -> bool:
+        """Whether every call of the module's `forward` gives away what it was given, which a call had made that keeps
+        nothing of it as far as one can see: ``loss, parts = self.balance(loss)``, ``self.drop(self.attend(x))``."""
+        if isinstance(function, cst.Module) or function.name.value != "forward":
+            return False
+        sites = call_sites(self.module, function)
+        return bool(sites) and all(_is_given_away(site, function, argument) for site in sites)
 
     def _is_data(self, write: Write) -> bool:
         """Whether no gradient flows to the argument: in a frontend, and where ``x.requires_grad`` is false."""
@@ -160,6 +173,29 @@ class OverwritesCallersTensor(InPlaceRule):
             return False
         calls = list(_calls_of(f"self.{function.name.value}", caller[1]))
         return bool(calls) and all(_is_replaced(call, into, caller) for call, into in calls)
+
+
+def _is_given_away(site: CallSite, function: cst.FunctionDef, argument: str) -> bool:
+    """Whether the caller made the tensor by a call, and does not read it again under its name."""
+    given = site.given(function, argument)
+    if isinstance(given, ast.Call):
+        return not _keeps_result(given, site)
+    if site.around is None or not isinstance(given, ast.Name) or given.id in {p.arg for p in parameters(site.around)}:
+        return False
+    made = assigned_in(site.around, given.id)
+    if not made or not all(isinstance(m, ast.Call) and (m is site.node or not _keeps_result(m, site)) for m in made):
+        return False
+    into = next((n for n in walk(site.around) if isinstance(n, ast.Assign) and n.value is site.node), None)
+    bound = {n.id for t in into.targets for n in walk(t) if isinstance(n, ast.Name)} if into is not None else set()
+    names_read = (n for n in walk(site.around) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    last = site.node.end_lineno or site.node.lineno
+    return given.id in bound or not any(n.id == given.id and n.lineno > last for n in names_read)
+
+
+def _keeps_result(made: ast.Call, site: CallSite) -> bool:
+    """Whether a function or method of PyTorch's keeps its result for backward: ``torch.sigmoid(x)``."""
+    method = f".{made.func.attr}" if isinstance(made.func, ast.Attribute) else ""
+    return keeps_output(site.facts.qualified(made.func)) or keeps_output(method)
 
 
 def _calls_of(name: str, function: ast.FunctionDef) -> Iterator[tuple[ast.Call, str]]:

@@ -8,6 +8,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
+from ddp_lint.tensors.operations import names
 
 _EXPANDED = {"expand", "expand_as", "broadcast_to"}
 _TURNED = {"t", "transpose", "permute", "swapaxes", "movedim"}
@@ -130,7 +131,12 @@ class ParameterNotContiguous(Rule):
         return bool(uses) and all(self._is_copied(use) for use in uses)
 
     def _is_copied(self, use: cst.Name) -> bool:
-        call = self.module.parent(self.module.parent(use) or use)
+        up = self.module.parent(use)
+        if isinstance(up, cst.Attribute) and up.attr.value in names("python_values", "attributes") | names(
+            "python_values", "methods"
+        ):
+            return True  # what its shape is changes nothing
+        call = self.module.parent(up or use)
         return isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "copy_"
 
 

@@ -232,7 +232,7 @@ class ForwardBypassesWrapper(Rule):
             f"trains what was taken out of the wrapper `{wrapper}`: no gradient is averaged, rank 0 and rank 1 each "
             "train a model of their own",
             labels=[(place, f"unwrapped from `{wrapper}` here"), (end, effect)],
-            help=f"call `{wrapper}(...)`",
+            help=_instead(wrapper, dotted(node.func)),
             confidence=Confidence.MEDIUM,
         )
         return True
@@ -285,6 +285,13 @@ class ForwardBypassesWrapper(Rule):
         matches = [block.search((project.text(file) or "") + "\n") for file in sorted(path.parent.glob(entry["yaml"]))]
         found = [match[1] for match in matches if match]
         return {raw: name for text in found for name, raw in _REFERENCE.findall(text)} if found else None
+
+
+def _instead(wrapper: str, called: str) -> str:
+    """What to call: where the unwrapped module took the wrapper's name, nothing of that name is left to call."""
+    if called == wrapper or called.startswith(f"{wrapper}."):
+        return f"give the unwrapped module another name, and train with the wrapped `{wrapper}`"
+    return f"call `{wrapper}(...)`"
 
 
 def _split_module(name: str) -> tuple[str, bool]:

@@ -10,6 +10,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import called, children, descendants
+from ddp_lint.tensors.callers import order_of
 
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
@@ -207,7 +208,12 @@ class AttributeBehindWrapper(Rule):
         for wrap in self.module.wraps.all:
             made = wrap.kind == "ddp" and wrap.outer == name and _holds(last.value, wrap.call)
             made &= wrap.given is not None  # a wrapper of the project's own may hand attributes on
-            if made and not wrap.tested and self.module.wraps.after(wrap, use):
+            if (
+                made
+                and not wrap.tested
+                and self.module.wraps.after(wrap, use)
+                and not self._comes_first(use, wrap.call)
+            ):
                 return wrap.call, "wrapped here", Confidence.HIGH
         value = last.value
         if (
@@ -218,6 +224,15 @@ class AttributeBehindWrapper(Rule):
         ):
             return value, "on several processes it comes back wrapped in DDP", Confidence.MEDIUM
         return None
+
+    def _comes_first(self, use: cst.CSTNode, wrap: cst.CSTNode) -> bool:
+        """Whether all callers of two methods call the one that uses the attribute before the one that wraps it."""
+        user, wrapper = self.module.function_of(use), self.module.function_of(wrap)
+        if user is None or wrapper is None or user is wrapper or self.module.project is None:
+            return False
+        if "__init__" in (user.name.value, wrapper.name.value):
+            return False
+        return order_of(self.module.project, user.name.value, wrapper.name.value) == "before"
 
     def _last_binding(self, use: cst.BaseExpression, name: str) -> Binding | None:
         bindings = self.module.bindings(name, use)

@@ -8,6 +8,7 @@ import libcst as cst
 
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import called, children, descendants
+from ddp_lint.tensors.contexts import turns_off_gradient
 
 _NO_GRAD = ("no_grad", "inference_mode")
 
@@ -55,14 +56,35 @@ def _flow_of(module: Module, value: cst.CSTNode) -> _Flow | None:
 def without_grad(module: Module, node: cst.CSTNode) -> bool:
     """Whether `node` runs under no_grad or inference_mode: an enclosing `with`, or a decorator."""
     for up in module.ancestors(node):
-        if isinstance(up, cst.With) and any(_is_no_grad(item.item) for item in up.items):
+        if isinstance(up, cst.With) and any(_is_no_grad(module, item.item) for item in up.items):
             return True
-        if isinstance(up, cst.FunctionDef) and any(_is_no_grad(d.decorator) for d in up.decorators):
+        if isinstance(up, cst.FunctionDef) and any(_is_no_grad(module, d.decorator) for d in up.decorators):
             return True
+        if isinstance(up, cst.FunctionDef):
+            return _switched_off(module, up, node)
     return False
 
 
-def _is_no_grad(expression: cst.BaseExpression) -> bool:
+def _switched_off(module: Module, function: cst.FunctionDef, node: cst.CSTNode) -> bool:
+    """Whether the last ``torch.set_grad_enabled(..)`` statement before `node` in its function, or before an `if` or a
+    loop around it, turns gradients off."""
+    around = {id(up) for up in module.ancestors(node)}
+    state = False
+    for call in descendants(function.body, into_definitions=False):
+        if call is node:
+            return state
+        if not isinstance(call, cst.Call) or module.qualified(call.func) != "torch.set_grad_enabled":
+            continue
+        line = module.parent(module.parent(call) or call)
+        block = module.parent(line) if isinstance(line, cst.SimpleStatementLine) else None
+        if block is not None and id(block) in around and isinstance(module.parent(call), cst.Expr):
+            state = turns_off_gradient(module, call)
+    return False
+
+
+def _is_no_grad(module: Module, expression: cst.BaseExpression) -> bool:
+    if turns_off_gradient(module, expression):
+        return True
     target = expression.func if isinstance(expression, cst.Call) else expression
     return dotted(target).rpartition(".")[2] in _NO_GRAD
 

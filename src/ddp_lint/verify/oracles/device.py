@@ -35,6 +35,8 @@ def _wrong(rank: int, event: Call) -> Iterator[str]:
         foreign = sorted({at for at in event.arguments.get("landed", ()) if at.startswith("cuda") and at != own})
         if foreign:
             yield f"torch.load put tensors on {', '.join(foreign)}; this rank's device is {own}"
+    elif event.name == "share_memory_" and str(event.arguments.get("device", "")).startswith("cuda"):
+        yield f"what the line shares is on {event.arguments['device']}, where share_memory_ does nothing"
 
 
 def _collisions(case: Case) -> Iterator[Evidence]:

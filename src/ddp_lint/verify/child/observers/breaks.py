@@ -1,4 +1,4 @@
-"""Graph breaks: those that torch.compile makes in user code, from its own log."""
+"""Graph breaks and recompilations: those that torch.compile makes in user code, from its own log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.frames import is_user
 
 _PLACE = re.compile(r'(?:from user code at|in user code at|File) "?(?P<path>[^"\n]+?)(?:", line |:)(?P<line>\d+)')
+#: The log names the function's file and line, then each guard that failed with the line that it stands for.
+_ANEW = re.compile(r"Recompiling function (?P<function>\S+) in (?P<path>[^\n]+):(?P<line>\d+)")
+_GUARD = re.compile(r"- \S+: (?P<reason>.+?)\s+#.*?:(?P<line>\d+) in ")
 _REASON = re.compile(r"Reason:\s*(?P<reason>.+)|Graph break[^:]*:\s*(?P<other>.+)", re.IGNORECASE)
 
 
 class Breaks(Observer):
-    """A GraphBreak for each break that TorchDynamo logs; `explain` asks it about a model."""
+    """A GraphBreak for each break that TorchDynamo logs, a Recompile for each recompilation; `explain` asks it about
+    a model."""
 
     def install(self) -> None:
         import torch
@@ -24,11 +28,15 @@ class Breaks(Observer):
         patching.before(torch, "compile", lambda *args, **kwargs: self.listen())
 
     def listen(self) -> None:
-        """Turn TorchDynamo's artifact log of graph breaks on and read it."""
+        """Turn TorchDynamo's artifact logs on and read them."""
         import torch._logging
 
-        torch._logging.set_logs(graph_breaks=True)
+        torch._logging.set_logs(graph_breaks=True, recompiles=True)
         handler = _Handler(self)
+        anew = torch._logging.getArtifactLogger("torch._dynamo.guards", "recompiles")
+        if not any(isinstance(known, _Handler) for known in anew.handlers):
+            anew.addHandler(handler)
+        anew.propagate = False
         for name in ("torch._dynamo.symbolic_convert", "torch._dynamo.exc", "torch._dynamo.convert_frame"):
             logger = torch._logging.getArtifactLogger(name, "graph_breaks")
             if not any(isinstance(known, _Handler) for known in logger.handlers):
@@ -60,6 +68,15 @@ class Breaks(Observer):
         reason = (match["reason"] or match["other"]) if match else message.strip().partition("\n")[0]
         self.recorder.emit(trace.GraphBreak, frames=frames[-1:], reason=reason.strip())
 
+    def note_recompilation(self, message: str) -> None:
+        function, guard = _ANEW.search(message), _GUARD.search(message)
+        if function is None:
+            return
+        line = int((guard or function)["line"])
+        frame = trace.Frame(function["path"], line, function["function"])
+        reason = guard["reason"] if guard else message.strip().rpartition("\n")[2].strip()
+        self.recorder.emit(trace.Recompile, frames=(frame,) if is_user(frame.path) else (), reason=reason)
+
 
 class _Handler(logging.Handler):
     def __init__(self, observer: Breaks) -> None:
@@ -70,3 +87,5 @@ class _Handler(logging.Handler):
         message = record.getMessage()
         if "raph break" in message:
             self._observer.note(message)
+        elif "Recompiling function" in message:
+            self._observer.note_recompilation(message)

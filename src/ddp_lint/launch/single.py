@@ -1,0 +1,47 @@
+"""Which files one process runs by itself: servers, demos, deployment; what costs a rank there costs nobody."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from ddp_lint.knowledge import table
+from ddp_lint.source import Module
+from ddp_lint.tensors.operations import words_of
+
+
+def one_process(module: Module) -> bool:
+    """Whether a file belongs to what serves or shows a model: by its folders, or by the server that it imports."""
+    *folders, _ = module.file.place.split("/")
+    if any(words_of(folder) & _words() for folder in folders):
+        return True
+    return any(target.partition(".")[0] in _servers() for target in module.imports.names.values())
+
+
+def is_benchmark(module: Module) -> bool:
+    """Whether a file measures something, by the folders it is in or its name: one node runs it, and nobody trains."""
+    *folders, name = module.file.place.split("/")
+    return any(_BENCHMARK.fullmatch(folder) for folder in folders) or bool(_BENCHMARK.match(name))
+
+
+def on_one_node(module: Module) -> bool:
+    """Whether a file puts the meeting point of its ranks on this machine, where no rank of another node finds it, or
+    says that it is started for one node (``torchrun --standalone``)."""
+    return _LOCAL.search(module.file.text) is not None
+
+
+_LOCAL = re.compile(
+    r"""MASTER_ADDR["']\] *= *["'](localhost|127\.0\.0\.1)|tcp://(localhost|127\.)"""
+    r"""|torchrun[^\n]* (--standalone|--nnodes[= ]1)\b"""
+)
+_BENCHMARK = re.compile(r"(micro)?bench(mark(s|ing)?)?(_\w+)?", re.IGNORECASE)
+
+
+@functools.cache
+def _words() -> frozenset[str]:
+    return frozenset(table("launch")["one_process"]["folders"])
+
+
+@functools.cache
+def _servers() -> frozenset[str]:
+    return frozenset(table("launch")["one_process"]["servers"])

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import ast
+from typing import ClassVar
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.base import Wants
+from ddp_lint.rules.compile.host import HostRule
+from ddp_lint.source import dotted
+from ddp_lint.source.syntax import walk
+from ddp_lint.tensors import TensorFile
+from ddp_lint.tensors.contexts import conditions
+
+_GROWING = {"append", "extend", "add"}
+
+
+def _changes_itself(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    for node in walk(function):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _GROWING:
+            return True
+    return False
+
+
+class CounterInCompiledCode(HostRule):
+    """A number or a list of a module changes in every compiled forward, and each time it is compiled anew.
+
+    ## What it does
+
+    Finds `self.calls += 1` on an attribute that starts as a whole number, and `self.history.append(..)` on one that
+    starts as a list, in methods of modules that `torch.compile` reaches, also from another file of the project.
+
+    ## Why it breaks
+
+    TorchDynamo takes whole numbers of a module for constants, and lists for what they hold, and guards on them. With
+    each call the guard fails and the function is compiled anew: 8 versions for 8 calls, then `hit
+    config.recompile_limit (8)` and the function runs without being compiled for the rest of the job (measured on torch
+    2.13). Ranks that compile at different moments wait for each other in the next collective: minutes for a large
+    model, which the timeout of the process group may cut off.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1  # <- DDP307
+            return self.fc(x)
+
+
+    dist.init_process_group("gloo")
+    model = torch.compile(Net(), backend="eager")
+    for _ in range(6):
+        model(torch.randn(8, 4)).square().mean().backward()
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.fc(x)
+
+
+    dist.init_process_group("gloo")
+    model = torch.compile(Net(), backend="eager")
+    calls = 0
+    for _ in range(6):
+        calls += 1
+        model(torch.randn(8, 4)).square().mean().backward()
+    dist.destroy_process_group()
+    ```
+
+    A buffer does too: `self.calls.add_(1)` on a registered tensor is part of the graph.
+
+    ## When it is silent
+
+    Tensors and buffers; attributes that start as anything but a whole number or a list; lists that the same method
+    empties; code that `torch.compile` is not seen to reach, evaluation and logging branches, code behind
+    `torch.compiler.is_compiling()`; projects that set `allow_unspec_int_on_nn_module`.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: TorchDynamo compiles the function again and again for this line.
+
+    ## Fix safety
+
+    No automatic fix: who reads the attribute is not seen.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
+    """
+
+    confidence = Confidence.HIGH
+    wants: ClassVar[Wants] = staticmethod(_changes_itself)
+    oracles = ("recompile",)
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        attribute = dotted(node.target)
+        if isinstance(node.value, cst.Integer) and self._starts_as(node, attribute, number=True):
+            self._visit(node, attribute, "counts")
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in _GROWING:
+            attribute = dotted(node.func.value)
+            if self._starts_as(node, attribute, number=False) and not self._is_emptied(node, attribute):
+                self._visit(node, attribute, "grows")
+
+    def _visit(self, node: cst.CSTNode, attribute: str, changes: str) -> None:
+        place = self.place(node)
+        if place is None or not place.surely_compiled or "allow_unspec_int_on_nn_module" in self.module.file.text:
+            return
+        if any(True for _ in conditions(self.module, node)):  # what runs now and then is compiled now and then
+            return
+        self.report(
+            node,
+            f"`{attribute}` {changes} in every call, and each time torch.compile compiles the function anew, up to its "
+            "limit of 8",
+            labels=place.labels,
+            help="count outside of the compiled code, or in a buffer (`self.calls.add_(1)`)",
+        )
+
+    def _starts_as(self, node: cst.CSTNode, attribute: str, *, number: bool) -> bool:
+        """Whether all that the class assigns to an attribute outside of this method is a whole number, or a list."""
+        function = self.module.function_of(node)
+        owner = TensorFile.of(self.module).owner(function) if function is not None else None
+        if owner is None or not attribute.startswith("self.") or attribute.count(".") != 1:
+            return False
+        values = [
+            n.value
+            for cls in owner.lineage
+            for n in walk(cls.node)
+            if isinstance(n, ast.Assign) and any(ast.unparse(t) == attribute for t in n.targets)
+        ]
+        kinds = [_is_number(v) if number else isinstance(v, ast.List) for v in values]
+        return bool(kinds) and all(kinds)
+
+    def _is_emptied(self, node: cst.CSTNode, attribute: str) -> bool:
+        function = self.module.function_of(node)
+        text = self.module.code(function.body) if function is not None else ""
+        return any(f"{attribute}{what}" in text for what in (" =", ".clear(", ".pop("))
+
+
+def _is_number(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and type(value.value) is int

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.launch.ranks import on_one_rank, several_ranks
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exits import calls_in
+from ddp_lint.source.tree import called
+from ddp_lint.source.wraps import argument
+
+#: Functions that write a file, with the place and name of the path; `open` is told by its mode.
+_WRITES = {
+    "torch.save": (1, "f"),
+    "numpy.save": (0, "file"),
+    "numpy.savez": (0, "file"),
+    "joblib.dump": (1, "filename"),
+    "safetensors.torch.save_file": (1, "filename"),
+}
+_READS = {
+    "torch.load": (0, "f"),
+    "numpy.load": (0, "file"),
+    "joblib.load": (0, "filename"),
+    "safetensors.torch.load_file": (0, "filename"),
+    "pandas.read_csv": (0, "filepath_or_buffer"),
+    "pandas.read_parquet": (0, "path"),
+}
+#: Words of calls after which the ranks have met, or a rank has waited for the file.
+_WAITS = re.compile(
+    r"barrier|wait|sync|broadcast|all_reduce|allreduce|all_gather|allgather|reduce|gather|scatter|rendezvous|exists|"
+    r"isfile|is_file|DistributedDataParallel|DDP|fully_shard|FullyShardedDataParallel|prepare|main_process_first|backward",
+    re.IGNORECASE,
+)
+
+
+class FileReadBeforeWritten(Rule):
+    """All ranks read a file that rank 0 alone writes, and nothing makes them wait for it.
+
+    ## What it does
+
+    Finds `torch.save`, `numpy.save` or `open(.., "w")` under a test for the first rank, and further down in the same
+    function the same path read outside of any such test, with no barrier and no other collective in between.
+
+    ## Why it breaks
+
+    Rank 1 does not take the branch and is at the read while rank 0 still writes: it raises `FileNotFoundError`, or
+    reads the first half of a checkpoint (`PytorchStreamReader failed reading zip archive`), or, where an older file is
+    there, goes on with that one. Whether it does is a matter of milliseconds and of the file system: a network drive
+    shows a new file late on other nodes.
+
+    ## Example
+
+    ```python
+    import os
+    import tempfile
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+
+
+    def start(model):
+        path = os.path.join(tempfile.gettempdir(), f"ddp_lint_start_{os.environ['MASTER_PORT']}.pt")
+        if dist.get_rank() == 0:
+            time.sleep(2)  # a large model
+            torch.save(model.state_dict(), path)
+        model.load_state_dict(torch.load(path, map_location="cpu"))  # <- DDP810
+
+
+    start(torch.nn.Linear(4, 4))
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+    import tempfile
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+
+
+    def start(model):
+        path = os.path.join(tempfile.gettempdir(), f"ddp_lint_started_{os.environ['MASTER_PORT']}.pt")
+        if dist.get_rank() == 0:
+            time.sleep(2)  # a large model
+            torch.save(model.state_dict(), path)
+        dist.barrier()
+        model.load_state_dict(torch.load(path, map_location="cpu"))
+
+
+    start(torch.nn.Linear(4, 4))
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Any collective, wrap, `wait` or test of existence between the two, also inside the branch; paths that are not
+    written in the same way; reads on the same rank; code that nothing ties to several ranks; tests.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the error on rank 1, where the write takes longer than rank 1 needs to the read.
+
+    ## Fix safety
+
+    No automatic fix: a barrier has to be reached by all ranks of the job.
+
+    ## References
+
+    - https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("save", "open", "dump", "savez", "save_file")
+    requires = ("rank", "main_process", "process_index", "RANK", "is_master", "is_main")
+    in_tests = False
+    oracles = ("exception",)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        calls = list(calls_in(node.body))
+        written = dict(self._written(calls))
+        if not written:
+            return
+        for call in calls:
+            path = self._read(call)
+            if path not in written or not path:
+                continue
+            write = written[path]
+            if self._is_raced(calls, write, call) and several_ranks(self.module) is not None:
+                self.report(
+                    call,
+                    "rank 1 is here while rank 0 still writes the file: it fails, or reads half of it or an older one",
+                    labels=[(write, "rank 0 alone writes it")],
+                    help="dist.barrier() between the two, for all ranks",
+                )
+                return
+
+    def _written(self, calls: list[cst.Call]) -> Iterator[tuple[str, cst.Call]]:
+        for call in calls:
+            place = _WRITES.get(self.module.qualified(call.func))
+            path = argument(call, *place) if place is not None else self._opened(call, "wx")
+            if path is not None and on_one_rank(self.module, call):
+                yield self.module.code(path), call
+
+    def _read(self, call: cst.Call) -> str:
+        place = _READS.get(self.module.qualified(call.func))
+        path = argument(call, *place) if place is not None else self._opened(call, "r")
+        if path is None or on_one_rank(self.module, call):
+            return ""
+        return self.module.code(path)
+
+    def _opened(self, call: cst.Call, modes: str) -> cst.BaseExpression | None:
+        if not isinstance(call.func, cst.Name) or call.func.value != "open":
+            return None
+        mode = argument(call, 1, "mode")
+        text = str(mode.evaluated_value) if isinstance(mode, cst.SimpleString) else "r" if mode is None else ""
+        return argument(call, 0, "file") if set(text) & set(modes) else None
+
+    def _is_raced(self, calls: list[cst.Call], write: cst.Call, read: cst.Call) -> bool:
+        """Whether the read stands behind the write, on a way from it, and nothing between the two waits."""
+        wraps = self.module.wraps
+        if not wraps.follows(read, write) or wraps.opposed(write, read) or wraps.exclusive(write, read):
+            return False
+        between = [c for c in calls if wraps.follows(c, write) and not wraps.follows(c, read) and c is not read]
+        if any(_WAITS.search(called(c)) or _WAITS.search(self.module.code(c.func)) for c in between):
+            return False
+        tests = (up.test for up in self.module.ancestors(read) if isinstance(up, cst.If))
+        return not any(_WAITS.search(self.module.code(test)) for test in tests)

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import ClassVar
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ClassFacts, ModuleFacts
+from ddp_lint.rules.base import Rule, Wants
+from ddp_lint.source import dotted
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
+from ddp_lint.source.tree import descendants
+from ddp_lint.tensors import TensorFile
+from ddp_lint.tensors.classes import PARAMETER_MAKERS
+from ddp_lint.tensors.operations import layer_kind, names
+
+_DDP = "torch.nn.parallel.DistributedDataParallel"
+#: What uses parameters without their names, or says that some get no gradient.
+_BY_OTHER_NAMES = re.compile(
+    r"\b(children|named_children|modules|named_modules|_modules|_parameters|__dict__|getattr|setattr|delattr|"
+    r"requires_grad_|register_forward_hook)\b|\.requires_grad\b"
+)
+_SEARCHES = ("find_unused_parameters", "static_graph", "ddp_find_unused")
+_DEPTH = 4
+_CLASSES = 400
+
+
+def _makes_layers(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return function.name == "__init__"
+
+
+class ParametersNeverUsed(Rule):
+    """A layer or parameter is registered, and nothing in the project uses it.
+
+    ## What it does
+
+    Finds `self.x = nn.Linear(..)`, another layer with parameters, or `nn.Parameter(..)` in the constructor of a module
+    that a file of the project wraps in DDP, directly or as a part, where the name `x` occurs nowhere else.
+
+    ## Why it breaks
+
+    DDP waits in every backward until each parameter that it was built with has a gradient. This one never gets any, so
+    the reduction of step 1 never ends: the forward of step 2 raises "Expected to have finished reduction in the prior
+    iteration before starting a new one" on rank 0 and rank 1 (measured on gloo, torch 2.13). One process trains on
+    without a word. With `find_unused_parameters=True` there is no error, and every step pays for the search.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+            self.pooler = nn.Linear(4, 4)  # <- DDP624
+
+        def forward(self, x):
+            return self.fc(x)
+
+
+    dist.init_process_group("gloo")
+    model = DDP(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.fc(x)
+
+
+    dist.init_process_group("gloo")
+    model = DDP(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Names that any file of the project reads, also as a string; classes with a base that the project does not have (it
+    may use the layer), that go over their children, or that set `requires_grad`; projects that pass
+    `find_unused_parameters` or `static_graph` anywhere, or hand the wrap to a framework; modules that no DDP of the
+    project is seen to wrap.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the error in step 2, or a parameter without a gradient.
+
+    ## Fix safety
+
+    No automatic fix: checkpoints may hold the layer.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design
+    """
+
+    confidence = Confidence.MEDIUM
+    requires = ("torch",)
+    in_tests = False
+    oracles = ("exception", "nograd")
+    wants: ClassVar[Wants] = staticmethod(_makes_layers)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        project, owner = self.module.project, self.module.class_of(node)
+        if node.name.value != "__init__" or project is None or owner is None:
+            return
+        if TensorFile.of(self.module).owner(node) is None:
+            return
+        found = [(line, name) for line, name in self._layers(node) if not self._is_read(project, name)]
+        if not found or not _is_whole(project, self.module.name_of(owner)):
+            return
+        if self.module.name_of(owner) not in wrapped_classes(project):
+            return
+        for line, name in found:
+            self.report(
+                line,
+                f'no forward uses `self.{name}`: under DDP step 2 raises "Expected to have finished reduction" on '
+                "every rank",
+                help="delete it; or, where a later step uses it, pass find_unused_parameters=True",
+            )
+
+    def _layers(self, function: cst.FunctionDef) -> Iterator[tuple[cst.CSTNode, str]]:
+        """The assignments of layers with parameters, and of parameters, that the constructor always makes."""
+        for line in function.body.body:
+            for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+                if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+                    name = dotted(statement.targets[0].target)
+                    own = name.startswith("self.") and name.count(".") == 1
+                    if own and isinstance(statement.value, cst.Call) and self._has_parameters(statement.value):
+                        yield statement, name[5:]
+
+    def _has_parameters(self, call: cst.Call) -> bool:
+        maker = self.module.qualified(call.func)
+        if maker in PARAMETER_MAKERS:
+            return not any(a.keyword is not None and a.keyword.value == "requires_grad" for a in call.args)
+        if layer_kind(maker) in names("saves_input", "parametric"):
+            return not any(a.keyword is not None and a.keyword.value in _WITHOUT for a in call.args)
+        inner = [n for n in descendants(call) if isinstance(n, cst.Call)]
+        return layer_kind(maker) in ("Sequential", "ModuleList") and any(self._has_parameters(n) for n in inner)
+
+    def _is_read(self, project: Project, name: str) -> bool:
+        """Whether the name occurs anywhere in the project but in assignments to it."""
+        use = re.compile(rf"\b{re.escape(name)}\b(?!\s*(:[^=\n]+)?=[^=])")
+        told = (project.text(path) or "" for path in project.holding(name))
+        return any(_occurs(use, text) for text in told)
+
+
+#: Arguments that leave a layer of normalisation without parameters.
+_WITHOUT = frozenset({"affine", "elementwise_affine"})
+
+
+def _occurs(use: re.Pattern[str], text: str) -> bool:
+    for match in use.finditer(text):
+        line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if "#" not in line:
+            return True
+    return False
+
+
+def _is_whole(project: Project, name: str) -> bool:
+    """Whether a class and all that it inherits from stand in the project, down to `torch.nn.Module`, and none of it
+    uses parameters but by their names."""
+    for ancestor in project.lineage(name):
+        facts = project.class_facts(ancestor)
+        if facts is None:
+            if ancestor not in ("torch.nn.Module", "object"):
+                return False
+            continue
+        if "" in facts.bases or _BY_OTHER_NAMES.search(_text_of(facts)):
+            return False
+    found = project.method(name, "forward")
+    return found is not None
+
+
+def _text_of(cls: ClassFacts) -> str:
+    return "\n".join(cls.module.file.lines[cls.node.lineno - 1 : cls.node.end_lineno])
+
+
+def wrapped_classes(project: Project) -> frozenset[str]:
+    """The classes of the project whose instances, or whose parts, a file of it wraps in DDP without a search for unused
+    parameters; none where any file asks for the search."""
+    return project.remember(("wrapped classes",), lambda: frozenset(_wrapped(project)))
+
+
+def _wrapped(project: Project) -> list[str]:
+    if any(project.holding(word) for word in _SEARCHES):
+        return []
+    found: dict[str, None] = {}
+    for path in project.holding("DistributedDataParallel"):
+        facts = project.facts_of(path)
+        if facts is not None and not facts.file.is_test:
+            found.update(dict.fromkeys(_given_to_ddp(project, facts)))
+    queue = list(found)
+    while queue and len(found) < _CLASSES:
+        for part in _parts(project, queue.pop()):
+            if part not in found:
+                found[part] = None
+                queue.append(part)
+    return list(found)
+
+
+def _given_to_ddp(project: Project, facts: ModuleFacts) -> Iterator[str]:
+    stack: list[tuple[ast.AST, ast.FunctionDef | ast.AsyncFunctionDef | None, ClassFacts | None]] = [
+        (n, None, None) for n in facts.tree.body
+    ]
+    while stack:
+        node, around, owner = stack.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            around = node
+        elif isinstance(node, ast.ClassDef):
+            around, owner = None, project.class_of(facts, node)
+        elif isinstance(node, ast.Call) and node.args and project.meaning(facts, node.func) == _DDP:
+            yield from _kinds(project, facts, node.args[0], around, owner)
+        stack += [(child, around, owner) for child in ast.iter_child_nodes(node)]
+
+
+def _kinds(
+    project: Project,
+    facts: ModuleFacts,
+    model: ast.expr,
+    around: ast.FunctionDef | ast.AsyncFunctionDef | None,
+    owner: ClassFacts | None,
+) -> Iterator[str]:
+    """The class of what is wrapped; ``model = DDP(model)`` asks for the class that the name had before."""
+    name = dotted_ast(model)
+    scope = around if around is not None else facts.tree
+    given = [n.value for n in walk(scope) if isinstance(n, ast.Assign) and name and dotted_ast(n.targets[0]) == name]
+    for value in (model, *given):
+        kind = project.types.of(value, facts, around, owner, _DEPTH)
+        if kind and kind != _DDP and project.subclass_of(kind, "torch.nn.Module"):
+            yield kind
+
+
+def _parts(project: Project, name: str) -> Iterator[str]:
+    """The classes of the modules that a class makes in its constructor."""
+    for ancestor in project.lineage(name):
+        facts = project.class_facts(ancestor)
+        constructor = facts.methods.get("__init__") if facts is not None else None
+        for node in walk(constructor) if facts is not None and constructor is not None else ():
+            if isinstance(node, ast.Call):
+                made = project.meaning(facts.module, node.func) if facts is not None else ""
+                if made and project.class_facts(made) is not None and project.subclass_of(made, "torch.nn.Module"):
+                    yield made

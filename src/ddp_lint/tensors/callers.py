@@ -1,0 +1,221 @@
+"""What the project gives a function when it calls it: read from the calls themselves, as far as they can be seen."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.project import Project
+from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parameters
+from ddp_lint.source import Module
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import below, walk
+from ddp_lint.tensors.operations import names
+
+#: Files that hold the name of a function; where more do, the name says too little to look for its calls.
+_FILES = 25
+_DEPTH = 4  # of class evidence for one expression
+
+
+@dataclasses.dataclass(frozen=True)
+class CallSite:
+    """A call of a function, the file that it stands in, and the function around it."""
+
+    facts: ModuleFacts
+    node: ast.Call
+    around: FunctionNode | None
+    bound: bool
+
+    def given(self, function: cst.FunctionDef, name: str) -> ast.expr | None:
+        """What the call gives a parameter; None when it leaves it to the default, or a star hides it."""
+        for keyword in self.node.keywords:
+            if keyword.arg == name:
+                return keyword.value
+        params = function.params
+        positional = [p.name.value for p in (*params.posonly_params, *params.params)][self.bound :]
+        place = positional.index(name) if name in positional else len(self.node.args)
+        before = self.node.args[: place + 1]
+        if len(before) <= place or any(isinstance(a, ast.Starred) for a in before):
+            return None
+        return before[place]
+
+
+def call_sites(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...]:
+    """The calls of a function or method of `module` in its project, without those of tests. Empty when there are none,
+    or when the function is handed on somewhere, so that not all calls can be seen."""
+    project = module.project
+    if project is None or module.facts is None:
+        return ()
+    return project.remember(("call sites", module.name_of(function)), lambda: _sites(module, project, function))
+
+
+def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple[CallSite, ...]:
+    name, owner = function.name.value, module.class_of(function)
+    if module.function_of(function) is not None:  # a function inside another one
+        return ()
+    of_instances = owner is not None and name == "forward"
+    words = (
+        [owner.name.value, *_heirs(project, module.name_of(owner))] if owner is not None and of_instances else [name]
+    )
+    paths = tuple(dict.fromkeys(path for word in words for path in project.holding(word)))
+    if len(paths) > _FILES:
+        return ()
+    found: list[CallSite] = []
+    for path in paths:
+        facts = project.facts_of(path)
+        if facts is None or facts.file.is_test:
+            continue
+        if owner is not None and of_instances:
+            found += _calls_of_instances(project, facts, module.name_of(owner))
+            continue
+        for use in _uses(facts.tree, name):
+            if not _means(project, facts, module, function, use):
+                continue
+            if use.call is None:
+                return ()
+            found.append(CallSite(facts, use.call, use.around, bound=owner is not None))
+    return tuple(found)
+
+
+def _heirs(project: Project, owner: str) -> list[str]:
+    """The names of the classes that inherit from a class in the file that defines it."""
+    found = project.split(owner)
+    nodes = found[0].definitions.values() if found is not None else ()
+    classes = [project.class_of(found[0], n) for n in nodes if found is not None and isinstance(n, ast.ClassDef)]
+    return [c.node.name for c in classes if c.name != owner and owner in project.lineage(c.name)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Use:
+    """An expression by a name (``f``, ``x.f``), the call of it if it is called, and the function and class around."""
+
+    node: ast.expr
+    call: ast.Call | None
+    around: FunctionNode | None
+    owner: ast.ClassDef | None
+
+
+def _uses(tree: ast.AST, name: str) -> Iterator[_Use]:
+    stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, ast.Call | None]] = [(tree, None, None, None)]
+    while stack:
+        node, around, owner, call = stack.pop()
+        last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if last == name and isinstance(node, (ast.Attribute, ast.Name)):
+            yield _Use(node, call, around, owner)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            around = node
+        elif isinstance(node, ast.ClassDef):
+            around, owner = None, node
+        for child in below(node):
+            of_child = node if isinstance(node, ast.Call) and child is node.func else None
+            stack.append((child, around, owner, of_child))
+
+
+def _means(project: Project, facts: ModuleFacts, module: Module, function: cst.FunctionDef, use: _Use) -> bool:
+    """Whether an expression may stand for the function: a method by its name, unless it is one of ``self`` in a class
+    that has nothing to do with the method's."""
+    cls = module.class_of(function)
+    if cls is None:
+        return project.meaning(facts, use.node) == module.name_of(function)
+    if not isinstance(use.node, ast.Attribute):
+        return False
+    if dotted_ast(use.node.value) != "self" or use.owner is None:
+        return True
+    here, there = module.name_of(cls), project.class_of(facts, use.owner).name
+    return here in project.lineage(there) or there in project.lineage(here)
+
+
+def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Iterator[CallSite]:
+    """The calls of objects that a file makes of a module's class: ``self.loss = Loss()``, ``self.loss(x)``."""
+    for definition in facts.tree.body:
+        cls = project.class_of(facts, definition) if isinstance(definition, ast.ClassDef) else None
+        functions = list(cls.methods.values()) if cls is not None else [definition]
+        for function in functions:
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            for node in walk(function):
+                called = node.func if isinstance(node, ast.Call) else None
+                if not isinstance(node, ast.Call) or not isinstance(called, (ast.Attribute, ast.Name)):
+                    continue
+                kind = project.types.of(called, facts, function, cls, _DEPTH)
+                if kind and owner in project.lineage(kind):
+                    yield CallSite(facts, node, function, bound=True)
+
+
+def host_arguments(module: Module, function: cst.FunctionDef) -> frozenset[str]:
+    """The parameters that every call gives something on the host: ``self.assign(boxes.cpu())``."""
+    sites = call_sites(module, function)
+    params = function.params
+    taken = [p.name.value for p in (*params.posonly_params, *params.params, *params.kwonly_params)]
+    return frozenset(name for name in taken if sites and all(_gives_host(site, function, name) for site in sites))
+
+
+def _gives_host(site: CallSite, function: cst.FunctionDef, name: str) -> bool:
+    value = site.given(function, name)
+    return value is not None and _on_host(value, site.around)
+
+
+def _on_host(value: ast.expr, around: FunctionNode | None) -> bool:
+    if isinstance(value, ast.Constant):
+        return True
+    if isinstance(value, ast.Attribute):
+        return value.attr in names("python_values", "attributes")
+    if isinstance(value, ast.Name) and around is not None:
+        known = {p.arg for p in parameters(around)}
+        given = assigned_in(around, value.id)
+        return (
+            value.id not in known
+            and bool(given)
+            and all(not isinstance(v, ast.Name) and _on_host(v, around) for v in given)
+        )
+    if not isinstance(value, ast.Call):
+        return False
+    if dotted_ast(value.func) in ("len", "int", "float", "str", "bool"):
+        return True
+    if not isinstance(value.func, ast.Attribute):
+        return False
+    to_host = value.func.attr == "to" and any(
+        isinstance(a, ast.Constant) and a.value == "cpu" for a in (*value.args, *(k.value for k in value.keywords))
+    )
+    return to_host or value.func.attr in ("cpu", "numpy") or value.func.attr in names("python_values", "methods")
+
+
+def constant_arguments(module: Module, function: cst.FunctionDef) -> dict[str, bool]:
+    """The parameters that every call gives the same constant, with its truth value."""
+    sites = call_sites(module, function)
+    found: dict[str, bool] = {}
+    params = function.params
+    for param in (*params.posonly_params, *params.params, *params.kwonly_params):
+        given = [site.given(function, param.name.value) for site in sites]
+        values = {bool(v.value) for v in given if isinstance(v, ast.Constant)}
+        if given and all(isinstance(v, ast.Constant) for v in given) and len(values) == 1:
+            found[param.name.value] = values.pop()
+    return found
+
+
+def order_of(project: Project, first: str, second: str) -> str:
+    """In which order the functions of a project call two methods that they both call: "before" where all call `first`
+    before `second`, "after" where all do it the other way round, '' where they differ or none calls both."""
+    return project.remember(("order of calls", first, second), lambda: _order_of(project, first, second))
+
+
+def _order_of(project: Project, first: str, second: str) -> str:
+    told = set()
+    others = set(project.holding(f".{second}("))
+    for path in project.holding(f".{first}("):
+        facts = project.facts_of(path) if path in others else None
+        for function in walk(facts.tree) if facts is not None else ():
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+                lines = {name: _first_call(function, name) for name in (first, second)}
+                if all(lines.values()):
+                    told.add("before" if lines[first] < lines[second] else "after")
+    return told.pop() if len(told) == 1 else ""
+
+
+def _first_call(function: ast.AST, name: str) -> int:
+    """The line of the first call of a method in a function, 0 where there is none."""
+    calls = (n for n in walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
+    return min((n.lineno for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr == name), default=0)
