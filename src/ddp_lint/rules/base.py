@@ -119,9 +119,12 @@ class Rule(Documented):
         fix: Fix | None = None,
         cause: Cause | None = None,
     ) -> None:
-        """Emit a finding: `message`, one sentence of at most `findings.HEADLINE` characters (code in backquotes is cut to
-        fit), says what goes wrong for the user. `labels` point at the places that explain it, `notes` tell further
-        facts, `cause` what others may rest on too."""
+        """Emit a finding.
+
+        `message` is one sentence of at most `findings.HEADLINE` characters (code in backquotes is cut to fit) that says
+        what goes wrong for the user; `labels` point at the places that explain it, `notes` tell further facts, `cause`
+        is what others may rest on too.
+        """
         span_of = self._span_of
         self._emit(
             Finding(

@@ -137,8 +137,11 @@ class OverwritesCallersTensor(InPlaceRule):
             return
         self.report(
             write.node,
-            f"{self.module.quoted(write.target)} is the caller's tensor{self.way(reached)}, and forward overwrites it: "
-            "if autograd kept it, `backward()` raises on every rank; or the caller reads other values than it wrote",
+            "forward overwrites the caller's tensor "
+            f"{self.module.quoted(write.target)}{self.way(reached)}: `backward()` may raise",
+            notes=[
+                "if autograd kept it, `backward()` raises on every rank; or the caller reads other values than it wrote"
+            ],
             help=f"make a new tensor: `{argument} = {argument} + ..`, or start with `{argument} = {argument}.clone()`",
             fix=self.out_of_place(write),
         )
