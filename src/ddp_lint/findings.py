@@ -60,18 +60,30 @@ class CallSite:
     callee: str
 
 
+class Sharing(str, enum.Enum):
+    """Whether findings that lead to one callee have one cause, the callee."""
+
+    #: Each has its own: what parts the ranks lies in their data, not in who calls.
+    NEVER = "never"
+    #: Only if nobody reaches the callee in another way: a ``barrier()`` of the project's own is called rightly, too.
+    ALONE = "alone"
+    #: The callee hides that it communicates, which all of them overlook.
+    ALWAYS = "always"
+
+
 @dataclasses.dataclass(frozen=True)
 class Cause:
     """What a finding rests on. Findings with the same cause are told as one (`ddp_lint.grouping`).
 
-    `place` is the branch, the loop or the statement that has to change; `way` the calls that lead from the finding
-    into functions of the project, the last of which is the collective itself. `shared` tells whether the callee at the
-    end of the way is the cause where nobody reaches it in any other way: the ranks part by a rank test.
+    `place` is the branch, the loop or the statement that has to change; `way` the calls that lead into functions of the
+    project: that of the finding first, the collective itself last. `beside` are the calls of what the finding tells
+    of besides. `shared`: whether the collective at the end of the way is a cause that others have, too.
     """
 
     place: Span
     way: tuple[CallSite, ...] = ()
-    shared: bool = False
+    beside: tuple[CallSite, ...] = ()
+    shared: Sharing = Sharing.NEVER
 
 
 @dataclasses.dataclass(frozen=True)

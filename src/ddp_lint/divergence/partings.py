@@ -73,6 +73,8 @@ class Parting:
     labels: tuple[Label, ...] = ()
     #: Those of the labels that lead from the call to the collective in a callee.
     way: tuple[Called, ...] = ()
+    #: The calls that are missed for the same reason, each with its way.
+    beside: tuple[Called, ...] = ()
     #: The call that the second of `ranks` comes to instead, as it is written; '' where it comes to none.
     instead: str = ""
     #: Whether the branch is a handler, which only a rank that has caught an exception enters.
@@ -112,4 +114,7 @@ class Parting:
         ]
         left_out = len(alike) - len(labels)
         note = (f"{left_out} more calls are missed in the same way",) if left_out else ()
-        return dataclasses.replace(self, labels=(*self.labels, *labels), notes=(*self.notes, *note))
+        beside = (site for other in alike.values() for site in (Called(other.span, "", other.call), *other.way[:-1]))
+        return dataclasses.replace(
+            self, labels=(*self.labels, *labels), notes=(*self.notes, *note), beside=(*self.beside, *beside)
+        )

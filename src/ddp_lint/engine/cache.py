@@ -37,7 +37,7 @@ _TAG = (
     "# https://bford.info/cachedir/\n"
 )
 #: Settings that decide which files are looked at or how results are printed, not what is found in a file.
-_NEUTRAL = {"root", "exclude", "force_exclude", "respect_gitignore", "output_format", "source", "preview"}
+_NEUTRAL = {"root", "exclude", "force_exclude", "respect_gitignore", "output_format", "source", "preview", "baseline"}
 
 
 class Cache:

@@ -6,7 +6,7 @@ import ast
 from typing import ClassVar
 
 from ddp_lint.divergence import Kind, Parting, analyse
-from ddp_lint.findings import CallSite, Cause, Confidence
+from ddp_lint.findings import CallSite, Cause, Confidence, Sharing
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.headlines import facts as facts_of
 from ddp_lint.rules.collectives.headlines import headline, remedy
@@ -62,8 +62,12 @@ class PartingRule(Rule):
 
 
 def _cause(parting: Parting) -> Cause | None:
-    """The branch, and the way to the collective. A test of ranks has its cause in the callee where all come by one."""
+    """The branch, and the way to the collective."""
     if parting.branch is None:
         return None
-    way = tuple(CallSite(step.span, step.callee) for step in parting.way)
-    return Cause(parting.branch, way, shared=parting.cause == "rank" and bool(way))
+    own = CallSite(parting.span, parting.call)
+    way, beside = (tuple(CallSite(step.span, step.callee) for step in of) for of in (parting.way, parting.beside))
+    shared = Sharing.NEVER
+    if parting.cause == "rank" and way:
+        shared = Sharing.ALWAYS if parting.kind is Kind.IMPLICIT else Sharing.ALONE
+    return Cause(parting.branch, (own, *way) if way else (), beside, shared)

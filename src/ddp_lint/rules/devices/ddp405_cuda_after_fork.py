@@ -174,7 +174,7 @@ class CudaAfterFork(Rule):
             node,
             f"{place} in a forked worker: it fails where this rank has used CUDA before",
             notes=[
-                "the worker raises 'Cannot re-initialize CUDA in forked subprocess', and the other ranks wait for this one"
+                "the worker raises 'Cannot re-initialize CUDA in forked subprocess', and the other ranks wait for it"
             ],
             help='start it with get_context("spawn"), or torch.multiprocessing.spawn',
             fix=self._fix(node),
