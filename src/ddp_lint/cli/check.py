@@ -270,11 +270,16 @@ def _run_files(discovered: Discovered, options: _Options, narrowing: Narrowing) 
 
 def _check(discovered: Discovered, options: _Options, narrowing: Narrowing) -> list[Part]:
     from ddp_lint.engine.runner import check_paths
+    from ddp_lint.rules.registry import following_calls
 
     def one(settings: Settings, files: list[pathlib.Path]) -> Part:
         cache_dir = None if options.no_cache else settings.root / ".ddp_lint_cache"
-        wanted = narrowing.files(settings, files)
-        return Part(settings, wanted, check_paths(wanted, settings, jobs=options.jobs or None, cache_dir=cache_dir))
+        wanted, depend = narrowing.files(settings, files)
+        reports = [check_paths(wanted, settings, jobs=options.jobs or None, cache_dir=cache_dir)]
+        if depend:
+            following = dataclasses.replace(settings, enabled=settings.enabled & following_calls())
+            reports.append(check_paths(depend, following, jobs=options.jobs or None, cache_dir=cache_dir))
+        return Part(settings, wanted, Report.merged(reports))
 
     return [one(*group) for group in discovered.groups()]
 

@@ -22,7 +22,8 @@ _LISTED = 5
 
 @dataclasses.dataclass
 class Part:
-    """The files of one project that were checked, with its settings, and what was found."""
+    """The files of one project that were checked with all rules, with its settings, and what was found in them and in
+    those that depend on them."""
 
     settings: Settings
     files: list[pathlib.Path]
@@ -46,15 +47,16 @@ class Narrowing:
         """The same for another run, after files have changed."""
         return Narrowing(*self._given)
 
-    def files(self, settings: Settings, files: list[pathlib.Path]) -> list[pathlib.Path]:
-        """The files in which there can be anything to tell: all, or what has changed and what depends on it."""
+    def files(self, settings: Settings, files: list[pathlib.Path]) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
+        """The files to check with all rules, and those that did not change themselves but depend on what did: there
+        only rules that follow calls can have anything to tell."""
         if self._change is None:
-            return files
+            return files, []
         from ddp_lint.project.dependents import dependents
 
         changed = [path for path in self._change.lines if path.is_relative_to(settings.root)]
-        wanted = {*changed, *dependents(files, changed, Project(settings.root, names=settings.names))}
-        return [path for path in files if path in wanted]
+        depend = dependents(files, changed, Project(settings.root, names=settings.names))
+        return [path for path in files if path in self._change.lines], [path for path in files if path in depend]
 
     def told(self, parts: Iterable[Part]) -> list[Finding]:
         """The findings to tell, sorted."""

@@ -75,6 +75,8 @@ class Rule(Documented):
     wants: ClassVar[Wants] = None
     #: True: the rule sees all that is kept, for whichever rule: `wants` is too narrow to tell all that it can find.
     sees_all_kept: ClassVar[bool] = False
+    #: True: it follows calls into the files that a file imports, and can find something new as these change.
+    follows_calls: ClassVar[bool] = False
     #: False: the rule finds nothing in the files of tests, and does not look there.
     in_tests: ClassVar[bool] = True
     #: Globs on the names of files other than Python that the rule reads as well, by `in_text`: shell scripts, YAML.
