@@ -16,6 +16,7 @@ import pytest
 
 from ddp_lint.config import Configuration, Overrides, Settings
 from ddp_lint.engine.runner import check_paths
+from ddp_lint.findings import HEADLINE
 from ddp_lint.rules.registry import all_rules
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -43,6 +44,7 @@ def test_fixture(case: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = check_paths(files, Settings(root, codes, names=Configuration(Overrides()).of(root).names))
     got = collections.Counter((pathlib.Path(f.span.path).name, f.span.line, f.code) for f in report.findings)
     assert not report.errors
+    assert not [f.message for f in report.findings if len(f.message) > HEADLINE or f.message.endswith("…")]
     assert got == expected(files)
 
 

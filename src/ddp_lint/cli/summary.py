@@ -17,12 +17,12 @@ def summary(report: Report, fixed: int, style: Style, hidden: int = 0) -> str:
     """How many findings, of how many files; how many are not quite sure, fixable, or `hidden` by a baseline."""
     more = [f"{count(fixed, 'finding')} fixed."] if fixed else []
     more += [f"{hidden} more in the baseline."] if hidden else []
-    checked = count(report.statistics.files, "file")
+    checked = report.statistics.files
     if not report.findings:
-        clean = [] if report.errors else [style.green(f"Nothing found in {checked}.")]
+        clean = [] if report.errors else [style.green(f"Nothing found in {count(checked, 'file')}.")]
         return " ".join([*clean, *more]) + "\n" if clean or more else ""
     files = len({f.span.path for f in report.findings})
-    found = style.bold(f"{count(len(report.findings), 'finding')} in {files} of {checked}.")
+    found = style.bold(f"{count(len(report.findings), 'finding')} in {count(files, 'file')}, {checked} checked.")
     sure = collections.Counter(f.confidence for f in report.findings)
     unsure = ", ".join(f"{sure[c]} of {c.value} confidence" for c in (Confidence.MEDIUM, Confidence.LOW) if sure[c])
     kinds = collections.Counter(f.fix.applicability for f in report.findings if f.fix)
