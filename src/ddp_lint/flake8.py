@@ -70,8 +70,8 @@ def _findings(text: str, path: pathlib.Path, noqa: bool) -> list[Finding]:
         return []  # flake8 has its own list of what to leave out and knows nothing of ours
     session = _session(settings)
     findings = list(session.check(text, path).findings)
-    if settings.baseline is not None:
-        findings = Baseline.read(settings.baseline).new(findings)
+    if session.baseline is not None:
+        findings = session.baseline.new(findings)
     return grouped(findings, session.checker.project)
 
 
@@ -80,6 +80,7 @@ class _Session:
 
     def __init__(self, settings: Settings) -> None:
         self.checker = Checker(settings, for_cache=True)
+        self.baseline = Baseline.read(settings.baseline) if settings.baseline is not None else None
         self._cache = Cache(settings.root / ".ddp_lint_cache", settings, self.checker.project)
         # flake8 tells nobody that it is done. This runs as a process ends, those of its pool as well.
         multiprocessing.util.Finalize(self, self._cache.save, exitpriority=1)

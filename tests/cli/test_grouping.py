@@ -29,7 +29,7 @@ def test_one_branch_is_one_finding_whatever_codes_it_has(check: Check, project: 
     assert [path["message"][:6] for path in only["paths"]] == ["DDP109"]
     assert {f["code"] for f in found(check, "--select", "DDP109")} == {"DDP109"}
     printed = check("--no-cache").stdout
-    assert "note: the same cause: a.py:9" in printed
+    assert "note: the same cause: a.py:10" in printed
     assert "1 finding in 1 file, 1 checked." in printed
 
 

@@ -353,9 +353,11 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
         for f in left.findings:
             say(f"{f.span.path}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
         return _status(left, options)
-    report = check_text(text, path, settings)
+    part = Part(settings, [path], check_text(text, path, settings))
+    narrowing = Narrowing(options.baseline, None, None)
+    report = dataclasses.replace(part.report, findings=narrowing.told([part]))
     sources = Sources({f.span.path: text for f in report.findings})
-    outcome = _Outcome(report, sources, time.perf_counter() - started)
+    outcome = _Outcome(report, sources, time.perf_counter() - started, hidden=narrowing.hidden)
     return _finish(outcome, output_format, options)
 
 
