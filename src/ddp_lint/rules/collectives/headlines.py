@@ -11,6 +11,8 @@ from ddp_lint.divergence import Kind, Parting
 
 _SKIP = "let all ranks skip the round together: all_reduce the decision before the `continue` (MAX: any rank skips)"
 _EXIT = "let all ranks leave together: broadcast the decision before the exit, or raise an error, which ends the job"
+#: What is assigned, not called.
+_LEARNING_RATE = "learning rate"
 #: Cause to what a condition depends on.
 _DEPENDS = {
     "clock": "each rank's own clock",
@@ -60,7 +62,7 @@ def remedy(parting: Parting) -> str:
 def facts(parting: Parting) -> tuple[str, ...]:
     """Further facts, one line each: when the call communicates, which rank the third one is."""
     found = []
-    if parting.when and parting.kind is not Kind.IMPLICIT:
+    if parting.when and (parting.kind is not Kind.IMPLICIT or parting.exit is not None):
         found.append(f"it communicates {parting.when}")
     if parting.group:
         found.append(f"the ranks of {parting.group} have to take part")
@@ -79,7 +81,7 @@ def _missed(parting: Parting) -> str:
     if parting.exit is not None:
         why = f" ({parting.excuse})" if parting.excuse else ""
         hangs = f"the others hang in {what}" if parting.way else "the others hang here"
-        return f"if {missing} {_leaves(parting)}{why}, {hangs}{_whenever(parting)}"
+        return f"if {missing} {_leaves(parting)}{why}, {hangs}"
     if parting.by_node and parting.instead:
         test = f"`{parting.condition}`"
         return f"{test} holds on one rank of every node: {missing} runs `{parting.instead}()` while {waits} waits here"
@@ -101,7 +103,7 @@ def _condition(parting: Parting) -> str:
     what, test = called(parting), f"`{parting.condition}`"
     if parting.caught:
         who = _CATCHES.get(parting.cause, f"a rank that ends in {test}")
-        return f"{who} skips {what}; the others wait in it{_whenever(parting)}"
+        return f"{who} skips {what}; the others wait in it"
     if parting.rounds:
         return f"ranks go round the loop over {test} unequally often: the longest waits in {what}"
     if not parting.condition:
@@ -137,16 +139,13 @@ def _depends(parting: Parting) -> str:
     return "the rank" if parting.cause == "rank" else _DEPENDS.get(parting.cause, "what each rank knows alone")
 
 
-def _whenever(parting: Parting) -> str:
-    return f" ({parting.when})" if parting.when else ""
-
-
 def called(parting: Parting) -> str:
     """The call as written; the collective itself, with its place, where a callee has it."""
-    if not parting.way:
-        return f"`{parting.call}`"
-    last = parting.way[-1]
-    return f"`{last.callee}()` ({pathlib.PurePosixPath(last.span.path).name}:{last.span.line})"
+    last = parting.way[-1] if parting.way else None
+    text = last.callee if last is not None else parting.call
+    brackets = "" if parting.op == _LEARNING_RATE or parting.kind is Kind.FORWARD else "()"
+    place = f" ({pathlib.PurePosixPath(last.span.path).name}:{last.span.line})" if last is not None else ""
+    return f"`{text}{brackets}`{place}"
 
 
 # ---- other kinds

@@ -205,8 +205,7 @@ class ForwardBypassesWrapper(Rule):
             if backward is not None:
                 self.report(
                     node,
-                    f"`{name}(...)` trains the model that `{wrap.outer}` wraps, around it: its gradients "
-                    "are not averaged",
+                    f"`{name}(...)` goes around `{wrap.outer}`, which wraps it: its gradients are not averaged",
                     notes=["rank 0 and rank 1 each train a model of their own"],
                     labels=[
                         (wrap.call, f"`{name}` is wrapped as `{wrap.outer}` here"),
