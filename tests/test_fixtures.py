@@ -17,7 +17,7 @@ import pytest
 
 from ddp_lint.config import Configuration, Overrides, Settings
 from ddp_lint.engine.runner import check_paths
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import HEADLINE, Confidence
 from ddp_lint.rules.registry import all_rules
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -53,6 +53,7 @@ def test_fixture(case: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for f in report.findings
     )
     assert not report.errors
+    assert not [f.message for f in report.findings if len(f.message) > HEADLINE or f.message.endswith("…")]
     assert got == expected(files)
 
 

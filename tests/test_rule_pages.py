@@ -8,6 +8,7 @@ import pytest
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.runner import check_paths
+from ddp_lint.findings import HEADLINE
 from ddp_lint.rules.page import SECTIONS, Page
 from ddp_lint.rules.registry import all_rules
 
@@ -39,4 +40,5 @@ def flagged(source: str, code: str, folder: pathlib.Path) -> list[int]:
     file.write_text(source)
     report = check_paths([file], Settings(folder, frozenset({code})))
     assert all(f.code == code for f in report.findings), report.findings
+    assert not [f.message for f in report.findings if len(f.message) > HEADLINE or f.message.endswith("…")]
     return [f.span.line for f in report.findings]

@@ -87,6 +87,7 @@ class Settings:
     respect_gitignore: bool = True
     output_format: str | None = None
     source: pathlib.Path | None = None
+    baseline: pathlib.Path | None = None
 
     def ignored_in(self, path: pathlib.Path) -> frozenset[str]:
         """The codes that are not reported for this file (absolute path)."""
@@ -161,6 +162,12 @@ OPTIONS = (
         "Functions of this project that all ranks have to call together.",
         '["myproject.dist.sync_all"]',
     ),
+    Option(
+        "baseline",
+        "file",
+        "A baseline (`--write-baseline`), whose findings are not reported; relative to the configuration.",
+        '"ddp-lint-baseline.json"',
+    ),
     Option("output-format", "format", f"One of {', '.join(f'`{name}`' for name in FORMATS)}.", '"concise"'),
 )
 
@@ -180,6 +187,7 @@ TYPES: dict[str, tuple[str, dict[str, Any]]] = {
     "flag": ("true or false", {"type": "boolean"}),
     "version": ('a version as a string, such as "2.4"', {"type": "string", "pattern": r"^\d+\.\d+(\.\d+)?$"}),
     "format": (f"one of {', '.join(FORMATS)}", {"enum": list(FORMATS)}),
+    "file": ("the name of a file", {"type": "string"}),
     "ignores": (
         "a table of lists of strings",
         {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
@@ -295,6 +303,8 @@ def _is(kind: str, value: object) -> bool:
         return isinstance(value, list) and all(isinstance(v, str) and _NAME.fullmatch(v) for v in value)
     if kind == "flag":
         return isinstance(value, bool)
+    if kind == "file":
+        return isinstance(value, str) and bool(value)
     if kind == "version":
         return isinstance(value, str) and re.fullmatch(r"\d+\.\d+(\.\d+)?", value) is not None
     if kind == "format":
@@ -543,6 +553,7 @@ def _settings(table: Table, root: pathlib.Path, over: Overrides) -> Settings:
         respect_gitignore=values.get("respect-gitignore", True),
         output_format=over.output_format or values.get("output-format"),
         source=table.file,
+        baseline=table.base / values["baseline"] if "baseline" in values else None,
     )
 
 

@@ -8,6 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
+
+#: Characters that the message of a finding may have.
+HEADLINE = 120
+_CODE = re.compile(r"`([^`]+)`")
+#: Code is not cut below this many characters.
+_SHORTEST = 12
 
 
 class Confidence(str, enum.Enum):
@@ -46,6 +53,40 @@ class Label:
 
 
 @dataclasses.dataclass(frozen=True)
+class CallSite:
+    """A call on the way from a finding to what it is about: where it stands, and the callee as it is written."""
+
+    span: Span
+    callee: str
+
+
+class Sharing(str, enum.Enum):
+    """Whether findings that lead to one callee have one cause, the callee."""
+
+    #: Each has its own: what parts the ranks lies in their data, not in who calls.
+    NEVER = "never"
+    #: Only if nobody reaches the callee in another way: a ``barrier()`` of the project's own is called rightly, too.
+    ALONE = "alone"
+    #: The callee hides that it communicates, which all of them overlook.
+    ALWAYS = "always"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """What a finding rests on. Findings with the same cause are told as one (`ddp_lint.grouping`).
+
+    `place` is the branch, the loop or the statement that has to change; `way` the calls that lead into functions of the
+    project: that of the finding first, the collective itself last. `beside` are the calls of what the finding tells
+    of besides. `shared`: whether the collective at the end of the way is a cause that others have, too.
+    """
+
+    place: Span
+    way: tuple[CallSite, ...] = ()
+    beside: tuple[CallSite, ...] = ()
+    shared: Sharing = Sharing.NEVER
+
+
+@dataclasses.dataclass(frozen=True)
 class RankTrace:
     """What one rank does around the parting: its steps in order, each at a place in the source."""
 
@@ -76,7 +117,8 @@ class Finding:
 
     `message` is one line that says what happens, on which rank; `help` what to do instead; `labels` the related
     places; `notes` further facts, one line each; `witness` the word of each rank (divergence rules);
-    `fingerprint` identifies the finding across line shifts and is set by the engine.
+    `fingerprint` identifies the finding across line shifts and is set by the engine. `cause` is what it rests on, where
+    others may rest on the same; `paths` are those that do, with which it was made one.
     """
 
     code: str
@@ -90,7 +132,23 @@ class Finding:
     witness: tuple[RankTrace, ...] = ()
     fix: Fix | None = None
     fingerprint: str = ""
+    cause: Cause | None = None
+    paths: tuple[Label, ...] = ()
 
     @property
     def sort_key(self) -> tuple[str, int, int, str, str]:
         return (self.span.path, self.span.line, self.span.column, self.code, self.message)
+
+
+def fitted(message: str, room: int = HEADLINE) -> str:
+    """A message cut to `room` characters: code in backquotes loses its middle, the longest first; then the end goes."""
+    message = " ".join(message.split())
+    while len(message) > room:
+        longest = max(_CODE.finditer(message), key=lambda match: len(match[1]), default=None)
+        if longest is None or len(longest[1]) <= _SHORTEST:
+            return message[: room - 1].rstrip() + "…"
+        keep = max(_SHORTEST, len(longest[1]) - (len(message) - room)) - 1
+        head = (keep + 1) // 2
+        tail = longest[1][len(longest[1]) - (keep - head) :]
+        message = f"{message[: longest.start(1)]}{longest[1][:head]}…{tail}{message[longest.end(1) :]}"
+    return message

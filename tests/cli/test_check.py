@@ -29,7 +29,7 @@ def found(result: click.testing.Result) -> list[tuple[str, str, int]]:
 
 def test_clean_is_0_findings_are_1(check: Check, project: pathlib.Path) -> None:
     (project / "a.py").write_text(CLEAN)
-    assert (check().exit_code, check().stdout) == (0, "Nothing found.\n")
+    assert (check().exit_code, check().stdout) == (0, "Nothing found in 1 file.\n")
     (project / "b.py").write_text(UNUSED)
     assert check().exit_code == 1
     assert check("--exit-zero").exit_code == 0

@@ -64,6 +64,29 @@ def test_the_projects_configuration_is_read(check: Check, project: pathlib.Path)
     assert rows(flake8("--extend-ignore", "DDP0")) == []
 
 
+def test_results_are_kept_and_one_cause_is_told_once(check: Check, project: pathlib.Path) -> None:
+    body = "def f(x, optimizer):\n    if dist.get_rank() == 0:\n        optimizer.step()\n        dist.all_reduce(x)\n"
+    text = f"import torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel\n\n\n{body}"
+    (project / "a.py").write_text(text)
+    (project / "b.py").write_text(HAZARD)
+    first = rows(flake8("--jobs", "2"))
+    assert [row[3] for row in first] == ["DDP101", "DDP601"]
+    verbose = check("-v")  # finds what flake8 has kept
+    assert "2 cached" in verbose.stderr
+    assert rows(flake8()) == first
+    (project / "a.py").write_text("x = 1\n")
+    assert [row[3] for row in rows(flake8())] == ["DDP601"]
+
+
+def test_a_broken_configuration_is_told_once(project: pathlib.Path) -> None:
+    (project / "pyproject.toml").write_text("[tool.ddp-lint]\nselct = []\n")
+    for name in ("a.py", "b.py"):
+        (project / name).write_text(UNUSED)
+    result = flake8()
+    assert result.returncode == 1
+    assert (result.stdout + result.stderr).count("unknown key 'selct'") == 1
+
+
 def test_trouble_never_ends_the_run(project: pathlib.Path) -> None:
     (project / "bad").mkdir()
     (project / "bad" / "ddp-lint.toml").write_text("selct = []\n")

@@ -130,7 +130,7 @@ def test_what_the_name_of_a_rank_expression_says(check: Check, project: pathlib.
         ranks
         == {
             "cfg.local_place": ["rank 0", "rank 1"],
-            "host_index": ["rank 8 (first of the second node)", "rank 0"],
+            "host_index": ["rank 8", "rank 0"],
             "is_leader": ["rank 0", "rank 1"],
             "on_local_leader": ["rank 0", "rank 1"],
         }[name]

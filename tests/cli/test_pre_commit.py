@@ -99,6 +99,25 @@ def test_what_needs_another_file_of_the_project_is_found(project: pathlib.Path) 
     assert "DDP601" in result.stderr + result.stdout
 
 
+def test_a_change_is_judged_for_the_files_that_depend_on_it(project: pathlib.Path) -> None:
+    """Only the helper is staged; it is its caller that hangs, and an old hazard beside it is not told."""
+    helper = "import torch.distributed as dist\n\n\ndef save(x):\n    return x\n"
+    use = "import torch.distributed as dist\nfrom helper import save\n\n\ndef main(x):\n    if dist.get_rank() == 0:\n"
+    files = {"helper.py": helper, "caller.py": f"{use}        save(x)\n", "pyproject.toml": "", "old.py": CLEAN}
+    assert commit(project, files).returncode == 0
+    (project / "old.py").write_text(HAZARD)
+    git(project, "add", "-A")
+    git(project, "commit", "-q", "--no-verify", "-m", "old")
+    result = commit(project, {"helper.py": helper.replace("    return", "    dist.barrier()\n    return")})
+    said = result.stderr + result.stdout
+    assert result.returncode == 1
+    assert "DDP101" in said
+    assert "caller.py:7" in said
+    assert "DDP601" not in said
+    # Asked for all files, it tells all.
+    assert "DDP601" in run(project, *_PRE_COMMIT, "run", "--all-files").stdout
+
+
 def test_the_fixing_hook(project: pathlib.Path) -> None:
     config = project / ".pre-commit-config.yaml"
     config.write_text(config.read_text().replace("id: ddp-lint", "id: ddp-lint-fix"))

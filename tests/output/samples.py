@@ -57,6 +57,7 @@ BARRIER = Finding(
         (Edit(at(9, 1, 9), "    "),),
     ),
     fingerprint="0" * 31 + "1",
+    paths=tuple(Label(at(n, 1, 5), f"DDP101 call {n}") for n in (1, 2, 3, 4)),
 )
 #: Three marks on one line: tabs, wide characters, overlap.
 CROWDED = Finding(

@@ -15,6 +15,7 @@ import click
 
 from ddp_lint.cli import completing
 from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, count, fail, say, shown, wants_color, write
+from ddp_lint.cli.narrowing import Narrowing, Part
 from ddp_lint.cli.summary import settings_text, statistics, summary
 from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
 from ddp_lint.discovery import Discovered, discover, is_left_out
@@ -45,6 +46,12 @@ class _Options:
     quiet: bool
     verbose: bool
     color: str
+    baseline: pathlib.Path | None
+    write_baseline: bool
+    prune: bool
+    add_ignore: bool
+    since: str | None
+    staged: bool
 
 
 def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -66,6 +73,22 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     click.option("--fix", is_flag=True, help="Apply safe fixes."),
     click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: also those that may change behaviour."),
     click.option("--diff", is_flag=True, help="Print what --fix would change, and change nothing."),
+)
+@_options(
+    click.option(
+        "--since",
+        metavar="REV",
+        help="Report what touches the lines and functions that have changed since this git revision.",
+    ),
+    click.option("--staged", is_flag=True, help="For pre-commit: --since HEAD, where PATHS are the changed files."),
+    click.option(
+        "--baseline",
+        type=click.Path(dir_okay=False, path_type=pathlib.Path),
+        help="Do not report what this file accepts.",
+    ),
+    click.option("--write-baseline", is_flag=True, help="Accept all findings: write them into the baseline."),
+    click.option("--prune", is_flag=True, help="Take what is not found any more out of the baseline."),
+    click.option("--add-ignore", is_flag=True, help="Write an ignore comment, with a reason to fill in, per finding."),
 )
 @_options(
     click.option(
@@ -133,6 +156,7 @@ class _Outcome:
     sources: Sources
     seconds: float
     fixed: int = 0
+    hidden: int = 0
     failures: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
 
@@ -148,12 +172,15 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
         raise ConfigError("- (standard input) cannot be combined with other paths")
     if options.statistics and options.output_format in _REPORTS:
         raise ConfigError(f"--statistics cannot be printed as {options.output_format}")
+    _deny_together(paths, options)
     only_show = given["show_files"] or given["show_settings"]
     if "-" in paths and not only_show:
         return _run_stdin(configuration, options)
-    discovered = _named(options, configuration) if "-" in paths else discover(paths or (".",), configuration)
+    everywhere = (".", *paths) if options.staged else paths or (".",)
+    discovered = _named(options, configuration) if "-" in paths else discover(everywhere, configuration)
     if not only_show:
-        return _run_files(discovered, options)
+        staged = paths if options.staged else None
+        return _run_files(discovered, options, Narrowing(options.baseline, options.since, staged))
     if given["show_files"]:
         write("".join(f"{one_line(shown(file))}\n" for file in discovered.files), options.output_file)
     else:
@@ -184,23 +211,56 @@ def _overrides(given: dict[str, Any]) -> Overrides:
 # ---- files
 
 
-def _run_files(discovered: Discovered, options: _Options) -> int:
+def _deny_together(paths: tuple[str, ...], options: _Options) -> None:
+    """Raises ConfigError where options contradict each other."""
+    writes = {
+        "--write-baseline": options.write_baseline,
+        "--add-ignore": options.add_ignore,
+        "--fix": options.fix,
+        "--diff": options.diff,
+    }
+    both = [name for name, given in writes.items() if given]
+    if len(both) > 1 and both != ["--fix", "--diff"]:
+        raise ConfigError(f"{both[0]} and {both[1]} cannot be combined: run one after the other")
+    since = "--staged" if options.staged else "--since" if options.since else ""
+    if since and options.write_baseline:
+        raise ConfigError(f"--write-baseline and {since} cannot be combined: a baseline accepts what is there")
+    if options.staged and options.since:
+        raise ConfigError("--staged and --since cannot be combined: --staged is --since HEAD")
+    for name in (*(name for name in both[:1] if name in ("--write-baseline", "--add-ignore")), since):
+        if name and "-" in paths:
+            raise ConfigError(f"{name} cannot be used with - (standard input)")
+
+
+def _run_files(discovered: Discovered, options: _Options, narrowing: Narrowing) -> int:
     started = time.perf_counter()
     if not discovered.files and not discovered.errors and not options.quiet:
         say("warning: found no files to check", options.color)
     output_format = _format(options, discovered.files.values())
-    report = _check(discovered, options)
+    parts = _check(discovered, options, narrowing)
+    if options.write_baseline:
+        narrowing.write(parts, options.color)
+        return _failures(Report([], [*discovered.errors, *(e for part in parts for e in part.report.errors)]), options)
+    report = _told(parts, discovered, narrowing)
+    if options.prune or not options.quiet:
+        narrowing.say_gone(parts, prune=options.prune, color=options.color)
+    if options.add_ignore:
+        return _add_ignore(parts, discovered, options, narrowing)
     if options.diff or options.fix:
         from ddp_lint.cli.mend import mend
     if options.diff:
-        mended = mend(report.findings, discovered.files, unsafe=options.unsafe_fixes, dry=True)
+        mended = mend((f for part in parts for f in part.told), discovered.files, unsafe=options.unsafe_fixes, dry=True)
         return _finish_diff(mended.patch, mended.fixed, [*report.errors, *mended.failures], options)
     outcome = _Outcome(report, Sources(), 0)
     if options.fix:
-        mended = mend(report.findings, discovered.files, unsafe=options.unsafe_fixes, dry=False)
+        mended = mend(
+            (f for part in parts for f in part.told), discovered.files, unsafe=options.unsafe_fixes, dry=False
+        )
         outcome.fixed, outcome.failures = mended.fixed, mended.failures
         if mended.fixed:  # a fix in one file can change what is found in another
-            outcome.report = _check(discovered, options)
+            narrowing = narrowing.again()
+            outcome.report = _told(_check(discovered, options, narrowing), discovered, narrowing)
+    outcome.hidden = narrowing.hidden
     outcome.seconds = time.perf_counter() - started
     gc.freeze()  # the process is about to end: no search for garbage among what the run has made
     if options.verbose:
@@ -208,14 +268,47 @@ def _run_files(discovered: Discovered, options: _Options) -> int:
     return _finish(outcome, output_format, options)
 
 
-def _check(discovered: Discovered, options: _Options) -> Report:
+def _check(discovered: Discovered, options: _Options, narrowing: Narrowing) -> list[Part]:
     from ddp_lint.engine.runner import check_paths
+    from ddp_lint.rules.registry import following_calls
 
-    def one(settings: Settings, files: list[pathlib.Path]) -> Report:
+    def one(settings: Settings, files: list[pathlib.Path]) -> Part:
         cache_dir = None if options.no_cache else settings.root / ".ddp_lint_cache"
-        return check_paths(files, settings, jobs=options.jobs or None, cache_dir=cache_dir)
+        wanted, depend = narrowing.files(settings, files)
+        reports = [check_paths(wanted, settings, jobs=options.jobs or None, cache_dir=cache_dir)]
+        if depend:
+            following = dataclasses.replace(settings, enabled=settings.enabled & following_calls())
+            reports.append(check_paths(depend, following, jobs=options.jobs or None, cache_dir=cache_dir))
+        return Part(settings, wanted, Report.merged(reports))
 
-    return Report.merged((one(*group) for group in discovered.groups()), discovered.errors)
+    return [one(*group) for group in discovered.groups()]
+
+
+def _told(parts: list[Part], discovered: Discovered, narrowing: Narrowing) -> Report:
+    """What there is to tell: all that was found but for what is accepted or untouched, each cause once."""
+    report = Report.merged((part.report for part in parts), discovered.errors)
+    return dataclasses.replace(report, findings=narrowing.told(parts))
+
+
+def _add_ignore(parts: list[Part], discovered: Discovered, options: _Options, narrowing: Narrowing) -> int:
+    from ddp_lint.cli.ignoring import add_ignores
+
+    done = add_ignores((finding for part in parts for finding in part.told), discovered.files)
+    for finding in done.left:
+        say(f"no comment: {finding.span.path}:{finding.span.line}: {finding.code} {finding.message}", options.color)
+    errors = [*(e for part in parts for e in part.report.errors), *discovered.errors, *done.failures]
+    if not options.quiet:
+        say(
+            f"{count(done.findings, 'finding')} ignored in {count(done.files, 'file')}: fill in the reasons",
+            options.color,
+        )
+    return _failures(Report(done.left, errors), options)
+
+
+def _failures(report: Report, options: _Options) -> int:
+    for path, reason in report.errors:
+        say(f"error: {path}: {reason}", options.color)
+    return _status(report, options)
 
 
 def _explain_silence(discovered: Discovered, options: _Options) -> None:
@@ -260,9 +353,11 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
         for f in left.findings:
             say(f"{f.span.path}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
         return _status(left, options)
-    report = check_text(text, path, settings)
+    part = Part(settings, [path], check_text(text, path, settings))
+    narrowing = Narrowing(options.baseline, None, None)
+    report = dataclasses.replace(part.report, findings=narrowing.told([part]))
     sources = Sources({f.span.path: text for f in report.findings})
-    outcome = _Outcome(report, sources, time.perf_counter() - started)
+    outcome = _Outcome(report, sources, time.perf_counter() - started, hidden=narrowing.hidden)
     return _finish(outcome, output_format, options)
 
 
@@ -299,7 +394,7 @@ def _finish(outcome: _Outcome, output_format: str, options: _Options) -> int:
     for path, reason in report.errors:
         say(f"error: {path}: {reason}", options.color)
     if not options.quiet and (output_format in ("full", "concise")):
-        write(summary(report, outcome.fixed, Style(color)), None)
+        write(summary(report, outcome.fixed, Style(color), outcome.hidden), None)
     if options.verbose:
         _say_work(outcome, options)
     return _status(report, options)

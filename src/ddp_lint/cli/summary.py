@@ -9,22 +9,27 @@ from collections.abc import Sequence
 from ddp_lint.cli.console import count, shown
 from ddp_lint.config import Settings
 from ddp_lint.engine.report import Report
-from ddp_lint.findings import Applicability, Finding
+from ddp_lint.findings import Applicability, Confidence, Finding
 from ddp_lint.output.style import Style
 
 
-def summary(report: Report, fixed: int, style: Style) -> str:
-    """How many findings, in how many files, and how many of them fixes could mend."""
-    mended = f" {count(fixed, 'finding')} fixed." if fixed else ""
+def summary(report: Report, fixed: int, style: Style, hidden: int = 0) -> str:
+    """How many findings, of how many files; how many are not quite sure, fixable, or `hidden` by a baseline."""
+    more = [f"{count(fixed, 'finding')} fixed."] if fixed else []
+    more += [f"{hidden} more in the baseline."] if hidden else []
+    checked = report.statistics.files
     if not report.findings:
-        clean = "" if report.errors else style.green("Nothing found.")
-        return f"{clean}{mended}".strip() + "\n" if clean or mended else ""
+        clean = [] if report.errors else [style.green(f"Nothing found in {count(checked, 'file')}.")]
+        return " ".join([*clean, *more]) + "\n" if clean or more else ""
     files = len({f.span.path for f in report.findings})
+    found = style.bold(f"{count(len(report.findings), 'finding')} in {count(files, 'file')}, {checked} checked.")
+    sure = collections.Counter(f.confidence for f in report.findings)
+    unsure = ", ".join(f"{sure[c]} of {c.value} confidence" for c in (Confidence.MEDIUM, Confidence.LOW) if sure[c])
     kinds = collections.Counter(f.fix.applicability for f in report.findings if f.fix)
     how = {Applicability.SAFE: "--fix", Applicability.UNSAFE: "--fix --unsafe-fixes"}
     can = ", ".join(f"{kinds[kind]} with {options}" for kind, options in how.items() if kinds[kind])
-    found = style.bold(f"{count(len(report.findings), 'finding')} in {count(files, 'file')}.")
-    return found + mended + (f" Fixable: {can}." if can else "") + "\n"
+    facts = [f"{unsure}." if unsure else "", f"Fixable: {can}." if can else ""]
+    return " ".join(filter(None, [found, *facts, *more])) + "\n"
 
 
 def statistics(findings: Sequence[Finding], output_format: str) -> str:
@@ -53,6 +58,7 @@ def settings_text(settings: Settings) -> str:
         "rank-expressions": ", ".join(settings.names.rank_expressions),
         "wrappers": ", ".join(settings.names.wrappers),
         "collectives": ", ".join(settings.names.collectives),
+        "baseline": shown(settings.baseline) if settings.baseline else "",
         "output-format": settings.output_format or "full",
     }
     return "".join(f"{key} = {value}".rstrip() + "\n" for key, value in rows.items())

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.async_work import unwaited
-from ddp_lint.divergence.build import build, callee_of
+from ddp_lint.divergence.build import build
 from ddp_lint.divergence.callers import Callers
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.exits import one_for_each_exit
@@ -341,9 +341,10 @@ def _in_class(parting: Parting, of: ClassRef) -> Parting | None:
 
 def _told_at(parting: Parting, region: Span) -> Parting | None:
     """The parting at the first call within the region on the way to the collective."""
-    for label in parting.labels:
-        if label in parting.way and _within(label.span, region) and label.span != region:
-            return dataclasses.replace(parting, span=label.span, call=callee_of(label))
+    for number, step in enumerate(parting.way):
+        if _within(step.span, region) and step.span != region:
+            way = parting.way[number + 1 :]
+            return dataclasses.replace(parting, span=step.span, call=step.callee, way=way)
     return None
 
 

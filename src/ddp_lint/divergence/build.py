@@ -8,8 +8,8 @@ import dataclasses
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, matters
 from ddp_lint.divergence.groups import of_object
 from ddp_lint.divergence.values import Condition, Test
-from ddp_lint.divergence.words import Letter, Node, Words, streams_of
-from ddp_lint.findings import Label, Span
+from ddp_lint.divergence.words import Called, Letter, Node, Words, streams_of
+from ddp_lint.findings import Span
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -41,7 +41,7 @@ class Site:
 
     span: Span
     text: str
-    chain: tuple[Label, ...]
+    chain: tuple[Called, ...]
     callee: str
     depth: int = 1
     #: The object that the innermost method is called on, '' for the one at hand.
@@ -193,14 +193,8 @@ class _Builder:
         return self.sequence(body, after, outer, site)
 
 
-def called(caller: str, callee: str, span: Span) -> Label:
-    """One step of the way from the function at hand to the collective."""
-    return Label(span, f"{caller}() calls {callee}() here")
-
-
-def callee_of(step: Label) -> str:
-    """The call that such a step tells of, as it is written."""
-    return step.message.partition("() calls ")[2].removesuffix("() here")
+def called(caller: str, callee: str, span: Span) -> Called:
+    return Called(span, f"{caller}() calls {callee}() here", callee)
 
 
 def _settled(condition: Condition, depth: int) -> Condition:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator
 
 from ddp_lint.divergence.partings import Kind, Parting
@@ -12,6 +13,11 @@ from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.syntax import walk
 
+#: Calls that ask whether a number is one.
+_FINITE = frozenset({"isnan", "isinf", "isfinite"})
+_LEVEL = re.compile(r"^(error|warning)[:!]?\s+", re.IGNORECASE)
+#: Longer texts are no part of a headline.
+_SHORT = 40
 _LEAVING = {ast.Return: "returns", ast.Continue: "goes on to the next round", ast.Break: "leaves the loop"}
 
 
@@ -23,9 +29,10 @@ def one_for_each_exit(partings: Iterable[Parting], facts: ModuleFacts) -> Iterat
             by_exit.setdefault(parting.branch, []).append(parting)
         else:
             yield parting
-    for branch, missed in by_exit.items():
+    for place, missed in by_exit.items():
         first, *others = sorted(missed, key=lambda parting: (parting.kind is Kind.STEP, parting.span))
-        yield _told(first, others, _exit_in(facts, branch))
+        branch, left = _exit_in(facts, place)
+        yield _told(first, others, branch, left) if branch and left else first.told_with(others)
 
 
 def _is_passed(parting: Parting, facts: ModuleFacts) -> bool:
@@ -33,24 +40,52 @@ def _is_passed(parting: Parting, facts: ModuleFacts) -> bool:
     branch, span = parting.branch, parting.span
     if branch is None or branch.path != span.path or branch.line <= span.line <= branch.end_line:
         return False
-    return span.line > branch.end_line or isinstance(_exit_in(facts, branch), (ast.Return, ast.Break))
+    return span.line > branch.end_line or isinstance(_exit_in(facts, branch)[1], (ast.Return, ast.Break))
 
 
-def _exit_in(facts: ModuleFacts, branch: Span) -> ast.stmt | None:
-    """The first statement in the `if` that leaves the function or the round."""
+def _exit_in(facts: ModuleFacts, branch: Span) -> tuple[ast.If | None, ast.stmt | None]:
+    """The `if` at a place, and the first statement in it that leaves the function or the round."""
     for node in walk(facts.tree):
         if isinstance(node, ast.If) and node.lineno == branch.line and node.col_offset + 1 == branch.column:
-            exits = [child for child in children(node) if isinstance(child, tuple(_LEAVING))]
-            return min(exits, key=lambda child: child.lineno, default=None)  # type: ignore[attr-defined,return-value]
-    return None
+            exits = [child for child in children(node) if isinstance(child, (ast.Return, ast.Continue, ast.Break))]
+            return node, min(exits, key=lambda child: child.lineno, default=None)
+    return None, None
 
 
-def _told(first: Parting, others: list[Parting], left: ast.stmt | None) -> Parting:
+def _told(first: Parting, others: list[Parting], branch: ast.If, left: ast.stmt) -> Parting:
     labels = list(first.labels)
-    if left is None:
-        return first.told_with(others)
     end = left.end_col_offset or left.col_offset + 1
     span = Span(first.span.path, left.lineno, left.col_offset + 1, left.end_lineno or left.lineno, end + 1)
     labels.insert(1, Label(span, f"{first.ranks[1]} {_LEAVING[type(left)]} here"))
-    skips = isinstance(left, ast.Continue)
-    return dataclasses.replace(first, labels=tuple(labels), exit=span, skips=skips).told_with(others)
+    told = dataclasses.replace(
+        first,
+        labels=tuple(labels),
+        exit=span,
+        skips=isinstance(left, ast.Continue),
+        excuse=_excuse(branch, left),
+        sees_nan=_asks_for_nan(branch),
+    )
+    return told.told_with(others)
+
+
+def _excuse(branch: ast.If, left: ast.stmt) -> str:
+    """What the statement before the exit prints or logs, where that is a text of its own and short."""
+    for node in walk(branch):
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if isinstance(block, list) and left in block[1:]:
+                return _text_of(block[block.index(left) - 1])
+    return ""
+
+
+def _text_of(statement: ast.stmt) -> str:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    said = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    if not isinstance(said, ast.Constant) or not isinstance(said.value, str):
+        return ""
+    sentence = _LEVEL.sub("", said.value.strip()).partition(". ")[0].rstrip(".!")
+    return sentence if len(sentence) <= _SHORT and "%" not in sentence else ""
+
+
+def _asks_for_nan(branch: ast.If) -> bool:
+    calls = (node for node in (branch.test, *children(branch.test)) if isinstance(node, ast.Call))
+    return any(getattr(call.func, "attr", getattr(call.func, "id", "")) in _FINITE for call in calls)

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Iterable
 
+from ddp_lint.divergence.words import Called
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 
@@ -71,13 +72,25 @@ class Parting:
     ranks: tuple[str, str] = ("rank 0", "rank 1")
     labels: tuple[Label, ...] = ()
     #: Those of the labels that lead from the call to the collective in a callee.
-    way: tuple[Label, ...] = ()
+    way: tuple[Called, ...] = ()
+    #: The calls that are missed for the same reason, each with its way.
+    beside: tuple[Called, ...] = ()
+    #: The call that the second of `ranks` comes to instead, as it is written; '' where it comes to none.
+    instead: str = ""
+    #: Whether the branch is a handler, which only a rank that has caught an exception enters.
+    caught: bool = False
+    #: Whether the test is about the node: true on one rank of each, or on all ranks of one.
+    by_node: bool = False
     #: Whether the branch is a loop that ranks go round another number of times, which parts them.
     rounds: bool = False
     #: Where the ranks that miss the call have left, if an early exit parts them.
     exit: Span | None = None
     #: Whether that exit is a `continue`, which ends the round alone.
     skips: bool = False
+    #: What the program itself says as it leaves ("remote sync failed"), '' where it says nothing.
+    excuse: str = ""
+    #: Whether the test of the exit asks for numbers that are none.
+    sees_nan: bool = False
     witness: tuple[RankTrace, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -101,4 +114,7 @@ class Parting:
         ]
         left_out = len(alike) - len(labels)
         note = (f"{left_out} more calls are missed in the same way",) if left_out else ()
-        return dataclasses.replace(self, labels=(*self.labels, *labels), notes=(*self.notes, *note))
+        beside = (site for other in alike.values() for site in (Called(other.span, "", other.call), *other.way[:-1]))
+        return dataclasses.replace(
+            self, labels=(*self.labels, *labels), notes=(*self.notes, *note), beside=(*self.beside, *beside)
+        )

@@ -97,6 +97,18 @@ class Condition:
     open: bool = False
 
     @property
+    def caught(self) -> bool:
+        """Whether it is that a handler has caught an exception."""
+        first = self.truths[0]
+        return isinstance(first, tuple) and first[:1] in (("raised",), ("refused",))
+
+    @property
+    def by_node(self) -> bool:
+        """Whether it tells the ranks of one node apart, and is the same on the first ranks of two nodes."""
+        first, second, other_node = self.truths[:3]
+        return not self.open and isinstance(first, bool) and first == other_node != second
+
+    @property
     def may_part(self) -> bool:
         """Whether two ranks may choose differently at all."""
         return self.varies is not None or self.truths.count(self.truths[0]) < len(self.truths)

@@ -76,7 +76,7 @@ def _explained(node: Emit, words: Words, parting: Parting | None) -> Explanation
     if parting is not None and parting.confidence is not Confidence.LOW:
         return Explanation(letter.span, what, True, f"reported: {parting.kind.value}", parting.labels)
     if parting is not None:
-        doubt = f"communicates only when {parting.when}, of which nothing is to be seen" if parting.when else "doubtful"
+        doubt = f"communicates only {parting.when}, of which nothing is to be seen" if parting.when else "doubtful"
         return Explanation(letter.span, what, False, f"not reported by default: {doubt}", parting.labels)
     guards = _guards(node, words, letter)
     varying = [guard for guard in guards if guard.condition.varies is not None]

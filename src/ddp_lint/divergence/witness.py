@@ -44,6 +44,9 @@ def parting_of(difference: Difference, comparison: Comparison, region: Span) -> 
         ranks=ranks,
         labels=tuple(labels),
         way=letter.chain,
+        instead=difference.other.call if difference.other is not None else "",
+        caught=difference.parted.condition.caught,
+        by_node=difference.parted.condition.by_node,
         rounds=_goes_round(difference),
         witness=(
             _trace(ranks[0], difference.first, difference, comparison, letter, region),

@@ -26,6 +26,13 @@ class TooLarge(Exception):
     """The function is beyond the bound; it stays without a verdict."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Called(Label):
+    """One step of the way from the function at hand to the collective; `callee` is the call as it is written."""
+
+    callee: str = ""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Letter:
     """One effect that other ranks wait for.
@@ -52,7 +59,7 @@ class Letter:
     decided: Variation | None = None
     #: Why the group that is made has other members on each rank, if it has.
     members: Variation | None = None
-    chain: tuple[Label, ...] = ()
+    chain: tuple[Called, ...] = ()
     streams: frozenset[Hashable] = frozenset()
     buffer: str = ""
 

@@ -25,7 +25,7 @@ class World:
 WORLDS = (
     World("rank 0", 0, 0, 0, 0),
     World("rank 1", 1, 1, 0, 1),
-    World("rank 8 (first of the second node)", 8, 0, 1, 1),
+    World("rank 8", 8, 0, 1, 1),
 )
 COUNT = len(WORLDS)
 #: Pairs of worlds to compare, the most telling first.

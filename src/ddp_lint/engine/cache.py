@@ -44,7 +44,7 @@ _TAG = (
     "# https://bford.info/cachedir/\n"
 )
 #: Settings that decide which files are looked at or how results are printed, not what is found in a file.
-_NEUTRAL = {"root", "exclude", "force_exclude", "respect_gitignore", "output_format", "source", "preview"}
+_NEUTRAL = {"root", "exclude", "force_exclude", "respect_gitignore", "output_format", "source", "preview", "baseline"}
 
 
 class Cache:
@@ -55,7 +55,7 @@ class Cache:
         self._project = project
         self._generation = folder / _generation(settings, project)
         self._shards: dict[str, dict[str, Any]] = {}
-        self._changed: set[str] = set()
+        self._changed: dict[str, set[str]] = {}
 
     def get(self, path: pathlib.Path) -> FileResult | None:
         """The result for a file from an earlier run, if it would be the same today."""
@@ -102,7 +102,7 @@ class Cache:
                 shard["questions"].append(list(pair))
             asked.append(numbers[pair])
         shard["files"][inside] = {"asked": asked, "findings": [encode(finding) for finding in result.findings]}
-        self._changed.add(name)
+        self._changed.setdefault(name, set()).add(inside)
 
     @property
     def folder(self) -> pathlib.Path:
@@ -113,14 +113,17 @@ class Cache:
         return self._generation
 
     def save(self) -> None:
-        """Write what is new. Each file is replaced as a whole, so that runs at the same time do not disturb another."""
+        """Write what is new, beside what other runs have written meanwhile. Each file is replaced as a whole, so that
+        runs at the same time do not disturb another."""
         with contextlib.suppress(OSError):
             if any(place.is_symlink() for place in (self._folder, self._generation)):
                 return  # a link out of the checkout, for all we know
             if self._changed and not self._generation.is_dir():
                 self._create()
-            for name in self._changed:
-                write(self._generation / name, json.dumps(_without_leftovers(self._shards[name])).encode())
+            for name, new in self._changed.items():
+                shard = _joined(_read_shard(self._generation / name), self._shards[name], new)
+                write(self._generation / name, json.dumps(_without_leftovers(shard)).encode())
+            self._changed.clear()
             if self._generation.is_dir():
                 remove_leftovers(self._generation)
                 os.utime(self._generation)
@@ -170,15 +173,28 @@ def _is_entry(entry: object, questions: int) -> bool:
     return isinstance(asked, list) and all(isinstance(n, int) and 0 <= n < questions for n in asked)
 
 
-def _without_leftovers(shard: dict[str, Any]) -> dict[str, Any]:
-    """The shard without the questions that no result rests on any more."""
-    used = sorted({number for entry in shard["files"].values() for number in entry["asked"]})
-    number_of = {old: new for new, old in enumerate(used)}
+def _joined(kept: dict[str, Any], own: dict[str, Any], new: set[str]) -> dict[str, Any]:
+    """What is kept, with the `new` entries of one's own."""
+    first = len(kept["questions"])
     files = {
-        path: {"asked": [number_of[n] for n in entry["asked"]], "findings": entry["findings"]}
+        name: {**entry, "asked": [first + number for number in entry["asked"]]}
+        for name, entry in own["files"].items()
+        if name in new
+    }
+    return {"questions": [*kept["questions"], *own["questions"]], "files": {**kept["files"], **files}}
+
+
+def _without_leftovers(shard: dict[str, Any]) -> dict[str, Any]:
+    """The shard with each question once, without those that no result rests on any more."""
+    every = [tuple(question) for question in shard["questions"]]
+    asked = {every[number]: None for entry in shard["files"].values() for number in entry["asked"]}
+    place = {question: number for number, question in enumerate(asked)}
+    number_of = {old: place[question] for old, question in enumerate(every) if question in place}
+    files = {
+        path: {"asked": sorted({number_of[n] for n in entry["asked"]}), "findings": entry["findings"]}
         for path, entry in shard["files"].items()
     }
-    return {"questions": [shard["questions"][old] for old in used], "files": files}
+    return {"questions": [list(question) for question in asked], "files": files}
 
 
 # ---- what all results depend on

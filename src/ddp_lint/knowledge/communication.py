@@ -32,14 +32,14 @@ Kind = Literal["collective", "group", "p2p", "local", "forward", "backward", "st
 #: When the call communicates; '' is always.
 Condition = Literal["", "sharded", "buffers", "metric-sync", "statistics", "launched"]
 
-#: How the words of `Condition` read in a message, after "when".
+#: How the words of `Condition` read in a message, after "it communicates".
 CONDITIONS: Mapping[str, str] = {
     "": "",
-    "sharded": "parameters are sharded (FSDP, ZeRO-3, tensor parallel)",
-    "buffers": "the model has buffers",
-    "metric-sync": "the metric syncs on compute, as it does by default",
-    "statistics": "the module trains in a process group",
-    "launched": "it is launched with DeepSpeed or FSDP",
+    "sharded": "under FSDP and ZeRO-3",
+    "buffers": "if the model has buffers",
+    "metric-sync": "as the metric syncs on compute",
+    "statistics": "if the module trains in a group",
+    "launched": "under FSDP and DeepSpeed",
 }
 
 #: Which ranks take part where the call has no group argument, and which ranks share a value of `Rank`.
@@ -101,7 +101,7 @@ class Collective:
 
     @property
     def condition(self) -> str:
-        """When the call communicates, in words that follow "when"; '' for always."""
+        """When the call communicates, in words that follow "it communicates"; '' for always."""
         return CONDITIONS[self.when]
 
 

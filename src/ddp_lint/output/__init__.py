@@ -41,6 +41,17 @@ class Run:
     color: bool = False
 
 
+#: Call paths of a finding that are named, before the rest is counted.
+_NAMED = 3
+
+
+def call_paths(finding: Finding) -> str:
+    """The other places that rest on the cause of a finding, as one line; '' where there are none."""
+    places = [f"{label.span.path}:{label.span.line}" for label in finding.paths]
+    more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+    return f"the same cause: {', '.join(places[:_NAMED])}{more}" if places else ""
+
+
 def render(run: Run, output_format: str) -> str:
     """The run in one of `config.FORMATS`; '' or text that ends with a newline."""
     module = importlib.import_module(f"ddp_lint.output.{output_format}")

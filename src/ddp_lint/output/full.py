@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from ddp_lint.findings import Applicability, Confidence, Finding, Fix, Label, Span
 from ddp_lint.fixes import preview
-from ddp_lint.output import BRACKET, Run, Sources, one_line
+from ddp_lint.output import BRACKET, Run, Sources, call_paths, one_line
 from ddp_lint.output.style import Style
 
 #: Lines of context before and after the primary span.
@@ -43,7 +43,7 @@ def block(finding: Finding, sources: Sources, style: Style) -> str:
     """One finding; ends with a newline."""
     rows = [headline(finding, style), *excerpt(finding, sources, style)]
     rows += _witness(finding, style)
-    rows += [f"{style.cyan('note')}: {note}" for note in finding.notes]
+    rows += [f"{style.cyan('note')}: {note}" for note in (*finding.notes, call_paths(finding)) if note]
     if finding.help:
         rows.append(f"{style.cyan('help')}: {finding.help}")
     if finding.fix:

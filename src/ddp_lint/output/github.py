@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_lint.findings import Confidence, Finding
-from ddp_lint.output import Run, one_line
+from ddp_lint.output import Run, call_paths, one_line
 
 
 def render(run: Run) -> str:
@@ -18,7 +18,7 @@ def _command(finding: Finding) -> str:
     where = f"file={_property(span.path)},line={span.line},endLine={span.end_line}"
     if span.line == span.end_line:  # GitHub takes columns only for a single line
         where += f",col={span.column},endColumn={span.end_column}"
-    text = "\n".join(filter(None, [finding.message, *finding.notes, finding.help]))
+    text = "\n".join(filter(None, [finding.message, *finding.notes, call_paths(finding), finding.help]))
     title = f"ddp-lint {finding.code} ({finding.slug})"
     # The plain text after the command is what the log shows.
     shown = f"{one_line(span.path)}:{span.line}: {finding.code} {text}"

@@ -31,6 +31,7 @@ def as_dict(finding: Finding) -> dict[str, Any]:
         "witness": [_trace(trace) for trace in finding.witness],
         "fix": _fix(finding.fix) if finding.fix else None,
         "fingerprint": finding.fingerprint,
+        "paths": [_label(label) for label in finding.paths],
     }
 
 

@@ -6,7 +6,7 @@ import itertools
 import re
 import xml.etree.ElementTree as ET
 
-from ddp_lint.output import Run
+from ddp_lint.output import Run, call_paths
 
 #: What XML 1.0 cannot hold, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -22,7 +22,11 @@ def render(run: Run) -> str:
             case.set("line", str(f.span.line))
             failure = ET.SubElement(case, "failure", message=_text(f.message), type=f.code)
             failure.text = _text(
-                "\n".join(filter(None, [f"{path}:{f.span.line}:{f.span.column}: {f.message}", *f.notes, f.help]))
+                "\n".join(
+                    filter(
+                        None, [f"{path}:{f.span.line}:{f.span.column}: {f.message}", *f.notes, call_paths(f), f.help]
+                    )
+                )
             )
         _count(suite)
     for path, reason in run.errors:

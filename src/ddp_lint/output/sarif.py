@@ -12,7 +12,7 @@ from typing import Any
 
 from ddp_lint import __version__
 from ddp_lint.findings import Applicability, Confidence, Finding, Fix, Label, RankTrace, Span
-from ddp_lint.output import DOCS, Run
+from ddp_lint.output import DOCS, Run, call_paths
 from ddp_lint.rules.base import Documented
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import documented
@@ -52,7 +52,7 @@ def document(results: list[dict[str, Any]], errors: Iterable[tuple[str, str]] = 
 
 def result(finding: Finding) -> dict[str, Any]:
     """One finding. Labels become related locations, the witness a code flow with a thread for each rank."""
-    text = "\n".join(filter(None, [finding.message, *finding.notes, finding.help]))
+    text = "\n".join(filter(None, [finding.message, *finding.notes, call_paths(finding), finding.help]))
     out: dict[str, Any] = {
         "ruleId": finding.code,
         "level": _LEVEL[finding.confidence],
@@ -61,10 +61,8 @@ def result(finding: Finding) -> dict[str, Any]:
         "partialFingerprints": {FINGERPRINT: finding.fingerprint},
         "properties": {"confidence": finding.confidence.value},
     }
-    if finding.labels:
-        out["relatedLocations"] = [
-            {"id": n, **location(label.span, label.message)} for n, label in enumerate(finding.labels, 1)
-        ]
+    if related := (*finding.labels, *finding.paths):
+        out["relatedLocations"] = [{"id": n, **location(at.span, at.message)} for n, at in enumerate(related, 1)]
     if threads := [_thread(trace) for trace in finding.witness if trace.steps]:
         out["codeFlows"] = [{"threadFlows": threads}]
     if finding.fix and finding.fix.applicability is not Applicability.DISPLAY:

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from ddp_lint.kept import replace
+from ddp_lint.files import write
 from ddp_lint.knowledge.own import Names, last
 from ddp_lint.program.events import wrapping_pattern
 from ddp_lint.program.mentions import MODULE, FileMentions, mentions_of
@@ -128,7 +128,7 @@ def _write(place: Place, name: str, value: dict[str, Any]) -> None:
     if place.folder is not None:
         with contextlib.suppress(OSError):
             place.folder.mkdir(parents=True, exist_ok=True)
-            replace(place.folder / name, json.dumps(value, separators=(",", ":")))
+            write(place.folder / name, json.dumps(value, separators=(",", ":")).encode())
 
 
 __all__ = ["Place", "index"]

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence, Finding, Fix, Label, RankTrace, Span
+from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace, Span, fitted
 from ddp_lint.source import Module, SourceFile
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
@@ -75,6 +75,8 @@ class Rule(Documented):
     wants: ClassVar[Wants] = None
     #: True: the rule sees all that is kept, for whichever rule: `wants` is too narrow to tell all that it can find.
     sees_all_kept: ClassVar[bool] = False
+    #: True: it follows calls into the files that a file imports, and can find something new as these change.
+    follows_calls: ClassVar[bool] = False
     #: False: the rule finds nothing in the files of tests, and does not look there.
     in_tests: ClassVar[bool] = True
     #: Globs on the names of files other than Python that the rule reads as well, by `in_text`: shell scripts, YAML.
@@ -98,7 +100,7 @@ class Rule(Documented):
     @classmethod
     def finding(cls, span: Span, message: str, *, help: str = "", fix: Fix | None = None) -> Finding:
         """A finding of this rule in a file that is not Python."""
-        return Finding(cls.code, cls.slug, message, span, cls.confidence, help=help, fix=fix)
+        return Finding(cls.code, cls.slug, fitted(message), span, cls.confidence, help=help, fix=fix)
 
     def start(self) -> None:
         """Called before the walk."""
@@ -106,7 +108,7 @@ class Rule(Documented):
     def finish(self) -> None:
         """Called after the walk."""
 
-    def report(
+    def report(  # noqa: PLR0913 - one argument for each part of a finding
         self,
         where: cst.CSTNode | Span,
         message: str,
@@ -117,14 +119,20 @@ class Rule(Documented):
         confidence: Confidence | None = None,
         witness: Iterable[RankTrace] = (),
         fix: Fix | None = None,
+        cause: Cause | None = None,
     ) -> None:
-        """Emit a finding: `message` says what happens on which rank; `labels` point at the places that explain it."""
+        """Emit a finding.
+
+        `message` is one sentence of at most `findings.HEADLINE` characters (code in backquotes is cut to fit) that says
+        what goes wrong for the user; `labels` point at the places that explain it, `notes` tell further facts, `cause`
+        is what others may rest on too.
+        """
         span_of = self._span_of
         self._emit(
             Finding(
                 code=self.code,
                 slug=self.slug,
-                message=message,
+                message=fitted(message),
                 span=span_of(where),
                 confidence=confidence or self.confidence,
                 labels=tuple(Label(span_of(at), text) for at, text in labels),
@@ -132,6 +140,7 @@ class Rule(Documented):
                 help=help,
                 witness=tuple(witness),
                 fix=fix,
+                cause=cause,
             )
         )
 

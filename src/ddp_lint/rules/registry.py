@@ -48,6 +48,7 @@ class Declaration:
     in_tests: bool = True
     gone_in: tuple[int, int] | None = None
     run_decides: bool = False
+    follows_calls: bool = False
 
     @classmethod
     def of(cls, entry: type[Documented]) -> Declaration:
@@ -59,7 +60,7 @@ class Declaration:
         visits = any(name.startswith(("visit_", "leave_")) for name in dir(entry))
         words = (entry.files, entry.triggers, entry.requires)
         sees = (entry.whole_class, visits, entry.wants is not None, entry.sees_all_kept, entry.in_tests)
-        return cls(*who, True, *words, *sees, entry.gone_in, entry.run_decides)
+        return cls(*who, True, *words, *sees, entry.gone_in, entry.run_decides, entry.follows_calls)
 
     @classmethod
     def from_json(cls, row: list[object]) -> Declaration:
@@ -105,6 +106,11 @@ def all_rules() -> dict[str, type[Rule]]:
 def text_globs() -> tuple[str, ...]:
     """Globs on the names of the files other than Python that some rule reads: shell scripts, Dockerfiles, YAML."""
     return tuple(sorted({glob for said in declared().values() for glob in said.files}))
+
+
+def following_calls() -> frozenset[str]:
+    """The codes of the rules that follow calls into other files."""
+    return frozenset(said.code for said in declared().values() if said.follows_calls)
 
 
 def rules_for_text(name: str, first_line: str = "") -> list[Declaration]:

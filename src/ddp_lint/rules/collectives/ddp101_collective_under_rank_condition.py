@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation, without
+from ddp_lint.divergence import Kind
+from ddp_lint.rules.collectives.parting import PartingRule
 
 
 class CollectiveUnderRankCondition(PartingRule):
@@ -90,14 +90,3 @@ class CollectiveUnderRankCondition(PartingRule):
     """
 
     kind = Kind.BRANCH
-
-    def message(self, parting: Parting) -> str:
-        first, second = parting.ranks
-        reached = "by rank 0 only" if first == "rank 0" else without(parting).replace("not on", "not by")
-        return f"{operation(parting)} is reached {reached}: {first} waits here, {second} never joins"
-
-    def remedy(self, parting: Parting) -> str:
-        test = f"`{parting.condition}`" if parting.condition else "the rank test"
-        return (
-            f"call it on all ranks of the group, outside {test}; keep under it what one rank does alone (print, write)"
-        )

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation, whenever, without
+from ddp_lint.divergence import Kind
+from ddp_lint.rules.collectives.parting import PartingRule
 
 
 class ImplicitCollectiveUnderRankCondition(PartingRule):
@@ -91,18 +91,3 @@ class ImplicitCollectiveUnderRankCondition(PartingRule):
     """
 
     kind = Kind.IMPLICIT
-
-    def message(self, parting: Parting) -> str:
-        first, second = parting.ranks
-        called = (
-            "only rank 0 calls it"
-            if first == "rank 0"
-            else f"it is {without(parting).replace('not on', 'not called on')}"
-        )
-        return (
-            f"{operation(parting)} communicates with all ranks{whenever(parting)}, but {called}: "
-            f"{first} waits, {second} never joins"
-        )
-
-    def remedy(self, parting: Parting) -> str:
-        return "call it on all ranks; it lets one rank alone write what has to be written once"

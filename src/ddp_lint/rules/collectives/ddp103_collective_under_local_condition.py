@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation, reached_by, whenever
+from ddp_lint.divergence import Kind
+from ddp_lint.rules.collectives.parting import PartingRule
 
 
 class CollectiveUnderLocalCondition(PartingRule):
@@ -97,12 +97,3 @@ class CollectiveUnderLocalCondition(PartingRule):
     """
 
     kind = Kind.CONDITION
-
-    def message(self, parting: Parting) -> str:
-        return (
-            f"{operation(parting)} runs {reached_by(parting)}{whenever(parting)}: "
-            "a rank that enters waits for those that do not"
-        )
-
-    def remedy(self, parting: Parting) -> str:
-        return "agree first: all_reduce the decision (MAX for any rank, MIN for all) or broadcast rank 0's, then branch"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation
+from ddp_lint.divergence import Kind
+from ddp_lint.rules.collectives.parting import PartingRule
 
 
 class CollectivesInDifferentOrder(PartingRule):
@@ -85,24 +85,3 @@ class CollectivesInDifferentOrder(PartingRule):
 
     kind = Kind.ORDER
     oracles = ("sequence", "stall", "value")
-
-    def message(self, parting: Parting) -> str:
-        first, second = parting.ranks
-        if parting.cause == "order":
-            return (
-                f"the ranks reach {operation(parting)} in an order of their own, which depends on {parting.says}: "
-                f"{first}'s n-th call pairs with another one of {second}"
-            )
-        if parting.reason == "tensors":
-            return (
-                f"{operation(parting)} reaches its tensors in another order on {first} than on {second}: one rank's "
-                "first pairs with the other's second, and no error tells"
-            )
-        return (
-            f"{operation(parting)} comes first on {first}, another collective on {second}: the two pair, or both wait"
-        )
-
-    def remedy(self, parting: Parting) -> str:
-        if parting.cause == "order":
-            return "walk a sorted sequence, so that all ranks issue their collectives in one order"
-        return "issue the collectives in one order on all ranks, outside the rank test"

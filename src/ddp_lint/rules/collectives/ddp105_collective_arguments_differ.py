@@ -1,23 +1,7 @@
 from __future__ import annotations
 
-from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation
-
-_DIFFERENCES = {
-    "root": (
-        "names another root on each rank: every rank sends its own data and none receives (NCCL), or all wait (gloo)",
-        "name one root, e.g. src=0; `group_src` counts within the group",
-    ),
-    "reduce op": (
-        "reduces with one operation on {first} and another on {second}: no error, and a result that means nothing",
-        "pass the same reduce operation on all ranks",
-    ),
-    "payload": (
-        "gets a tensor of another shape on each rank: ranks wait for each other or receive wrong numbers (NCCL), or "
-        "abort (gloo)",
-        "exchange the sizes first and pad to the largest, or gather objects",
-    ),
-}
+from ddp_lint.divergence import Kind
+from ddp_lint.rules.collectives.parting import PartingRule
 
 
 class CollectiveArgumentsDiffer(PartingRule):
@@ -103,10 +87,3 @@ class CollectiveArgumentsDiffer(PartingRule):
 
     kind = Kind.ARGUMENT
     oracles = ("sequence", "stall", "exception")
-
-    def message(self, parting: Parting) -> str:
-        first, second = parting.ranks
-        return f"{operation(parting)} {_DIFFERENCES[parting.reason][0].format(first=first, second=second)}"
-
-    def remedy(self, parting: Parting) -> str:
-        return _DIFFERENCES[parting.reason][1]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation, reached_by
+from ddp_lint.divergence import Kind
+from ddp_lint.rules.collectives.parting import PartingRule
 
 
 class GroupNotMadeByAllRanks(PartingRule):
@@ -87,18 +87,3 @@ class GroupNotMadeByAllRanks(PartingRule):
     """
 
     kind = Kind.GROUP
-
-    def message(self, parting: Parting) -> str:
-        if parting.reason == "members":
-            return (
-                f"{operation(parting)} makes another group on each rank: its members depend on {parting.says}, "
-                "and every rank has to make every group"
-            )
-        second = parting.ranks[1]
-        return (
-            f"{operation(parting)} is called {reached_by(parting)}: every rank of the world has to make the group, "
-            f"members or not, and {second} does not"
-        )
-
-    def remedy(self, parting: Parting) -> str:
-        return "make every group on every rank, in one order, and let each rank keep the one that it belongs to"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation, whenever
+from ddp_lint.divergence import Kind
+from ddp_lint.rules.collectives.parting import PartingRule
 
 
 class CollectiveInUnevenLoop(PartingRule):
@@ -86,16 +86,3 @@ class CollectiveInUnevenLoop(PartingRule):
     """
 
     kind = Kind.LOOP
-
-    def message(self, parting: Parting) -> str:
-        if parting.exit is not None:
-            loop = f"a loop that each rank leaves under `{parting.condition}`"
-        else:
-            loop = f"the loop over `{parting.condition}`" if parting.condition else "the loop"
-        return (
-            f"{operation(parting)} is in {loop}, whose number of rounds depends on {parting.says}{whenever(parting)}: "
-            "the rank with more rounds waits for one that has left the loop"
-        )
-
-    def remedy(self, parting: Parting) -> str:
-        return "move it behind the loop, or agree in each round on going on (all_reduce a flag); for DDP see `Join`"

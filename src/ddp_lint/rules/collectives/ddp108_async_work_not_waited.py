@@ -145,7 +145,8 @@ class AsyncWorkNotWaited(Rule):
         called = self.module.code(pending.call.func)
         self.report(
             pending.call,
-            f"`{called}(...)` drops its handle: no rank can wait for it, and {_later(pending, touched)}",
+            f"`{called}(...)` drops its handle, so nobody can wait for it",
+            notes=[_later(pending, touched)],
             labels=[(touched, "touched here, while the communication may still run")] if touched is not None else [],
             help="keep the handle and call `.wait()` on it before the tensor is used, or leave out `async_op`",
             confidence=Confidence.HIGH if certain and touched is not None else Confidence.MEDIUM,
@@ -158,7 +159,8 @@ class AsyncWorkNotWaited(Rule):
         if not self._used_again(handle, pending.call):
             self.report(
                 pending.call,
-                f"nobody waits for the handle `{handle}` of `{called}(...)`: {_later(pending, None)}",
+                f"nobody waits for the handle `{handle}` of `{called}(...)`",
+                notes=[_later(pending, None)],
                 help=f"call `{handle}.wait()` before the tensor is used",
                 confidence=Confidence.MEDIUM,
             )
@@ -168,7 +170,7 @@ class AsyncWorkNotWaited(Rule):
             self.report(
                 pending.call,
                 f"`{pending.name_in(self.module.code(touched))}` is touched before `{handle}.wait()`: "
-                "a rank may see it before, during or after the other ranks' parts arrive",
+                "a rank may see it before the others' parts are in",
                 labels=[(touched, f"touched here, before anyone waits for `{handle}`")],
                 help=f"call `{handle}.wait()` first, or let what runs in between use other tensors",
             )
@@ -182,7 +184,8 @@ class AsyncWorkNotWaited(Rule):
             return
         self.report(
             pending.call,
-            f"nobody waits for the handles in `{handles}`: {_later(pending, None)}",
+            f"nobody waits for the handles in `{handles}`",
+            notes=[_later(pending, None)],
             labels=[(append, f"`{handles}` is only appended to")],
             help=f"for work in {handles}: work.wait()",
             confidence=Confidence.MEDIUM,

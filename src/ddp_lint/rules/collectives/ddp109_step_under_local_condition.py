@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation, reached_by
+from ddp_lint.divergence import Kind
+from ddp_lint.rules.collectives.parting import PartingRule
 
 
 class StepUnderLocalCondition(PartingRule):
@@ -97,22 +97,3 @@ class StepUnderLocalCondition(PartingRule):
 
     kind = Kind.STEP
     oracles = ("parameter", "gradient", "sequence", "stall")
-
-    def message(self, parting: Parting) -> str:
-        first, second = parting.ranks
-        if parting.reason == "backward":
-            outcome = "the gradients' all_reduce of a rank that comes to it waits for those that do not"
-        else:
-            outcome = f"the replicas of {first} and {second} drift apart, silently"
-        if parting.reason == "decides":
-            return f"{operation(parting)} decides by {parting.says}: {outcome}"
-        return f"{operation(parting)} runs {reached_by(parting)}: {outcome}"
-
-    def remedy(self, parting: Parting) -> str:
-        if parting.reason == "decides":
-            return "average the number over the ranks (all_reduce) before the step"
-        if parting.rounds:
-            return "give all ranks as many rounds (pad the shares to one length), or wrap the loop in `Join`"
-        if parting.cause in ("rank", "membership"):
-            return "run it on all ranks, outside the rank test"
-        return "agree on the condition first (all_reduce it), then let all ranks run or skip it together"

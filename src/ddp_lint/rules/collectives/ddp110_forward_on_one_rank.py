@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from ddp_lint.divergence import Kind, Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation, reached_by, whenever
+from ddp_lint.divergence import Kind
+from ddp_lint.rules.collectives.parting import PartingRule
 
 
 class ForwardOnOneRank(PartingRule):
@@ -94,12 +94,3 @@ class ForwardOnOneRank(PartingRule):
     """
 
     kind = Kind.FORWARD
-
-    def message(self, parting: Parting) -> str:
-        return (
-            f"{operation(parting)} runs {reached_by(parting)}; it communicates with all ranks{whenever(parting)}, and "
-            f"{parting.ranks[1]} never joins"
-        )
-
-    def remedy(self, parting: Parting) -> str:
-        return "evaluate on all ranks; under DDP one rank alone may call the module inside, `model.module(...)`"

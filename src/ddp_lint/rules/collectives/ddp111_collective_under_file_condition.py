@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation, whenever
+from ddp_lint.rules.collectives.parting import PartingRule
 
 
 class CollectiveUnderFileCondition(PartingRule):
@@ -95,13 +95,3 @@ class CollectiveUnderFileCondition(PartingRule):
 
     def concerns(self, parting: Parting) -> bool:
         return parting.cause == "file"
-
-    def message(self, parting: Parting) -> str:
-        under = f"under `{parting.condition}`, which" if parting.condition else "on some ranks only, which"
-        return (
-            f"{operation(parting)} runs {under} depends on {parting.says}{whenever(parting)}: "
-            "rank 0 may find another answer than rank 1, and waits"
-        )
-
-    def remedy(self, parting: Parting) -> str:
-        return "let rank 0 look and broadcast the answer, then branch on it"

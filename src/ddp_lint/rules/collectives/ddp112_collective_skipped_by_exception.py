@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Parting
-from ddp_lint.rules.collectives.parting import PartingRule, operation
+from ddp_lint.rules.collectives.parting import PartingRule
 
 
 class CollectiveSkippedByException(PartingRule):
@@ -99,12 +99,3 @@ class CollectiveSkippedByException(PartingRule):
 
     def concerns(self, parting: Parting) -> bool:
         return parting.cause == "exception" and parting.condition.startswith("except")
-
-    def message(self, parting: Parting) -> str:
-        return (
-            f"{operation(parting)} runs, or not, by `{parting.condition}`, which depends on {parting.says}: "
-            "rank 0 and rank 1 need not fail alike"
-        )
-
-    def remedy(self, parting: Parting) -> str:
-        return "note the failure, let all ranks reduce it behind the handler, then raise or go on together"

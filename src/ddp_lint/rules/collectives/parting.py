@@ -1,4 +1,4 @@
-"""What the rules of rank divergence share: each words one kind of parting that the analysis finds."""
+"""What the rules of rank divergence share: each is for one kind of parting that the analysis finds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import ClassVar
 
 from ddp_lint.divergence import Kind, Parting, analyse
 from ddp_lint.divergence.one_process import is_of_one_process
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import CallSite, Cause, Confidence, Sharing
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.collectives.headlines import facts as facts_of
+from ddp_lint.rules.collectives.headlines import headline, remedy
 from ddp_lint.source.syntax import walk
 from ddp_lint.tensors.operations import words_of
 
@@ -16,19 +18,18 @@ from ddp_lint.tensors.operations import words_of
 _CONSEQUENCES = frozenset(
     {"timeout", "timeouts", "hang", "hangs", "deadlock", "desync", "stall", "mismatch", "watchdog"}
 )
-_SKIP = "let all ranks skip the round together: all_reduce the decision before the `continue` (MAX: any rank skips)"
-_EXIT = "let all ranks leave together: broadcast the decision before the exit, or raise an error, which ends the job"
 
 
 class PartingRule(Rule):
     """A rule whose findings are the partings of one kind.
 
-    The analysis (`ddp_lint.divergence`) says where the ranks part and what each of them does; the rule says what
-    comes of it. It visits no nodes: the analysis reads whole files, and is done once a file for all these rules.
+    The analysis (`ddp_lint.divergence`) says where the ranks part and what each of them does, `headlines` what comes of
+    it. The rule visits no nodes: the analysis reads whole files, and is done once a file for all these rules.
     """
 
     kind: ClassVar[Kind]
     oracles: ClassVar[tuple[str, ...]] = ("sequence", "stall")
+    follows_calls: ClassVar[bool] = True
 
     def finish(self) -> None:
         facts, project = self.module.facts, self.module.project
@@ -39,18 +40,14 @@ class PartingRule(Rule):
             if self.concerns(parting) and not doubtful and not self._is_meant(parting):
                 self.report(
                     parting.span,
-                    self.message(parting),
+                    headline(parting),
                     labels=[(label.span, label.message) for label in parting.labels],
-                    notes=parting.notes,
-                    help=self._help(parting),
+                    notes=facts_of(parting),
+                    help=remedy(parting),
                     confidence=parting.confidence,
                     witness=parting.witness,
+                    cause=_cause(parting),
                 )
-
-    def _help(self, parting: Parting) -> str:
-        if parting.exit is None:
-            return self.remedy(parting)
-        return _SKIP if parting.skips else _EXIT
 
     def concerns(self, parting: Parting) -> bool:
         """Partings by files and by exceptions have rules of their own: they need more than the code to be real."""
@@ -66,40 +63,14 @@ class PartingRule(Rule):
         names = [node.name for node in around if node.lineno <= line <= (node.end_lineno or line)]
         return any(words_of(name) & _CONSEQUENCES for name in (path.rpartition("/")[2].partition(".")[0], *names))
 
-    def message(self, parting: Parting) -> str:
-        """One line: what the one rank does, what the other does."""
-        raise NotImplementedError
 
-    def remedy(self, parting: Parting) -> str:
-        """What to write instead."""
-        raise NotImplementedError
-
-
-def reached_by(parting: Parting) -> str:
-    """Who gets to the call, for use after "runs": "on rank 0 only", "under ..., which depends on ..."."""
-    if parting.rounds:
-        return f"in the loop over `{parting.condition}`, whose number of rounds depends on {parting.says}"
-    if parting.cause in ("rank", "membership"):
-        return "on rank 0 only" if parting.ranks[0] == "rank 0" else f"on some ranks only, {without(parting)}"
-    if not parting.condition:
-        return f"only on some ranks, depending on {parting.says}"
-    if parting.exit is not None:
-        return f"unless the rank has left before, under `{parting.condition}`, which depends on {parting.says}"
-    return f"under `{parting.condition}`, which depends on {parting.says}"
-
-
-def without(parting: Parting) -> str:
-    """Who is missing: "not on rank 0", or "not on every rank" where each rank decides for itself."""
-    return "not on every rank" if parting.ranks[1] == "another rank" else f"not on {parting.ranks[1]}"
-
-
-def operation(parting: Parting) -> str:
-    """The call as written, with the collective that it stands for where the two differ, and the group."""
-    called = parting.call.rpartition(".")[2]
-    through = "" if called == parting.op else f" ({parting.op})"
-    return f"`{parting.call}`{through}" + (f" on {parting.group}" if parting.group else "")
-
-
-def whenever(parting: Parting) -> str:
-    """The condition under which the call communicates at all: " (when ...)" or ''."""
-    return f" (when {parting.when})" if parting.when else ""
+def _cause(parting: Parting) -> Cause | None:
+    """The branch, and the way to the collective."""
+    if parting.branch is None:
+        return None
+    own = CallSite(parting.span, parting.call)
+    way, beside = (tuple(CallSite(step.span, step.callee) for step in of) for of in (parting.way, parting.beside))
+    shared = Sharing.NEVER
+    if parting.cause == "rank" and way:
+        shared = Sharing.ALWAYS if parting.kind is Kind.IMPLICIT else Sharing.ALONE
+    return Cause(parting.branch, (own, *way) if way else (), beside, shared)

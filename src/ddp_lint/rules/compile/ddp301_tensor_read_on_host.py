@@ -168,7 +168,9 @@ class TensorReadOnHost(HostRule):
     def _report(self, node: cst.Call, place: Place) -> None:
         self.report(
             node,
-            f"{self.module.quoted(node)} reads a tensor on the host: {place.outcome}",
+            f"{self.module.quoted(node)} reads a tensor on the host: each rank waits for its GPU, and a "
+            "compiled graph breaks",
+            notes=[place.outcome],
             labels=place.labels,
             help="keep the value as a tensor (torch.where, mask arithmetic, .detach()), or pass sizes in as integers",
             confidence=self._sureness(node, place),

@@ -121,9 +121,13 @@ class BranchOnTensor(HostRule):
             if place is not None:
                 self.report(
                     test,
-                    f"{self.module.quoted(condition)} is a tensor, and the branch needs its value: {place.outcome}",
+                    f"this branch reads {self.module.quoted(condition)}: each rank waits for its GPU, and "
+                    "a compiled graph breaks",
                     labels=place.labels,
-                    notes=["each rank decides by its own batch: rank 0 and rank 1 may take different arms"],
+                    notes=[
+                        place.outcome,
+                        "each rank decides by its own batch: rank 0 and rank 1 may take different arms",
+                    ],
                     help="torch.where, torch.nan_to_num or mask arithmetic instead of the branch",
                     confidence=self._sureness(test, place),
                 )

@@ -110,7 +110,9 @@ class TensorPrinted(HostRule):
         what = f"{self.module.quoted(tensor)} is printed" if tensor is not None else f"`{name}` is called"
         self.report(
             node,
-            f"{what} in {'compiled code' if place.surely_compiled else 'forward'}: {place.outcome}",
+            f"{what} in {'compiled code' if place.surely_compiled else 'forward'}: each rank waits for its "
+            "GPU, and a compiled graph breaks",
+            notes=[place.outcome],
             labels=place.labels,
             help="return the value and print it in the training loop, on one rank, every so many steps",
             confidence=Confidence.HIGH if place.surely_compiled else None,

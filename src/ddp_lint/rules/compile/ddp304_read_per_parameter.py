@@ -108,8 +108,7 @@ class ReadPerParameter(Rule):
         if why:
             self.report(
                 node,
-                f"{self.module.quoted(node)} reads a tensor on the host {why}: each rank waits for its GPU once for "
-                "each of them, in every step",
+                f"{self.module.quoted(node)} waits for the GPU {why}, in every step",
                 help="stack the values and read them once after the loop, or keep them as tensors (torch.where)",
             )
 

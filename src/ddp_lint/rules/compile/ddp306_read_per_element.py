@@ -113,8 +113,7 @@ class ReadPerElement(Rule):
             return
         self.report(
             node,
-            f"{self.module.quoted(node)} waits for the GPU once for each element of the loop, on every rank in every "
-            "step",
+            f"{self.module.quoted(node)} waits for the GPU for each element of the loop, on every rank in every step",
             labels=[(loop, "the loop")],
             help="compare with torch.arange, or call `.tolist()` once before the loop",
         )

@@ -131,8 +131,8 @@ class SamplerNeverSetEpoch(Rule):
             loop = self._loop_for(sampler)
             self.report(
                 sampler,
-                "shuffles by its epoch, which nobody ever sets: rank 0 and rank 1 see their samples in the same order "
-                "in every epoch",
+                "`set_epoch()` is never called, so every epoch repeats the same order",
+                notes=["rank 0 and rank 1 each see their samples in the order of epoch 0, epoch after epoch"],
                 labels=self._passes(loop),
                 help="call sampler.set_epoch(epoch) at the top of the epoch loop",
                 fix=self._fix(sampler, loop),

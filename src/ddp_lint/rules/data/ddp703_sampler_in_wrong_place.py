@@ -104,8 +104,7 @@ class SamplerInWrongPlace(Rule):
     def _report_batches(self, node: cst.CSTNode) -> None:
         self.report(
             node,
-            "takes a DistributedSampler as batch_sampler, which yields single indices where lists are needed: "
-            "iteration fails on every rank",
+            "a DistributedSampler as `batch_sampler` yields single indices, not lists: iteration fails on every rank",
             help="pass it as sampler=, or wrap it: BatchSampler(sampler, batch_size, drop_last)",
         )
 

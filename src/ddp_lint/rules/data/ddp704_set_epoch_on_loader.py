@@ -88,8 +88,8 @@ class SetEpochOnLoader(Rule):
         edit = Edit(self.module.span(loader), f"{self.module.code(loader)}.sampler")
         self.report(
             node,
-            f"{self.module.quoted(loader)} is a DataLoader and has no set_epoch: every rank fails here, or repeats the "
-            "order of the first epoch where the call is guarded",
+            f"{self.module.quoted(loader)} is a DataLoader, which has no `set_epoch()`: its sampler has",
+            notes=["every rank fails here, or repeats the order of the first epoch where the call is guarded"],
             help=f"call {self.module.code(loader)}.sampler.set_epoch(...)",
             fix=Fix("set the sampler's epoch", Applicability.SAFE, (edit,)),
         )

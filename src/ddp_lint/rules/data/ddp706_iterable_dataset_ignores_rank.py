@@ -101,8 +101,8 @@ class IterableDatasetIgnoresRank(Rule):
             return
         self.report(
             iterate.name,
-            f"`{node.name.value}` yields the same stream everywhere: rank 0 and rank 1, and each of their workers, "
-            "train on copies of the same samples",
+            f"`{node.name.value}` yields the same stream on every rank and worker: all train on copies of "
+            "the same samples",
             help="take every n-th item by rank and worker (get_worker_info), or split the sources between them",
         )
 

@@ -113,8 +113,8 @@ class LoaderNotDivided(Rule):
             return
         self.report(
             node,
-            "no sampler divides this data: rank 0 and rank 1 each read all of it, and an epoch costs the world size as "
-            "much",
+            "no sampler divides this data: every rank reads all of it",
+            notes=["rank 0 and rank 1 each read all of it, and an epoch costs the world size as much"],
             labels=[(wrap.call, "the model that it feeds is wrapped here")],
             help="pass sampler=DistributedSampler(dataset) and call set_epoch in the epoch loop",
         )

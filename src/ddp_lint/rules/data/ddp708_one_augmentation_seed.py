@@ -138,8 +138,8 @@ class OneAugmentationSeed(Rule):
         self._reported.add(function)
         self.report(
             node,
-            "seeds Python's or NumPy's generator alike everywhere: rank 0 and rank 1 draw the same numbers for their "
-            f"different samples, also those of `{drawn[0]}`",
+            "one seed for `random` or NumPy on all ranks: they augment their different samples alike",
+            notes=[f"rank 0 and rank 1 draw the same numbers, also those of `{drawn[0]}`"],
             labels=[(drawn[1], "draws at random")],
             help="once the weights are made, seed random, numpy and torch by rank: workers seed from torch's generator",
         )

@@ -298,9 +298,16 @@ class LoadWithoutMapLocation(Rule):
     def _report(self, call: cst.Call, where: str, evidence: Evidence) -> None:
         target = where or "the GPU that the file was saved from, whatever set_device says"
         missing = "" if where else "; without that GPU the load fails"
+        said = self.module.quoted(call.func)
+        message = f"{said} without `map_location` puts every rank's copy on the GPU it was saved from"
+        if where:
+            message = f"{said} puts every rank's copy on {where}"
         self.report(
             call,
-            f"rank 0 and rank 1 both load onto {target}: it holds a copy and a CUDA context of every rank{missing}",
+            message,
+            notes=[
+                f"rank 0 and rank 1 both load onto {target}: it holds a copy and a CUDA context of every rank{missing}"
+            ],
             labels=[(evidence.span, evidence.text)],
             help="pass map_location=\"cpu\" (load_state_dict copies to each parameter's device), or this rank's device",
             confidence=self._sureness(call, evidence),

@@ -207,8 +207,8 @@ class CudaInDatasetWorker(Rule):
             fix = Fix("load to the CPU", Applicability.UNSAFE, (edit,))
         self.report(
             call,
-            f"{what} in a DataLoader worker: a forked worker of a rank that uses CUDA fails (Cannot re-initialize "
-            "CUDA in forked subprocess), a spawned one puts it on cuda:0 on every rank",
+            f"{what} in a DataLoader worker: forked ones fail, spawned ones all use cuda:0",
+            notes=["a forked worker of a rank that uses CUDA raises 'Cannot re-initialize CUDA in forked subprocess'"],
             labels=[label],
             help="keep samples on the CPU; move the batch in the training loop, with pin_memory and non_blocking",
             fix=fix,

@@ -134,8 +134,8 @@ class DeviceFromGlobalRank(Rule):
         labels = [(source, "the global rank")] if source is not value else []
         self.report(
             value,
-            f"the global rank is used as GPU index in {where}: rank 0 gets GPU 0, the first rank of the second node "
-            "asks for a GPU that no node has (invalid device ordinal)",
+            f"the global rank is the GPU index in {where}: on the second node no GPU has that number",
+            notes=["rank 8, the first of the second node, asks for GPU 8: invalid device ordinal"],
             labels=labels,
             confidence=Confidence.LOW if is_benchmark(self.module) else None,
             help='use the local rank: int(os.environ["LOCAL_RANK"])',

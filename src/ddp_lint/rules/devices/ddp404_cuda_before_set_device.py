@@ -176,8 +176,8 @@ class CudaBeforeSetDevice(Rule):
     def _report(self, call: cst.Call, what: str, label: cst.Call) -> None:
         self.report(
             call,
-            f"{what}: set_device comes later, so GPU 0 gets a CUDA context of each rank, and a collective there "
-            "fails with 'Duplicate GPU detected'",
+            f"{what} before set_device: every rank opens a CUDA context on GPU 0",
+            notes=["a collective there fails with 'Duplicate GPU detected'"],
             labels=[(label, "the rank chooses its GPU only here")],
             help="call torch.cuda.set_device(local_rank) first thing in each rank",
         )
@@ -196,8 +196,8 @@ class CudaBeforeSetDevice(Rule):
                 if self._on_current_gpu(call, []).startswith("puts"):
                     self.report(
                         call,
-                        "every rank puts its tensors on cuda:0: nothing chooses a GPU for the rank, and the first "
-                        "NCCL collective fails with 'Duplicate GPU detected'",
+                        "nothing chooses a GPU for the rank: all put their tensors on cuda:0, and NCCL fails",
+                        notes=["the first NCCL collective fails with 'Duplicate GPU detected'"],
                         help='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group',
                     )
                     return
@@ -232,8 +232,8 @@ class CudaBeforeSetDevice(Rule):
         end = len(self.module.file.lines[first.lineno - 1]) + 1
         self.report(
             Span(self.module.file.path, first.lineno, first.col_offset + 1, first.lineno, end),
-            f"the spawned worker `{worker.name}` never calls set_device: the CUDA tensors that it unpickles or "
-            "makes open a context of every rank's worker on GPU 0",
+            f"the spawned worker `{worker.name}` never calls set_device: it opens a context on GPU 0 on every rank",
+            notes=["by the CUDA tensors that it unpickles or makes"],
             labels=[(process, "started here, once per rank")],
             help="call torch.cuda.set_device with the rank's device before the worker touches a tensor",
             confidence=Confidence.LOW,

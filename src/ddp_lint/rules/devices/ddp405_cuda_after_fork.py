@@ -172,8 +172,10 @@ class CudaAfterFork(Rule):
     def _report(self, node: cst.Call, place: str) -> None:
         self.report(
             node,
-            f"{place} in a worker that is forked: if this rank has touched the GPU before, the worker fails with "
-            "'Cannot re-initialize CUDA in forked subprocess' and the other ranks wait for this one",
+            f"{place} in a forked worker: it fails where this rank has used CUDA before",
+            notes=[
+                "the worker raises 'Cannot re-initialize CUDA in forked subprocess', and the other ranks wait for it"
+            ],
             help='start it with get_context("spawn"), or torch.multiprocessing.spawn',
             fix=self._fix(node),
         )
@@ -199,8 +201,8 @@ class CudaAfterFork(Rule):
                 )
                 self.report(
                     call,
-                    "tensors are pickled into a pool without being brought to the CPU: if they are on a GPU, each "
-                    f"worker {outcome} as it unpickles them",
+                    "tensors go into a pool without `.cpu()`: those on a GPU break the workers that unpickle them",
+                    notes=[f"if they are on a GPU, each worker {outcome} as it unpickles them"],
                     labels=[(origin, "detached, but still on its device")],
                     help="hand over .cpu() copies or NumPy arrays",
                 )
@@ -244,8 +246,8 @@ class CudaAfterFork(Rule):
         if evidence is not None:
             self.report(
                 node,
-                "a manager process is forked from each rank: it lives on with a copy of the rank's CUDA context, "
-                "NCCL sockets and held locks, and hangs or crashes as they are used",
+                "a manager process is forked from each rank, with its CUDA context, sockets and held locks",
+                notes=["it hangs or crashes as they are used"],
                 labels=[(evidence.span, evidence.text)],
                 help='get_context("spawn").Manager()',
             )

@@ -96,8 +96,8 @@ class LocalRankAsRank(Rule):
             labels.append((count, "the GPUs of this node, taken for the ranks of the job"))
         self.report(
             given,
-            "the local rank is registered as the job's rank: on two nodes two processes are rank 0, and the ranks "
-            "above never come",
+            "the local rank is registered as the job's rank: two nodes have two ranks 0, and the job waits",
+            notes=["the ranks above the number of GPUs of a node never come"],
             labels=labels,
             help="leave rank and world_size out: torchrun sets RANK and WORLD_SIZE",
             fix=self._fix(given),

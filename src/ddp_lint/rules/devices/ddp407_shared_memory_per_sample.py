@@ -138,8 +138,11 @@ class SharedMemoryPerSample(Rule):
             return
         self.report(
             node,
-            "one shared memory segment and one open file a sample, in every rank: rank 0 and rank 1 each hold a "
-            "whole copy in /dev/shm, and the one that runs out of files or space (SIGBUS) leaves the other waiting",
+            "every sample takes a shared memory segment and an open file, on every rank",
+            notes=[
+                "rank 0 and rank 1 each hold a whole copy in /dev/shm; the one that runs out of files or "
+                "space (SIGBUS) leaves the other waiting"
+            ],
             labels=[(owner.name, "each rank builds this dataset")],
             help="share one stacked tensor (or none: forked workers share pages anyway), or memory-map the files",
         )

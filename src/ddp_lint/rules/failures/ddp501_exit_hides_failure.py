@@ -159,8 +159,8 @@ class ExitHidesFailure(Rule):
             written = self.module.quoted(node)
             self.report(
                 node,
-                f"an exception on rank 1 ends here with status 0: {written} in `finally` drops it, the launcher sees "
-                "success and rank 0 waits for a rank that is gone",
+                f"{written} in `finally` exits 0 after an exception: torchrun reports success while other ranks hang",
+                notes=["an exception on rank 1 is dropped here; rank 0 waits for it in the next collective"],
                 labels=[(attempt.body.body[0], "an exception from here never gets past the `finally`")],
                 help="leave it out, or exit with 0 only on the way that worked and with 1 in `except`",
                 fix=self._without(node),
@@ -203,8 +203,9 @@ class ExitHidesFailure(Rule):
         what = " or ".join(k or "any exception" for k in kinds)
         self.report(
             node,
-            f"{what} on a rank ends here with status 0: the launcher takes the failure for success and the other ranks "
-            "wait for this one",
+            f"this handler exits 0 after {'an exception' if broad else what}: torchrun reports success "
+            "while the other ranks hang",
+            notes=[f"{what} on rank 1 ends here; rank 0 waits for it in the next collective"],
             labels=[(handler, f"takes {what}")],
             help="re-raise, or exit with a status other than 0",
             confidence=Confidence.HIGH if broad else Confidence.MEDIUM,
@@ -224,8 +225,8 @@ class ExitHidesFailure(Rule):
         if speaks_of_failure(own) or logs_an_error(branch.body) or (own and asks_for_failure(test)):
             self.report(
                 node,
-                f"this branch reports a failure and ends with status 0 ({self.module.quoted(node)}): the launcher "
-                "and CI take the run for a success",
+                f"this branch reports a failure and exits 0 by {self.module.quoted(node)}: launcher and CI "
+                "take it for success",
                 help="raise an exception, or exit with a status other than 0",
                 confidence=Confidence.MEDIUM if several_ranks(self.module) is not None else Confidence.LOW,
                 fix=self._with_status_one(node),

@@ -139,8 +139,11 @@ class SwallowedFailure(Rule):
         kind = " or ".join(k or "any exception" for k in caught(handler))
         self.report(
             self._head(handler),
-            f"the failure ({kind}) of a `with` block that uses this context manager ends here: on rank 1 the program "
-            "goes on behind the block as if it had worked, rank 0 waits in a collective that rank 1 never enters",
+            "this context manager drops a failure: the rank goes on, and the others hang in what it skipped",
+            notes=[
+                f"the failure ({kind}) of a `with` block ends here: rank 1 goes on behind the block as if "
+                "it had worked, rank 0 waits in a collective that rank 1 never enters"
+            ],
             labels=[(place, "the body of the `with` runs here")],
             help="re-raise at the end of the handler",
             fix=self._raise_again(handler),
@@ -191,8 +194,12 @@ class SwallowedFailure(Rule):
         kind = " or ".join(k or "any exception" for k in caught(handler))
         self.report(
             self._head(handler),
-            f"when {self.module.quoted(work.func)} fails on rank 1, this handler only tells and the rank {what}; "
-            "rank 0 waits in a collective that rank 1 never enters",
+            f"when {self.module.quoted(work.func)} fails, this handler lets the rank go on while the "
+            "others hang in a collective",
+            notes=[
+                f"when it fails on rank 1, the handler only tells and the rank {what}; rank 0 waits in a "
+                "collective that rank 1 never enters"
+            ],
             labels=[(work, f"a failure in here ({kind}) is forgotten")],
             help="re-raise after the message, or exit with a status other than 0",
             fix=self._raise_again(handler),
@@ -201,8 +208,7 @@ class SwallowedFailure(Rule):
     def _report_interrupts(self, handler: cst.ExceptHandler) -> None:
         self.report(
             self._head(handler),
-            "`except BaseException` that only tells also takes KeyboardInterrupt and SystemExit: a rank that was "
-            "told to stop goes on",
+            "`except BaseException` that only tells also takes SystemExit: a rank that was told to stop goes on",
             help="catch Exception, or re-raise",
             confidence=Confidence.LOW,
         )

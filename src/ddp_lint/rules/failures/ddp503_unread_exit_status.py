@@ -154,8 +154,7 @@ class UnreadExitStatus(Rule):
             self._told.add(joined)
             self.report(
                 joined,
-                "a worker that raised or was killed goes unnoticed: join() returns whatever its exit status is, "
-                "and nothing in this file reads `exitcode`",
+                "a worker that raised or was killed goes unnoticed: nothing reads its `exitcode` after join()",
                 labels=[(started, "the worker starts here")] if started is not None else [],
                 help="after join(), raise when exitcode is not 0; or use torch.multiprocessing.spawn, which raises "
                 "itself",
@@ -260,8 +259,7 @@ class UnreadExitStatus(Rule):
             if self._fails_alone(call) and not any(isinstance(a, cst.Try) for a in self.module.ancestors(call)):
                 self.report(
                     call,
-                    "this runs in a thread: its failure ends the thread alone, the launcher goes on and exits with "
-                    "status 0 although a rank failed",
+                    "a failure in this thread ends the thread alone: the launcher exits 0 although a rank failed",
                     labels=[(node, "the thread is started here")],
                     help="keep the status or the exception, and raise it in the main thread after join(); or use "
                     "concurrent.futures, whose result() raises",
@@ -290,8 +288,7 @@ class UnreadExitStatus(Rule):
             fix = Fix("raise when it fails", Applicability.UNSAFE, (add_argument(self.module, node, "check", "True"),))
         self.report(
             node,
-            "the exit status of the launched ranks is dropped: when a rank fails this script goes on and ends with "
-            "status 0",
+            "the exit status of the launched ranks is dropped: this script ends with 0 although a rank failed",
             help="check=True raises when a rank failed; or exit with the status",
             confidence=Confidence.HIGH,
             fix=fix,
@@ -306,8 +303,7 @@ class UnreadExitStatus(Rule):
             return
         self.report(
             waits[0],
-            "the exit status of the launched ranks is dropped: when a rank fails, this script goes on and ends with "
-            "status 0",
+            "the exit status of the launched ranks is dropped: this script ends with 0 when a rank has failed",
             labels=[(node, "the ranks are started here")],
             help="exit with what wait() returns, or raise when `returncode` is not 0",
         )
@@ -344,8 +340,7 @@ class UnreadExitStatus(Rule):
             return
         self.report(
             node.test,
-            "the status of the launched process is tested and then only printed: when it failed this process still "
-            "ends with status 0",
+            "the exit status of the launched process is only printed: this process ends with 0 all the same",
             labels=[(arm, "told, not acted upon")],
             help="raise, or exit with the status",
         )

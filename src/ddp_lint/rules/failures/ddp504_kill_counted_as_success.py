@@ -83,8 +83,8 @@ class KillCountedAsSuccess(Rule):
             if "0" in members and any(_is_kill(m) for m in members):
                 self.report(
                     node,
-                    "a worker that was killed (-9: the out-of-memory killer, or the scheduler) counts as finished: the "
-                    "launcher reports success although a rank died",
+                    "a killed worker (-9) counts as finished: the launcher reports success although a rank died",
+                    notes=["the out-of-memory killer and the scheduler kill with -9"],
                     help="treat every status but 0 as a failure, and remember which workers the launcher stopped "
                     "itself",
                 )

@@ -223,8 +223,7 @@ class EnvironmentSetTooLate(Rule):
     def _report_fork(self, write: Write) -> None:
         self.report(
             write.key,
-            "set in a worker that is forked: if the parent, or a module that it imported, has used CUDA before, "
-            "the variable is ignored and all workers use GPU 0",
+            "set in a forked worker: if its parent has used CUDA, this is ignored and all workers use GPU 0",
             help='start the workers with get_context("spawn"), or give each its device: f"cuda:{gpu_id}"',
             confidence=Confidence.LOW,
         )
@@ -235,8 +234,7 @@ class EnvironmentSetTooLate(Rule):
         instead = point.get("instead", {}).get(write.name)
         self.report(
             write.key,
-            f"{write.name} is read at {point['point']}, which came before: this write changes nothing on any rank, and "
-            "nothing says so",
+            f"{write.name} is read at {point['point']}, before this line: the write has no effect",
             labels=[(where, label)] if where is not None else [],
             help=f"{point['set_by']}{f'; after it, {instead} works' if instead else ''}",
             confidence=Confidence.HIGH if point["point"] == "import torch" else None,

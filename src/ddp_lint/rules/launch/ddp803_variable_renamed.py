@@ -102,7 +102,5 @@ class VariableRenamed(Rule):
     @classmethod
     def _message(cls, name: str, new: str) -> str:
         if name == "NCCL_ASYNC_ERROR_HANDLING":
-            return f"{name} does nothing under torchrun: it exports {new}, which wins, to every rank"
-        return (
-            f"{name} is the old name of {new}: it acts, with a warning on every rank, as long as the new one is unset"
-        )
+            return f"{name} does nothing under torchrun, which exports {new}"
+        return f"{name} is the old name of {new}: it acts only while the new one is unset"

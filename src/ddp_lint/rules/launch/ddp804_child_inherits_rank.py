@@ -151,8 +151,8 @@ class ChildInheritsRank(Rule):
             return
         self.report(
             node,
-            f"{what} inherits this rank's RANK, WORLD_SIZE and MASTER_ADDR and builds a group of its own: it waits "
-            "for ranks of another job, or finds the port taken, and this rank's peers wait with it",
+            f"{what} inherits this rank's RANK and MASTER_ADDR: it joins or blocks the parent's job",
+            notes=["it waits for ranks of another job, or finds the port taken, and this rank's peers wait with it"],
             labels=[(self._rank.span, f"`{self._rank.word}`: this process is a rank")],
             help="start it with an environment without RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
         )

@@ -101,7 +101,8 @@ class LauncherVariableOverwritten(Rule):
             if write.own and not write.default and write.name in _VARIABLES and constant and not self._asked(write):
                 self.report(
                     write.key,
-                    f"{write.name} is overwritten with one value on every rank: {self._outcome(write.name)}",
+                    f"{write.name} is overwritten with one value on every rank: the ranks do not find each other",
+                    notes=[self._outcome(write.name)],
                     help=f'os.environ.setdefault("{write.name}", ...) keeps what the launcher set',
                     fix=self._fix(write),
                 )

@@ -136,7 +136,8 @@ class LogOfSaturated(Rule):
     def _report(self, node: cst.Call, what: str, instead: str, fix: Fix | None) -> None:
         self.report(
             node,
-            f"{what}, its logarithm is infinite, and rank 0's NaN gradient reaches rank 1 with the gradient all-reduce",
+            f"{what} and its logarithm is infinite: one rank's NaN gradient reaches all",
+            notes=["rank 0's NaN reaches rank 1 with the gradient all-reduce"],
             help=f"use {instead}",
             fix=fix,
         )

@@ -133,8 +133,11 @@ class ClipBeforeUnscale(Rule):
         step = next((c for c in calls if called(c) == "step" and dotted(c.func) == f"{scaler}.step"), None)
         self.report(
             node,
-            f"clips gradients that `{scaler}` has multiplied by its scale (65536 at first): the norm is cut to a "
-            "fraction of what was meant, and rank 0 and rank 1 take steps that are far too small",
+            f"clips gradients before `{scaler}` has unscaled them: every rank's steps are far too small",
+            notes=[
+                f"the gradients are multiplied by the scale of `{scaler}` (65536 at first), so the norm is "
+                "cut to a fraction of what was meant"
+            ],
             labels=[(scaled, "scaled here"), *([(step, "divided only in here")] if step is not None else [])],
             help=f"call {scaler}.unscale_(optimizer) before clipping",
             fix=self._fix(node, scaler, step),

@@ -125,8 +125,8 @@ class ClipOnEveryMicroBatch(Rule):
             elif where is not None:
                 self.report(
                     node,
-                    "clips after every micro-batch what the optimizer takes only after several: the early ones are cut "
-                    "again and again, and under no_sync rank 0 and rank 1 cut by a norm of their own",
+                    "clips accumulated gradients after every micro-batch: the early ones are cut again and again",
+                    notes=["under no_sync rank 0 and rank 1 cut by a norm of their own"],
                     labels=[(where, what)],
                     help="clip once, right before the step",
                 )

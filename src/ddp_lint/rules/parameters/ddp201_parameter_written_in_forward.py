@@ -107,8 +107,9 @@ class ParameterWrittenInForward(InPlaceRule):
         )
         self.report(
             write.node,
-            f"forward writes the parameter `{value.name}`{self.way(reached)}: under FSDP each rank writes a gathered "
-            f"copy and the write is lost; under DDP {ranks}",
+            f"forward writes the parameter `{value.name}`{self.way(reached)}: FSDP loses the write, DDP "
+            "replicas may drift apart",
+            notes=[f"under FSDP each rank writes a gathered copy; under DDP {ranks}"],
             help="compute with a new tensor (`weight = self.weight * scale`), or write after optimizer.step()",
         )
 

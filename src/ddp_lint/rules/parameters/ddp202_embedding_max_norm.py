@@ -89,7 +89,7 @@ class EmbeddingMaxNorm(Rule):
         if isinstance(limit, (cst.Integer, cst.Float)):
             self.report(
                 limit,
-                f"`max_norm={limit.value}` rescales the looked-up rows inside forward: rank 0 and rank 1 look up "
-                "different rows, so DDP replicas drift apart; under FSDP the rescaling is lost or raises",
+                f"`max_norm={limit.value}` rescales rows in forward: DDP replicas drift apart, FSDP loses it or raises",
+                notes=["rank 0 and rank 1 look up different rows"],
                 help="scale the rows after the lookup, or clamp the whole table after optimizer.step() on all ranks",
             )

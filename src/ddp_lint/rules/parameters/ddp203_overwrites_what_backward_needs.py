@@ -104,7 +104,7 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
         tensor = self.module.code(write.target)
         role = "its result" if save.as_output else "its input"
         if write.value.detached:
-            outcome = "no rank raises, and every rank's gradient is wrong: autograd does not see writes through `.data`"
+            outcome = "gradients are wrong, and nothing raises"
         else:
             outcome = "`backward()` raises on every rank"
         self.report(

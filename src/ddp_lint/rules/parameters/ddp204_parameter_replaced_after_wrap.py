@@ -129,7 +129,8 @@ class ParameterReplacedAfterWrap(InPlaceRule):
     def _report(self, node: cst.CSTNode, wrap: Wrap, what: str) -> None:
         self.report(
             node,
-            f"a parameter is replaced after `{wrap.outer}` was wrapped: {what}",
+            f"a parameter is replaced after `{wrap.outer}` was wrapped: the new one is not kept in step",
+            notes=[what],
             labels=[(wrap.call, "the wrapper takes stock of the parameters here")],
             help="replace parameters first, wrap last",
         )

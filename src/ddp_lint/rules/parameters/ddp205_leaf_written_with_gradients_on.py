@@ -96,8 +96,8 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
         if in_forward or constructs or self._steps_by_hand(write):
             self.report(
                 write.node,
-                f"{self.module.quoted(write.target)} is a parameter and gradients are on: the write raises on every "
-                "rank that comes to it",
+                f"{self.module.quoted(write.target)} is a parameter and gradients are on: this write "
+                "raises on every rank",
                 help="put the write under `with torch.no_grad():`",
             )
 

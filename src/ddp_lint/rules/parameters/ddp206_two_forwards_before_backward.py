@@ -140,8 +140,8 @@ class TwoForwardsBeforeBackward(Rule):
             if name in open_calls:
                 self.report(
                     second,
-                    f"`{name}` runs forward a second time before backward: DDP overwrites its buffers with rank 0's, "
-                    "and with torch 2.12 and older `backward()` of the first forward raises on every rank",
+                    f"`{name}` runs forward twice before backward: DDP overwrites its buffers between, and "
+                    "backward raises",
                     labels=[(first, "the first forward keeps the buffers for its backward")],
                     notes=["only if the model has buffers, as BatchNorm has; torch 2.13 does not raise"],
                     help="one forward over torch.cat of the batches, or DDP(.., broadcast_buffers=False)",

@@ -105,8 +105,9 @@ class ParameterWrittenByRank(InPlaceRule):
             return
         self.report(
             write.node,
-            f"the parameters of `{wrap.outer}` are written with {self.module.quoted(rank)}: rank 0 and rank 1 hold "
-            "different values from here on, and nothing evens them out",
+            f"the parameters of `{wrap.outer}` are written with {self.module.quoted(rank)}: the replicas "
+            "differ from here on",
+            notes=["rank 0 and rank 1 hold different values, and nothing evens them out"],
             labels=[(wrap.call, "parameters were the same on all ranks after the wrap")],
             help="write the same value on every rank, or before the wrap",
         )

@@ -141,8 +141,11 @@ class OverwritesCallersTensor(InPlaceRule):
         doubtful = not reached.chain and self._is_taken_back(function, argument)
         self.report(
             write.node,
-            f"{self.module.quoted(write.target)} is the caller's tensor{self.way(reached)}, and forward overwrites it: "
-            "if autograd kept it, `backward()` raises on every rank; or the caller reads other values than it wrote",
+            "forward overwrites the caller's tensor "
+            f"{self.module.quoted(write.target)}{self.way(reached)}: `backward()` may raise",
+            notes=[
+                "if autograd kept it, `backward()` raises on every rank; or the caller reads other values than it wrote"
+            ],
             help=f"make a new tensor: `{argument} = {argument} + ..`, or start with `{argument} = {argument}.clone()`",
             confidence=Confidence.LOW if doubtful else None,
             fix=self.out_of_place(write),

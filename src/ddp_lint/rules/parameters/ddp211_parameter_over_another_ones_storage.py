@@ -125,8 +125,10 @@ class ParameterOverAnotherOnesStorage(Rule):
             return
         self.report(
             node,
-            f"`{target}` and `{value.name}` become two parameters over one storage: on CUDA the optimizer loses "
-            "updates, others on rank 0 than on rank 1; FSDP splits them and each trains its own copy",
+            "two Parameters share memory: CUDA optimizers race, and each rank loses different updates",
+            notes=[
+                f"`{target}` and `{value.name}` lie over one storage; FSDP splits them and each trains its own copy"
+            ],
             help=f"share the object (`{target} = {value.name}`) to tie them, or `.clone()` to start from equal values",
         )
 

@@ -102,8 +102,8 @@ class ParameterNotContiguous(Rule):
         if last in _EXPANDED:
             self.report(
                 node,
-                f"the parameter is made by `{last}`: several elements share one memory location, so the DDP wrap or "
-                "the first optimizer step raises on every rank",
+                f"the parameter is made by `{last}`, its elements share memory: the wrap or the first step "
+                "raises on every rank",
                 help="keep the small tensor as the parameter and expand it in forward",
             )
         elif last in _TURNED | _TURNED_ATTRIBUTES:

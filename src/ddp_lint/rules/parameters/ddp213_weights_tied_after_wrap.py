@@ -101,8 +101,8 @@ class WeightsTiedAfterWrap(Rule):
             return
         self.report(
             node,
-            f"weights are tied after `{wrap.outer}` was wrapped: the wrapper waits for a gradient that never comes, "
-            "and the second step raises on both ranks, or they drift apart",
+            f"weights are tied after `{wrap.outer}` was wrapped: the second step raises, or the replicas drift apart",
+            notes=["the wrapper waits for a gradient that never comes"],
             labels=[(wrap.call, "the wrapper takes stock of the parameters here")],
             help="tie first, wrap last",
         )

@@ -178,11 +178,9 @@ class ParametersInPlainList(Rule):
 
     def _report(self, node: cst.CSTNode, name: str, *, makes_new: bool) -> None:
         if makes_new:
-            what = "is a plain list of new parameters: no optimizer and no wrapper sees them, rank 0 and rank 1 compute"
-            what += " with different random weights that are never trained"
+            what = "is a plain list: its parameters are on no optimizer's or wrapper's list, and never trained"
         else:
-            what = "holds second references to parameters: FSDP1 raises in forward, FSDP2 reads the old tensors, which"
-            what += " get no gradient on any rank (right under DDP)"
+            what = "holds second references to parameters: FSDP1 raises, FSDP2 reads tensors without a gradient"
         self.report(
             node,
             f"`{name}` {what}",

@@ -138,8 +138,7 @@ class ToEmptyUntiesWeights(Rule):
             return
         self.report(
             node,
-            "`to_empty` is called module by module: weights that two modules share become two, each rank trains them "
-            "apart, and no rank raises",
+            "`to_empty` module by module unties shared weights: each rank trains two where there was one",
             help="tie the weights again after materialising and before the wrap (`model.tie_weights()`)",
         )
 

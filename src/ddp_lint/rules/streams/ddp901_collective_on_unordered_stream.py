@@ -139,8 +139,8 @@ class CollectiveOnUnorderedStream(Rule):
             return
         self.report(
             node.items[0],
-            f"`{side}` never waits for the stream that fills the tensor: rank 0 may send it half written while rank 1 "
-            "has finished, and the result depends on timing",
+            f"`{side}` never waits for the stream that fills the tensor: a rank may send it half written",
+            notes=["rank 0 may send it half written while rank 1 has finished: the result depends on timing"],
             labels=[(collective, "runs on the side stream")],
             help=f"call {side}.wait_stream(torch.cuda.current_stream()) before, and "
             f"torch.cuda.current_stream().wait_stream({side}) before the result is used",

@@ -121,8 +121,8 @@ class EventOnOtherStream(Rule):
             if recorded is not None and dotted(recorded[1]) not in (used, ""):
                 self.report(
                     recorded[0],
-                    f"records the event on `{dotted(recorded[1])}` although the work above runs on `{used}`: whoever "
-                    "waits for it reads data that is still being written",
+                    f"the event is on `{dotted(recorded[1])}`, the work on `{used}`: who waits for it "
+                    "reads unfinished data",
                     labels=[(block.items[0], "the work is issued on this stream")],
                     help=f"record it on `{used}`",
                 )

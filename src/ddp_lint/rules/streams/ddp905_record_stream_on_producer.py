@@ -134,8 +134,8 @@ class RecordStreamOnProducer(Rule):
             return
         self.report(
             node,
-            f"inside the block current_stream() is the stream that made `{tensor}`: its memory can be reused while the "
-            "other stream still reads it",
+            f"`{tensor}` is recorded on the stream that made it: its memory is reused while another one reads it",
+            notes=["inside the block current_stream() is the stream that made it"],
             labels=[(block.items[0], "current_stream() is this stream here")],
             help="look the consuming stream up before the block and record that one",
         )

@@ -145,8 +145,11 @@ class GradientLeftOnOtherDevice(Rule):
         if isinstance(back, cst.Name) and back.value == gradient[0] and not _is_bound(backward, gradient[0]):
             self.report(
                 returned,
-                f"`{moved}` goes to another device, and its gradient stays there: every rank's backward raises, for a "
-                "DTensor in autograd's engine with 'opt_ready_stream && opt_parent_stream INTERNAL ASSERT FAILED'",
+                f"`{moved}` goes to another device and its gradient stays there: backward raises on every rank",
+                notes=[
+                    "for a DTensor in autograd's engine with 'opt_ready_stream && opt_parent_stream "
+                    "INTERNAL ASSERT FAILED'"
+                ],
                 labels=[(back, "handed back where it is")],
                 help=f"keep `ctx.device = {moved}.device` and return `{gradient[0]}.to(ctx.device)`",
             )

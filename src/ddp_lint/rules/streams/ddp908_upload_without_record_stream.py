@@ -179,8 +179,8 @@ class UploadWithoutRecordStream(Rule):
     def _report(self, upload: cst.Assign, name: str, stream: str, handover: cst.Call) -> None:
         self.report(
             upload,
-            f"`{name}` is memory of `{stream}`: once Python drops it, the next upload on `{stream}` overwrites it "
-            "while the stream that uses it still reads it",
+            f"the next upload on `{stream}` overwrites `{name}` while the stream that uses it still reads it",
+            notes=[f"`{name}` is memory of `{stream}`, which takes it back once Python drops it"],
             labels=[(handover, f"the stream that uses it waits for `{stream}`, and `{stream}` for nobody")],
             help="call record_stream(torch.cuda.current_stream()) on each tensor after this wait, or let "
             f"`{stream}` wait for the current stream before the block",

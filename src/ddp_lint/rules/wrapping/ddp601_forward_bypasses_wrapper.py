@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import Cause, Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.rules.base import Rule, Wants
 from ddp_lint.rules.wrapping.training import backward_of, loss_of, without_grad
@@ -169,8 +169,8 @@ class ForwardBypassesWrapper(Rule):
             return False
         self.report(
             node,
-            f"`{name}(...)` reaches through the wrappers around the module: their forwards and hooks do not run, no "
-            "rank gathers the parameters and none averages the gradients",
+            f"`{name}(...)` goes around the wrapper: its hooks do not run, and no gradient is averaged",
+            notes=["no rank gathers the parameters either"],
             help="call the outermost module, and let its forward dispatch",
             confidence=Confidence.MEDIUM,
         )
@@ -188,8 +188,11 @@ class ForwardBypassesWrapper(Rule):
             labels.insert(0, (wrap.call, f"`{head}` is wrapped here"))
         self.report(
             node,
-            f"`{name}(...)` runs the module inside the wrapper `{head}`: its gradient hooks stay unarmed, rank 0 steps "
-            "with the gradients of its own batch and rank 1 with those of its own",
+            f"`{name}(...)` runs the module inside `{head}`: its gradients are not averaged",
+            notes=[
+                f"the gradient hooks of `{head}` stay unarmed: rank 0 and rank 1 step with the gradients "
+                "of their own batches"
+            ],
             labels=labels,
             help=f"call `{head}(...)`; a further entry point has to be dispatched from `forward`",
             confidence=Confidence.HIGH if wrap is not None else Confidence.MEDIUM,
@@ -202,8 +205,8 @@ class ForwardBypassesWrapper(Rule):
             if backward is not None:
                 self.report(
                     node,
-                    f"`{name}(...)` trains the unwrapped twin of `{wrap.outer}`: no gradient is averaged, rank 0 and "
-                    "rank 1 each train a model of their own",
+                    f"`{name}(...)` goes around `{wrap.outer}`, which wraps it: its gradients are not averaged",
+                    notes=["rank 0 and rank 1 each train a model of their own"],
                     labels=[
                         (wrap.call, f"`{name}` is wrapped as `{wrap.outer}` here"),
                         (backward, "this backward averages nothing"),
@@ -227,13 +230,16 @@ class ForwardBypassesWrapper(Rule):
             return False
         effect = "this backward averages nothing" if backward is not None else "the loss that is trained with"
         wrapper, place = found
+        name, taken = dotted(node.func), self.module.span(place)
         self.report(
             node,
-            f"trains what was taken out of the wrapper `{wrapper}`: no gradient is averaged, rank 0 and rank 1 each "
-            "train a model of their own",
+            f"`{name}` was unwrapped at line {taken.line}, so its gradients are not averaged; keep "
+            f"`{wrapper}` and call that",
+            notes=[f"rank 0 and rank 1 each train a `{name}` of their own"],
             labels=[(place, f"unwrapped from `{wrapper}` here"), (end, effect)],
             help=_instead(wrapper, dotted(node.func)),
             confidence=Confidence.MEDIUM,
+            cause=Cause(taken),
         )
         return True
 
@@ -253,8 +259,8 @@ class ForwardBypassesWrapper(Rule):
             node, name, wrapped = calls[0]
             self.report(
                 node,
-                f"`{name}(...)` calls the raw module, but the trainer wraps `{wrapped}` in DDP: no gradient is "
-                "averaged, rank 0 and rank 1 each train a model of their own",
+                f"`{name}(...)` calls the raw module, the trainer wraps `{wrapped}`: its gradients are not averaged",
+                notes=["rank 0 and rank 1 each train a model of their own"],
                 labels=[(other, f"so does `{raw}`: the wrapped one is `{twin}`") for other, raw, twin in calls[1:]],
                 help=f"call `{wrapped}(...)`, the object that DDP wrapped",
                 confidence=Confidence.MEDIUM,

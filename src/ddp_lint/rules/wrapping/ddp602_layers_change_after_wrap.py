@@ -170,8 +170,8 @@ class LayersChangeAfterWrap(Rule):
             return
         self.report(
             node,
-            f"{what} after `{wrap.outer}` was wrapped: the wrapper has no hook for it, rank 0 and rank 1 train it on "
-            "their own batches and drift apart without an error",
+            f"{what} after `{wrap.outer}` was wrapped, which has no hook for it: the replicas drift apart",
+            notes=["rank 0 and rank 1 train it on their own batches, without an error"],
             labels=[(wrap.call, "the wrapper takes stock of the parameters here")],
             help="change the model first, wrap it last",
         )

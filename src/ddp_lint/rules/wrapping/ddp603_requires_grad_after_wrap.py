@@ -144,8 +144,8 @@ class RequiresGradAfterWrap(Rule):
             if wrap is not None and wrap.kind == "ddp":
                 self.report(
                     node,
-                    f"sets find_unused_parameters on the live DDP object `{owner}`: its reducer keeps the value that "
-                    "the constructor was given, on every rank",
+                    f"find_unused_parameters on the live DDP object `{owner}` has no effect: its reducer "
+                    "keeps the old value",
                     labels=[(wrap.call, "known to be DDP here")],
                     help="pass it to the constructor, or wrap again",
                 )
@@ -167,7 +167,7 @@ class RequiresGradAfterWrap(Rule):
                     node,
                     wrap,
                     "unfreezes parameters",
-                    "rank 0 and rank 1 train them on their own batches and drift apart without an error",
+                    "they drift apart",
                     [(before, "frozen here, before the wrap")],
                 )
         elif part and not self._tolerates_unused(wrap):
@@ -175,8 +175,7 @@ class RequiresGradAfterWrap(Rule):
                 node,
                 wrap,
                 f"freezes a part of `{model}`",
-                "every rank waits for its gradients and step 2 fails "
-                "with 'Expected to have finished reduction in the prior iteration'",
+                "step 2 fails",
                 [],
             )
 

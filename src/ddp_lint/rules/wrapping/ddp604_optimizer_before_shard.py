@@ -134,8 +134,9 @@ class OptimizerBeforeShard(Rule):
                     return
                 self.report(
                     node,
-                    f"takes the parameters of `{wrap.inner}` before {_NAMES[wrap.kind]} replaces them: step() changes "
-                    "tensors that no rank's model uses any more, and nothing is trained",
+                    f"takes the parameters of `{wrap.inner}` before {_NAMES[wrap.kind]} replaces them: "
+                    "nothing is trained",
+                    notes=["step() changes tensors that no rank's model uses any more"],
                     labels=[(wrap.call, "the parameters are replaced here")],
                     help="wrap first, then build the optimizer",
                     fix=self._fix(node, wrap),

@@ -124,8 +124,8 @@ class NoSyncOnEveryStep(Rule):
             return
         self.report(
             item,
-            "every backward of this loop runs under no_sync: no gradient is ever averaged, rank 0 and rank 1 step with "
-            "those of their own batches",
+            "every backward of this loop runs under no_sync: no gradient is ever averaged",
+            notes=["rank 0 and rank 1 step with the gradients of their own batches"],
             labels=[(step, "steps with local gradients")],
             help="leave the last micro-batch before the step outside no_sync",
         )

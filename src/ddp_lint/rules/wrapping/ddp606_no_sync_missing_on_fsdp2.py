@@ -108,8 +108,9 @@ class NoSyncMissingOnFsdp2(Rule):
             if isinstance(name, cst.SimpleString) and name.evaluated_value == "no_sync":
                 self.report(
                     node,
-                    "a fully_shard model has no `no_sync`: the default is taken in silence and every micro-batch "
-                    "reduce-scatters its gradients on every rank",
+                    "a fully_shard model has no `no_sync`: every micro-batch reduce-scatters its "
+                    "gradients on every rank",
+                    notes=["the default is taken in silence"],
                     help="for FSDP2 call model.set_requires_gradient_sync(False) and (True) around accumulation",
                 )
         elif isinstance(node.func, cst.Attribute) and node.func.attr.value == "no_sync":

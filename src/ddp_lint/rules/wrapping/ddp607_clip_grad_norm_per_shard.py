@@ -106,8 +106,8 @@ class ClipGradNormPerShard(Rule):
             return
         self.report(
             node,
-            f"clips each rank's shard of `{owner}` by the norm of that shard: rank 0 and rank 1 scale their shards "
-            "differently and the update points elsewhere",
+            f"clips each rank's shard of `{owner}` by the norm of that shard: the update points elsewhere",
+            notes=["rank 0 and rank 1 scale their shards differently"],
             labels=[(wrap.call, "sharded with FSDP1 here")],
             help=f"call `{owner}.clip_grad_norm_(max_norm)`, which sums the norm over all ranks",
             fix=self._fix(node, owner),

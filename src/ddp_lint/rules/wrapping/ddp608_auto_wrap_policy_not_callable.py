@@ -118,7 +118,7 @@ class AutoWrapPolicyNotCallable(Rule):
     def _policy_problem(self, arg: cst.Arg) -> str:
         value = arg.value
         if isinstance(value, cst.Call) and self.module.qualified(value.func).startswith(_FUNCTIONS):
-            return "calls the policy instead of binding it: FSDP gets its result, and every rank fails to construct"
+            return "calls the policy instead of binding it: FSDP fails on every rank"
         if self.module.qualified(value) == _TRANSFORMER:
             return "lacks its transformer_layer_cls: the constructor fails on every rank"
         if self._is_class(value):

@@ -153,8 +153,8 @@ class ShardReadAsWhole(Rule):
     def _report(self, read: cst.CSTNode, wrap: Wrap) -> None:
         self.report(
             read,
-            f"{self.module.quoted(read)} is the number of this rank's shard: rank 0 and rank 1 read different "
-            "values, and neither is the whole parameter's",
+            f"{self.module.quoted(read)} is the number of this rank's shard, not of the whole parameter",
+            notes=["rank 0 and rank 1 read different values"],
             labels=[(wrap.call, "sharded here")],
             help="take it of `p.full_tensor()`, or all_reduce the number, on every rank",
         )

@@ -169,7 +169,8 @@ class ReentrantCheckpointUnderDdp(Rule):
         edits = tuple(Edit(self.module.span(flag), "False") for flag in flags if flag is not None)
         self.report(
             node,
-            f"{what}: DDP's gradient hook fires twice for one parameter, and {then}",
+            f"{what}: a gradient hook of DDP fires twice, and backward fails",
+            notes=[f"it fires twice for one parameter, and {then}"],
             labels=labels,
             help="pass use_reentrant=False",
             fix=Fix("use the non-reentrant variant", Applicability.UNSAFE, edits),

@@ -186,8 +186,8 @@ class RankSeedBeforeShard(Rule):
     def _report(self, seed: cst.Call, wrap: Wrap) -> None:
         self.report(
             seed,
-            "seeds each rank differently before the model is built: FSDP shards rank 0's and rank 1's own "
-            "initial weights, and the whole model is a mixture of both",
+            "seeds each rank differently before the model is built: FSDP shards a mixture of initial weights",
+            notes=["rank 0 and rank 1 each contribute shards of their own initial weights"],
             labels=[(wrap.call, "sharded as it is, without a broadcast")],
             help="seed alike until the model is wrapped; for FSDP1 pass sync_module_states=True",
         )

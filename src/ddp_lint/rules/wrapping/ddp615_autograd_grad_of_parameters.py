@@ -110,8 +110,11 @@ class AutogradGradOfParameters(Rule):
             if wrap is not None and not self._reduces(node):
                 self.report(
                     node,
-                    f"takes the gradients of `{owner}` without accumulating them: no hook of the wrapper runs, rank 0 "
-                    "and rank 1 keep the gradients of their own batches",
+                    f"takes the gradients of `{owner}` past its hooks: they are not averaged between ranks",
+                    notes=[
+                        "without accumulating them no hook of the wrapper runs: rank 0 and rank 1 keep "
+                        "the gradients of their own batches"
+                    ],
                     labels=[(wrap.call, "wrapped here")],
                     help="call backward() and read p.grad, or all_reduce the gradients on every rank",
                 )

@@ -117,8 +117,8 @@ class StepInGradientHook(Rule):
         if wrap is not None and wrap.kind == "ddp" and step is not None:
             self.report(
                 node,
-                "the hook steps with the gradient before DDP has averaged it: rank 0 and rank 1 take different steps "
-                "and drift apart without an error",
+                "the hook steps with the gradient before DDP has averaged it: the replicas drift apart",
+                notes=["rank 0 and rank 1 take different steps, without an error"],
                 labels=[(step, "steps here"), (wrap.call, f"`{wrap.outer}` is wrapped here")],
                 help="step after backward(), or register a DDP communication hook",
             )

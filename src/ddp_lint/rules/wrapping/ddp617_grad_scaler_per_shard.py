@@ -119,8 +119,8 @@ class GradScalerPerShard(Rule):
             if wrap.kind == "fsdp1" and (same_function or same_class) and not self._wraps.exclusive(node, wrap.call):
                 self.report(
                     node,
-                    "looks for overflow in this rank's shard only: rank 0 may skip a step that rank 1 takes, and their "
-                    "loss scales part",
+                    "looks for overflow in this rank's shard only: one rank skips a step that another takes",
+                    notes=["rank 0 and rank 1 then go on with different loss scales"],
                     labels=[(wrap.call, "sharded with FSDP1 here")],
                     help="use torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
                 )

@@ -109,8 +109,8 @@ class ForwardSkipsHooks(Rule):
         edit = Edit(self.module.span(node.func), owner)
         self.report(
             node,
-            f"`{owner}.forward(...)` runs no hooks: the parameters of `{owner}` are not gathered, and each rank "
-            "computes on what it holds",
+            f"`{owner}.forward(...)` runs no hooks: the parameters are not gathered, each rank computes on "
+            "what it holds",
             labels=labels,
             help=f"call `{owner}(...)`",
             confidence=confidence,

@@ -193,8 +193,8 @@ class AttributeBehindWrapper(Rule):
         name, attribute = asked.name, asked.attribute
         self.report(
             asked.node,
-            f"`{name}` is the DDP wrapper, which does not have `{attribute}`: on several processes rank 0 and rank 1 "
-            "raise AttributeError here, on one it works",
+            f"`{name}` is the DDP wrapper, which has no `{attribute}`: AttributeError on several processes",
+            notes=["on one process it works, as nothing is wrapped there"],
             labels=[(asked.made, asked.how), *((o.node, f"nor `{o.attribute}`") for o in others[:_TOLD])],
             help=f"ask the module inside: `{name}.module.{attribute}`, or accelerate's unwrap_model({name})",
             confidence=asked.confidence,

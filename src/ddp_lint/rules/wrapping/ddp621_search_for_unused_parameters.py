@@ -123,8 +123,7 @@ class SearchForUnusedParameters(Rule):
     def _report(self, arg: cst.Arg, title: str, edit: Edit) -> None:
         self.report(
             arg,
-            "after every forward rank 0 and rank 1 walk the whole autograd graph for parameters that get no gradient: "
-            "lost time unless a step leaves some out",
+            "find_unused_parameters walks the autograd graph in every step: lost time unless a step leaves some out",
             help="run `ddp-lint verify`; where it confirms that every step uses them all, leave it out",
             fix=Fix(title, Applicability.DISPLAY, (edit,)),
         )

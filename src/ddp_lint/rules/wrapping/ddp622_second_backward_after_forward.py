@@ -148,8 +148,8 @@ class SecondBackwardAfterForward(Rule):
     def _report(self, model: str, wrap: Wrap, node: cst.Call, labels: list[tuple[cst.CSTNode, str]]) -> None:
         self.report(
             node,
-            f"no forward of `{model}` readies DDP for this backward: its gradients are not averaged, rank 0 and rank 1 "
-            "step with those of their own batches",
+            f"no forward of `{model}` readies DDP for this backward: its gradients are not averaged",
+            notes=["rank 0 and rank 1 step with those of their own batches"],
             labels=[*labels, (wrap.call, "wrapped here")],
             help="add the losses and call backward() once, or run a forward between the two",
         )

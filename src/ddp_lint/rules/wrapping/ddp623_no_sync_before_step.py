@@ -133,8 +133,12 @@ class NoSyncBeforeStep(Rule):
             if steps and all(step.offset != turn.offset for step in steps) and not self._changes(place, turn.counter):
                 self.report(
                     turn.node,
-                    f"no_sync and the optimizer's step go by different rounds of `{turn.counter}`: the backward before "
-                    "the step is not averaged, rank 0 and rank 1 step with gradients of their own",
+                    f"no_sync and step go by different rounds of `{turn.counter}`: the gradients of a step "
+                    "are not averaged",
+                    notes=[
+                        "the backward before the step runs under no_sync: rank 0 and rank 1 step with "
+                        "gradients of their own"
+                    ],
                     labels=[(steps[0].node, "steps in this round")],
                     help="leave the micro-batch before the step outside no_sync: use one condition for both",
                 )

@@ -1,0 +1,239 @@
+"""What has changed since a revision (git), and which findings touch it."""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+
+from ddp_lint.config import ConfigError
+from ddp_lint.findings import Finding, Span
+from ddp_lint.project.facts import CannotParse, parse
+from ddp_lint.source.file import SourceFile, Unreadable
+
+_HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@")
+_EVERY = range(1, 10**9)
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Changed files (absolute) with the lines of each that are new, or next to removed ones."""
+
+    lines: dict[pathlib.Path, tuple[range, ...]]
+
+    def with_whole(self, files: Iterable[pathlib.Path]) -> Change:
+        """The change with files that count as changed from end to end."""
+        return Change({**self.lines, **dict.fromkeys(files, (_EVERY,))})
+
+
+def since(revision: str) -> Change:
+    """The change of the working tree (index, untracked files) against the place where HEAD left `revision`.
+
+    Raises ConfigError.
+    """
+    top = pathlib.Path(os.fsdecode(_git(pathlib.Path.cwd(), "rev-parse", "--show-toplevel").rstrip(b"\n")))
+    base = _base(top, revision)
+    changed: dict[pathlib.Path, tuple[range, ...]] = {}
+    for name in _names(_git(top, "diff", "--name-only", "--no-renames", "-z", base, "--")):
+        changed[top / name] = ()
+    patch = _git(
+        top, "-c", "core.quotePath=false", "diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames",
+        "--src-prefix=a/", "--dst-prefix=b/", "--unified=0", base, "--",
+    )  # fmt: skip
+    for name, lines in _hunks(patch):
+        changed[top / name] = (*changed.get(top / name, ()), lines)
+    untracked = _names(_git(top, "ls-files", "--others", "--exclude-standard", "-z"))
+    return Change(changed).with_whole(top / name for name in untracked)
+
+
+def _base(top: pathlib.Path, revision: str) -> str:
+    """The commit to compare with; the empty tree for HEAD before the first commit."""
+    found = _git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", fails=True)
+    if not found:
+        if revision == "HEAD":
+            return os.fsdecode(_git(top, "hash-object", "-t", "tree", os.devnull).strip())
+        raise ConfigError(f"--since: git knows no revision '{revision}' here (a shallow clone? fetch it first)")
+    shared = _git(top, "merge-base", os.fsdecode(found.strip()), "HEAD", fails=True)
+    return os.fsdecode((shared or found).strip())
+
+
+def _git(folder: pathlib.Path, *args: str, fails: bool = False) -> bytes:
+    """What git prints; nothing where it fails and may. Raises ConfigError."""
+    try:
+        result = subprocess.run(("git", *args), cwd=folder, capture_output=True, check=False)
+    except OSError:
+        raise ConfigError("--since needs git, which is not installed") from None
+    if result.returncode and not fails:
+        reason = os.fsdecode(result.stderr).strip().splitlines() or ["it gives no reason"]
+        raise ConfigError(f"--since: git fails: {reason[0].removeprefix('fatal: ')}")
+    return b"" if result.returncode else result.stdout
+
+
+def _names(listing: bytes) -> Iterator[str]:
+    return (os.fsdecode(name) for name in listing.split(b"\0") if name)
+
+
+def _hunks(patch: bytes) -> Iterator[tuple[str, range]]:
+    name = ""
+    for line in patch.split(b"\n"):
+        if line.startswith(b"+++ "):
+            name = _name(line[4:])
+        elif name and (match := _HUNK.match(line)):
+            start, count = int(match[1]), int(match[2] or b"1")
+            yield name, range(start, start + count) if count else range(max(start, 1), start + 2)
+
+
+def _name(text: bytes) -> str:
+    """The path after `+++`; '' for a file that is gone. Git quotes a name that holds quotes or control characters."""
+    text = text.rstrip(b"\t\r")
+    if text.startswith(b'"'):
+        text = text[1:-1].decode("unicode_escape").encode("latin-1")
+    return os.fsdecode(text[2:]) if text.startswith(b"b/") else ""
+
+
+# ---- what touches a change
+
+
+class Touched:
+    """The lines that a change touches: changed ones, and all of the functions that hold them.
+
+    A changed statement of a module or class also touches the functions there that use the names that it binds.
+    """
+
+    def __init__(self, change: Change) -> None:
+        self._change = change
+        self._lines: dict[pathlib.Path, _Lines] = {}
+        self._calls: dict[pathlib.Path, dict[int, set[str]]] = {}
+        self._here = pathlib.Path.cwd()
+
+    def by(self, finding: Finding) -> bool:
+        """Whether the finding is in what has changed, or any of its places is: a label, a step of a rank, a call on its
+        way. Also where its ranks part around a call of a changed function: what that does no more has no place."""
+        return any(map(self._holds, _places(finding))) or (finding.cause is not None and self._calls_changed(finding))
+
+    def _holds(self, span: Span) -> bool:
+        return self._of(self._here / span.path).meet(span.line, span.end_line)
+
+    def _of(self, path: pathlib.Path) -> _Lines:
+        if path not in self._lines:
+            ranges = self._change.lines.get(path)
+            self._lines[path] = _Lines() if ranges is None else _touched(path, ranges)
+        return self._lines[path]
+
+    def _calls_changed(self, finding: Finding) -> bool:
+        names = {name for path in self._change.lines for name in self._of(path).functions}
+        path = self._here / finding.span.path
+        if path not in self._calls:
+            self._calls[path] = _calls_by_line(path) if names else {}
+        places = (finding.span, finding.cause.place) if finding.cause is not None else ()
+        lines = {n for span in places if span.path == finding.span.path for n in range(span.line, span.end_line + 1)}
+        return any(names & called for line, called in self._calls[path].items() if line in lines)
+
+
+@dataclasses.dataclass
+class _Lines:
+    """Touched lines of one file, as ranges in order, and the names of its touched functions."""
+
+    ranges: tuple[range, ...] = ()
+    functions: frozenset[str] = frozenset()
+
+    def meet(self, first: int, last: int) -> bool:
+        at = bisect.bisect_right(self.ranges, last, key=lambda lines: lines.start)
+        return any(lines.stop > first for lines in self.ranges[:at])
+
+
+def _touched(path: pathlib.Path, changed: tuple[range, ...]) -> _Lines:
+    tree = _tree(path)
+    if tree is None or _EVERY in changed:
+        functions = [node for node in ast.walk(tree) if isinstance(node, FunctionNode)] if tree is not None else []
+        return _Lines((_EVERY,) if tree is None else changed, frozenset(node.name for node in functions))
+    touched = list(changed)
+    names: set[str] = set()
+    for function in _functions_around(tree, changed):
+        touched.append(_range(function))
+        names.add(function.name)
+    bound = set(_bound(tree, changed))
+    for function in (node for node in ast.walk(tree) if isinstance(node, FunctionNode)):
+        if bound and bound & set(_used(function)):
+            touched.append(_range(function))
+            names.add(function.name)
+    return _Lines(tuple(sorted(touched, key=lambda lines: lines.start)), frozenset(names))
+
+
+def _functions_around(tree: ast.Module, changed: Iterable[range]) -> Iterator[FunctionNode]:
+    """The innermost functions that hold changed lines."""
+    functions = sorted((n for n in ast.walk(tree) if isinstance(n, FunctionNode)), key=lambda n: -_range(n).start)
+    for lines in changed:
+        left = set(lines)
+        for function in functions:  # the innermost start last
+            inside = left & set(_range(function))
+            if inside:
+                left -= inside
+                yield function
+
+
+def _bound(tree: ast.Module, changed: tuple[range, ...]) -> Iterator[str]:
+    """Names that changed statements of the module and of its classes bind."""
+    bodies: list[list[ast.stmt]] = [tree.body]
+    while bodies:
+        for statement in bodies.pop():
+            if isinstance(statement, ast.ClassDef):
+                bodies.append(statement.body)
+            elif not isinstance(statement, FunctionNode) and _meets(_range(statement), changed):
+                for node in ast.walk(statement):
+                    if isinstance(node, ast.alias):
+                        yield (node.asname or node.name).partition(".")[0]
+                    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                        yield node.id
+
+
+def _used(function: FunctionNode) -> Iterator[str]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+def _range(node: ast.stmt) -> range:
+    """The lines of a statement, with its decorators."""
+    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+    return range(first, (node.end_lineno or node.lineno) + 1)
+
+
+def _meets(lines: range, changed: Iterable[range]) -> bool:
+    return any(lines.start < other.stop and other.start < lines.stop for other in changed)
+
+
+def _calls_by_line(path: pathlib.Path) -> dict[int, set[str]]:
+    """The last parts of the names that each line calls."""
+    found: dict[int, set[str]] = {}
+    tree = _tree(path)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            found.setdefault(node.lineno, set()).add(name)
+    return found
+
+
+def _tree(path: pathlib.Path) -> ast.Module | None:
+    """The `ast` of a file; None for one that is gone, broken or no Python."""
+    try:
+        return parse(SourceFile.read(path, str(path)).text) if path.suffix in (".py", ".pyi") else None
+    except (Unreadable, CannotParse):
+        return None
+
+
+def _places(finding: Finding) -> Iterator[Span]:
+    yield finding.span
+    yield from (label.span for label in (*finding.labels, *finding.paths))
+    yield from (step.span for trace in finding.witness for step in trace.steps)
+    if finding.cause is not None:
+        yield finding.cause.place
+        yield from (site.span for site in (*finding.cause.way, *finding.cause.beside))

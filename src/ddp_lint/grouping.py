@@ -1,0 +1,119 @@
+"""One cause, one finding: findings that rest on the same branch, or on the same callee, are told once.
+
+What the others say is kept with the first as its `paths`. Which is the first decides where the reader is sent: to the
+place nearest to the branch, not to a caller far away. Grouping goes by the findings' typed causes alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Hashable, Iterable, Iterator
+
+from ddp_lint.findings import HEADLINE, CallSite, Confidence, Finding, Label, Sharing, fitted
+from ddp_lint.project import Project
+
+_SURENESS = (Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW)
+#: Replicas that drift apart; where ranks also hang, the hang is what one sees first.
+_SECONDARY = frozenset({"DDP109"})
+
+
+def grouped(findings: Iterable[Finding], project: Project) -> list[Finding]:
+    """The findings, sorted, each cause once. `project` answers who else calls a callee."""
+    of_places = [_one(group) for group in _by_place(findings)]
+    callers = _Callers(project, of_places)
+    told: list[Finding] = []
+    for group in _by_callee(of_places):
+        if len(group) > 1 and callers.are_all_in(group):
+            told.append(_of_callee(group))
+        else:
+            told += group
+    return sorted(told, key=lambda f: f.sort_key)
+
+
+def _by_place(findings: Iterable[Finding]) -> Iterator[list[Finding]]:
+    groups: dict[Hashable, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        groups.setdefault(finding.cause.place if finding.cause else number, []).append(finding)
+    yield from groups.values()
+
+
+def _by_callee(findings: Iterable[Finding]) -> Iterator[list[Finding]]:
+    """Findings by the collective in a callee that they lead to, where it can be what has to change."""
+    groups: dict[Hashable, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        cause = finding.cause
+        shared = cause is not None and cause.shared is not Sharing.NEVER
+        key = (finding.code, cause.way[-1].span) if cause is not None and shared else number
+        groups.setdefault(key, []).append(finding)
+    yield from groups.values()
+
+
+def _one(group: list[Finding]) -> Finding:
+    first, *others = sorted(group, key=_distance)
+    paths = [
+        _path(other) for other in others if other.span.line != first.span.line or other.span.path != first.span.path
+    ]
+    return dataclasses.replace(first, paths=(*first.paths, *paths)) if paths else first
+
+
+def _distance(finding: Finding) -> tuple[object, ...]:
+    """How far from its cause a finding stands, the surest and nearest first."""
+    cause, span = finding.cause, finding.span
+    away = cause is not None and span.path != cause.place.path
+    outside = cause is not None and not cause.place.line <= span.line <= cause.place.end_line
+    return (_SURENESS.index(finding.confidence), away, finding.code in _SECONDARY, outside, finding.sort_key)
+
+
+def _of_callee(group: list[Finding]) -> Finding:
+    first, *others = sorted(group, key=_distance)
+    paths = [*first.paths, *(path for other in others for path in (_path(other), *other.paths))]
+    count = f". {len(paths) + 1} call paths"
+    message = fitted(first.message, room=HEADLINE - len(count)) + count
+    return dataclasses.replace(first, message=message, paths=tuple(paths))
+
+
+def _path(finding: Finding) -> Label:
+    return Label(finding.span, f"{finding.code} {finding.message}")
+
+
+class _Callers:
+    """Who calls the functions of a project, by name."""
+
+    def __init__(self, project: Project, findings: Iterable[Finding]) -> None:
+        self._project = project
+        self._known: dict[str, set[tuple[str, int]]] = {}
+        for cause in (finding.cause for finding in findings if finding.cause is not None):
+            for site in (*cause.way[:-1], *cause.beside):
+                self._known.setdefault(_name(site), set()).add((site.span.path, site.span.line))
+
+    def are_all_in(self, group: list[Finding]) -> bool:
+        """Is the callee that these findings lead to their one cause? See `Sharing`.
+
+        Nobody reaches it in another way if all calls of the functions on the way are on the way of some finding.
+        """
+        causes = [finding.cause for finding in group if finding.cause is not None]
+        if all(cause.shared is Sharing.ALWAYS for cause in causes):
+            return True
+        names = {_name(site) for cause in causes for site in cause.way[:-1]}
+        return all(self._calls_stand_at(name, self._known[name]) for name in sorted(names))
+
+    def _calls_stand_at(self, name: str, known: set[tuple[str, int]]) -> bool:
+        for path in self._project.holding(f"{name}("):
+            facts = self._project.facts_of(path)
+            if facts is None:
+                return False
+            for node in ast.walk(facts.tree):
+                if not isinstance(node, ast.Call) or _last_of(node.func) != name:
+                    continue
+                if (facts.file.path, node.lineno) not in known:
+                    return False
+        return True
+
+
+def _name(site: CallSite) -> str:
+    return site.callee.rpartition(".")[2]
+
+
+def _last_of(func: ast.expr) -> str:
+    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
