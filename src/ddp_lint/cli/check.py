@@ -233,7 +233,7 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
     from ddp_lint.cli.mend import mend_text
     from ddp_lint.engine.runner import check_text
     from ddp_lint.fixes import Text
-    from ddp_lint.source.file import Unreadable, decode
+    from ddp_lint.source.file import SourceFile, Unreadable, decode
 
     started = time.perf_counter()
     path, settings = _stdin_place(options, configuration)
@@ -244,6 +244,7 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
         return _finish(_Outcome(Report([], []), Sources(), 0), output_format, options)
     try:
         text = decode(data)
+        SourceFile.of_text(str(path), text)
     except Unreadable as e:
         return _finish(_Outcome(Report([], [(shown(path), str(e))]), Sources(), 0), output_format, options)
     if left_out:
@@ -258,7 +259,7 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
         write(source.encoded(mended.text), options.output_file)
         left = check_text(mended.text, path, settings)
         for f in left.findings:
-            say(f"{f.span.path}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
+            say(f"{f.span.place}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
         return _status(left, options)
     report = check_text(text, path, settings)
     sources = Sources({f.span.path: text for f in report.findings})

@@ -71,7 +71,8 @@ def _check(
     found, parsed = _findings(file, path, project, active, focused)
     found = [finding for finding in found if finding.code not in ignored]
     found = suppressions.apply(file, found, active, noqa=settings.noqa)
-    return with_fingerprints(found, file, project.inside(path)), parsed
+    found = with_fingerprints(found, file, project.inside(path))
+    return (list(map(file.cells.located, found)) if file.cells else found), parsed
 
 
 def preload(settings: Settings) -> None:

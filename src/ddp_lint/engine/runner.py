@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.cache import Cache
@@ -11,7 +11,7 @@ from ddp_lint.engine.garbage import rare_collections
 from ddp_lint.engine.report import FileResult, Report
 from ddp_lint.engine.shares import processes_for, size_of
 from ddp_lint.project import Project
-from ddp_lint.source import SourceFile
+from ddp_lint.source import SourceFile, Unreadable
 
 
 def check_paths(
@@ -55,9 +55,22 @@ def _check(files: list[pathlib.Path], settings: Settings, jobs: int | None, *, f
 
 def check_text(text: str, path: pathlib.Path, settings: Settings) -> Report:
     """Check text that is not (yet) on disk as if it were the content of `path`: standard input, flake8."""
+    return _check_as(path, settings, lambda shown, inside: SourceFile.of_text(shown, text, inside))
+
+
+def check_module(module: str, path: pathlib.Path, settings: Settings) -> Report:
+    """Check what `Notebook.module` makes of the notebook at `path`; findings are at lines of the module."""
+    return _check_as(path, settings, lambda shown, inside: SourceFile(shown, module, inside))
+
+
+def _check_as(path: pathlib.Path, settings: Settings, read: Callable[[str, str], SourceFile]) -> Report:
     from ddp_lint.engine.checking import Checker
 
     path = path.absolute()
     checker = Checker(settings)
-    file = SourceFile.of_text(checker.project.shown(path), text, checker.project.inside(path))
+    shown = checker.project.shown(path)
+    try:
+        file = read(shown, checker.project.inside(path))
+    except Unreadable as e:
+        return Report.of([FileResult(shown, error=str(e))])
     return Report.of([checker.check_file(file, path)])

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ddp_lint.rules.base import Documented, Rule
 
 
-#: A notebook is none, which is said to whoever hands one over.
 _PYTHON = (".py", ".pyi", ".pyw", ".ipynb")
 _SHELL = re.compile(r"#!.*[/\s](ba|da|k|z|a)?sh\b")
 _INTERPRETER = re.compile(r"#!.*[/\s](python[\d.]*|pypy[\d.]*|uv)\b")
