@@ -43,7 +43,7 @@ $(VENV)/demo: pyproject.toml constraints.txt
 $(VENV)/dev: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) --upgrade 'pip>=25.1'
-	$(PIP_INSTALL) --editable '.[verify,flake8]' --group dev
+	$(PIP_INSTALL) --editable '.[verify,flake8,lsp,watch]' --group dev
 	touch $@
 
 clean:

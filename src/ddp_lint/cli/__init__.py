@@ -15,6 +15,7 @@ _VERBS = {
     "check": ("ddp_lint.cli.check", "Check files and folders for what breaks under DDP and FSDP."),
     "verify": ("ddp_lint.cli.verify", "Run a model or script on two ranks and prove each finding."),
     "rule": ("ddp_lint.cli.rule", "Explain a rule, or list them all."),
+    "server": ("ddp_lint.cli.server", "Serve findings to an editor (a language server)."),
     "config": ("ddp_lint.cli.config", "Explain an option of the configuration, or list them all."),
     "completion": ("ddp_lint.cli.completion", "Print the script that completes ddp-lint's commands in a shell."),
     "dev": ("ddp_lint.cli.dev", "For contributors: make a rule, write the generated documentation."),

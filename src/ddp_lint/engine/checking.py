@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
+import sys
 import time
 
 from ddp_lint.config import Settings
@@ -20,13 +21,21 @@ from ddp_lint.source import SourceFile, Unreadable, suppressions
 class Checker:
     """Checks files of one project, one after the other; what it learns of other files it keeps.
 
-    `for_cache`: results say what they rest on.
+    `for_cache`: results say what they rest on. `changing`: files may change meanwhile, which `change` is told.
     """
 
-    def __init__(self, settings: Settings, *, for_cache: bool = False) -> None:
+    def __init__(self, settings: Settings, *, for_cache: bool = False, changing: bool = False) -> None:
         self._settings = settings
         self._for_cache = for_cache
-        self.project = Project(settings.root, names=settings.names)
+        self.project = Project(settings.root, names=settings.names, changing=changing)
+
+    def change(self, path: pathlib.Path, file: SourceFile | None) -> None:
+        """From now on `file` is the content of `path`; None: what is on disk, as it is now."""
+        if "ddp_lint.divergence.analyse" in sys.modules:  # nothing to forget where nothing was analysed
+            from ddp_lint.divergence.analyse import let_go
+
+            let_go(self.project, path)
+        self.project.change(path, file)
 
     def check(self, path: pathlib.Path) -> FileResult:
         """The result for one file. Raises nothing: what goes wrong is in the result."""

@@ -16,7 +16,7 @@ import json
 import re
 import tokenize
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ddp_lint.findings import Edit, Finding, Fix, Label, RankTrace, Span
@@ -74,8 +74,7 @@ class Notebook:
     @property
     def module(self) -> str:
         """The code cells as one Python module."""
-        parts = [f"{_CELL}{cell.number}\n{_as_python(cell.text)}" for cell in self.cells]
-        return "".join(part if part.endswith("\n") else part + "\n" for part in parts)
+        return module_of((cell.number, cell.text) for cell in self.cells)
 
     def with_module(self, module: str) -> str:
         """The notebook's text with the code cells of a changed module. Raises ValueError where its cells are lost."""
@@ -92,6 +91,12 @@ class Notebook:
                 out += [self.text[done : cell.start], _replaced(self.text[cell.start : cell.end], cell.text, after)]
                 done = cell.end
         return "".join([*out, self.text[done:]])
+
+
+def module_of(cells: Iterable[tuple[int, str]]) -> str:
+    """The Python module of code cells, each a number and a text."""
+    parts = [f"{_CELL}{number}\n{_as_python(text)}" for number, text in cells]
+    return "".join(part if part.endswith("\n") else part + "\n" for part in parts)
 
 
 @dataclasses.dataclass(frozen=True)
