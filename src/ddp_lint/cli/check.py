@@ -15,6 +15,7 @@ import click
 
 from ddp_lint.cli import completing
 from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, count, fail, say, shown, wants_color, write
+from ddp_lint.cli.progress import Progress
 from ddp_lint.cli.summary import settings_text, statistics, summary
 from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
 from ddp_lint.discovery import Discovered, discover, is_left_out
@@ -107,6 +108,7 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     click.option(
         "-j", "--jobs", type=click.IntRange(0), default=0, metavar="N", help="Processes. [default: as many as pay off]"
     ),
+    click.option("--watch", is_flag=True, help="Check again whenever a file changes, until Ctrl-C."),
     click.option("--show-files", is_flag=True, help="Print the files that would be checked, and stop."),
     click.option("--show-settings", is_flag=True, help="Print the settings that they would be checked with, and stop."),
     click.option("--why", metavar="FILE:LINE", help="Explain why the collective there is reported, or is not."),
@@ -149,6 +151,8 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
     if options.statistics and options.output_format in _REPORTS:
         raise ConfigError(f"--statistics cannot be printed as {options.output_format}")
     only_show = given["show_files"] or given["show_settings"]
+    if given["watch"] and not only_show:
+        return _watch(paths or (".",), given, options)
     if "-" in paths and not only_show:
         return _run_stdin(configuration, options)
     discovered = _named(options, configuration) if "-" in paths else discover(paths or (".",), configuration)
@@ -162,6 +166,19 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
     for path, reason in discovered.errors:
         say(f"error: {path}: {reason}", options.color)
     return FAILED if discovered.errors else CLEAN
+
+
+def _watch(paths: tuple[str, ...], given: dict[str, Any], options: _Options) -> int:
+    from ddp_lint.cli.watch import watch
+
+    if "-" in paths:
+        raise ConfigError("--watch checks files, and no standard input")
+
+    def again() -> None:
+        gc.unfreeze()  # of the run before
+        _run_files(discover(paths, Configuration(_overrides(given))), options)
+
+    return watch(paths, again, options.color)
 
 
 def _overrides(given: dict[str, Any]) -> Overrides:
@@ -211,11 +228,16 @@ def _run_files(discovered: Discovered, options: _Options) -> int:
 def _check(discovered: Discovered, options: _Options) -> Report:
     from ddp_lint.engine.runner import check_paths
 
+    progress = Progress(len(discovered.files), quiet=options.quiet)
+
     def one(settings: Settings, files: list[pathlib.Path]) -> Report:
         cache_dir = None if options.no_cache else settings.root / ".ddp_lint_cache"
-        return check_paths(files, settings, jobs=options.jobs or None, cache_dir=cache_dir)
+        return check_paths(files, settings, jobs=options.jobs or None, cache_dir=cache_dir, done=progress)
 
-    return Report.merged((one(*group) for group in discovered.groups()), discovered.errors)
+    try:
+        return Report.merged((one(*group) for group in discovered.groups()), discovered.errors)
+    finally:
+        progress.close()
 
 
 def _explain_silence(discovered: Discovered, options: _Options) -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext
 
 
-def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int, *, for_cache: bool) -> Iterator[FileResult]:
-    """The results for `paths`, in any order, from `jobs` processes; `for_cache` as for `Checker`."""
+def run(
+    paths: Sequence[pathlib.Path], settings: Settings, jobs: int, started: Callable[[], None], *, for_cache: bool
+) -> Iterator[FileResult]:
+    """The results for `paths`, in any order, from `jobs` processes; `for_cache` as for `Checker`. `started` is called
+    for each file that a worker begins with."""
     if _context().get_start_method() == "fork":
         preload(settings)
     chunks = deque(chunks_of(paths, jobs))
@@ -34,7 +37,7 @@ def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int, *, for_cac
     try:
         while chunks or workers:
             while chunks and len(workers) < jobs:
-                workers.append(_Worker(settings, for_cache))
+                workers.append(_Worker(settings, for_cache, started))
                 workers[-1].give(chunks.popleft())
             for ready in multiprocessing.connection.wait([w.connection for w in workers]):
                 worker = next(w for w in workers if w.connection is ready)
@@ -56,7 +59,8 @@ def run(paths: Sequence[pathlib.Path], settings: Settings, jobs: int, *, for_cac
 class _Worker:
     """A process and what it was last given. It says which file it starts on, and sends a chunk's results at the end."""
 
-    def __init__(self, settings: Settings, for_cache: bool) -> None:
+    def __init__(self, settings: Settings, for_cache: bool, started: Callable[[], None]) -> None:
+        self._started = started
         context = _context()
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, self.connection, settings, for_cache), daemon=True)
@@ -81,6 +85,7 @@ class _Worker:
             return [self._lost()]
         if isinstance(message, int):
             self._at = message
+            self._started()
             return []
         self.idle, self.chunk = True, []
         results: list[FileResult] = message

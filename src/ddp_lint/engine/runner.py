@@ -20,16 +20,19 @@ def check_paths(
     *,
     jobs: int | None = None,
     cache_dir: pathlib.Path | None = None,
+    done: Callable[[], None] = lambda: None,
 ) -> Report:
     """Check files. `jobs`: processes, None for as many as pay off; `cache_dir`: where results are kept, None for
-    nowhere. The report is the same whatever `jobs` and the cache say."""
+    nowhere. The report is the same whatever `jobs` and the cache say. `done` is called once for every file, when it is
+    checked or about to be."""
     files = list(dict.fromkeys(path.absolute() for path in paths))
     project = Project(settings.root, names=settings.names)
     cache = Cache(cache_dir, settings, project) if cache_dir else None
-    kept = {path: result for path in files if cache and (result := cache.get(path))}
+    kept = _kept(files, cache, done) if cache else {}
     results = dict(kept)
     shown = {project.shown(path): path for path in files}
-    for result in _check([path for path in files if path not in kept], settings, jobs, for_cache=cache is not None):
+    new = [path for path in files if path not in kept]
+    for result in _check(new, settings, jobs, done, for_cache=cache is not None):
         path = shown[result.path]
         results[path] = result
         if cache:
@@ -39,18 +42,32 @@ def check_paths(
     return Report.of([results[path] for path in files])
 
 
-def _check(files: list[pathlib.Path], settings: Settings, jobs: int | None, *, for_cache: bool) -> Iterator[FileResult]:
+def _kept(files: list[pathlib.Path], cache: Cache, done: Callable[[], None]) -> dict[pathlib.Path, FileResult]:
+    """What the cache knows."""
+    found = {}
+    for path in files:
+        if result := cache.get(path):
+            found[path] = result
+            done()
+    return found
+
+
+def _check(
+    files: list[pathlib.Path], settings: Settings, jobs: int | None, done: Callable[[], None], *, for_cache: bool
+) -> Iterator[FileResult]:
     processes = processes_for(jobs, sum(map(size_of, files)), len(files)) if files else 1
     if processes > 1:
         from ddp_lint.engine import pool
 
-        yield from pool.run(files, settings, processes, for_cache=for_cache)
+        yield from pool.run(files, settings, processes, done, for_cache=for_cache)
     elif files:
         from ddp_lint.engine.checking import Checker  # not where the cache knows it all
 
         checker = Checker(settings, for_cache=for_cache)
         with rare_collections():
-            yield from map(checker.check, files)
+            for path in files:
+                done()
+                yield checker.check(path)
 
 
 def check_text(text: str, path: pathlib.Path, settings: Settings) -> Report:
