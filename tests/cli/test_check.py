@@ -324,6 +324,7 @@ def test_module_and_version() -> None:
     assert (result.returncode, __version__ in result.stdout) == (0, True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs a device that is full")
 def test_output_that_cannot_be_written_is_2(project: pathlib.Path) -> None:
     (project / "a.py").write_text(UNUSED)
@@ -352,6 +353,7 @@ print([name for name in ("libcst", "pathspec", "torch", "ddp_lint.rules") if nam
     assert "check " in result.stdout
 
 
+@pytest.mark.slow
 def test_check_never_imports_torch(project: pathlib.Path) -> None:
     (project / "a.py").write_text(HAZARD)
     code = """

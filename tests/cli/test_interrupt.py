@@ -12,7 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with a name")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with a name"),
+]
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from .conftest import Check
 from .samples import HAZARD
 
 
+@pytest.mark.slow
 def test_it_checks_again_when_a_file_changes_and_ends_with_ctrl_c(project: pathlib.Path) -> None:
     pytest.importorskip("watchfiles")
     path = project / "train.py"

@@ -30,6 +30,7 @@ LINES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", PROJECTS)
 def test_after_any_changes_the_findings_are_those_of_a_new_run(folder: str, tmp_path: pathlib.Path) -> None:
     texts = {path: path.read_text() for path in sorted((FIXTURES / folder).rglob("*.py"))}

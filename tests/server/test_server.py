@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 from helper import save
 
+pytestmark = pytest.mark.slow
+
 
 def evaluate(model):
     if dist.get_rank() == 0:

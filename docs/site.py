@@ -1,0 +1,20 @@
+"""What the site does with the pages: links to files outside of docs/ lead to the repository."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Any
+
+_LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def link(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join("docs", folder, match[1]))
+        outside = not target.startswith("docs/") or target.endswith((".tsv", ".toml"))
+        return f"]({config['repo_url']}/blob/main/{target}{match[2] or ''})" if outside else match[0]
+
+    return _LINK.sub(link, markdown)
