@@ -1,12 +1,23 @@
-"""What the site does with the pages: links to files outside of docs/ lead to the repository."""
+"""What the site does with the pages: the rules stand in its navigation, family by family, and links to files outside of
+docs/ lead to the repository."""
 
 from __future__ import annotations
 
+import pathlib
 import posixpath
 import re
 from typing import Any
 
 _LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_config(config: Any) -> Any:
+    families: dict[str, list[str]] = {}
+    for page in sorted((pathlib.Path(config["docs_dir"]) / "rules").glob("DDP*.md")):
+        families.setdefault(f"{page.stem[:4]}xx", []).append(f"rules/{page.name}")
+    rules = next(section["Rules"] for section in config["nav"] if "Rules" in section)
+    rules += [{family: pages} for family, pages in families.items()]
+    return config
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
