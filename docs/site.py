@@ -12,9 +12,10 @@ _LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: Any) -> Any:
-    families: dict[str, list[str]] = {}
+    families: dict[str, list[dict[str, str]]] = {}
     for page in sorted((pathlib.Path(config["docs_dir"]) / "rules").glob("DDP*.md")):
-        families.setdefault(f"{page.stem[:4]}xx", []).append(f"rules/{page.name}")
+        title = next(line[2:] for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
+        families.setdefault(f"{page.stem[:4]}xx", []).append({title: f"rules/{page.name}"})
     rules = next(section["Rules"] for section in config["nav"] if "Rules" in section)
     rules += [{family: pages} for family, pages in families.items()]
     return config
