@@ -15,7 +15,7 @@ from pygls.lsp.server import LanguageServer
 
 from ddp_lint import __version__
 from ddp_lint.config import FILES
-from ddp_lint.engine.garbage import rare_collections
+from ddp_lint.engine.garbage import let_go_of_trees, rare_collections
 from ddp_lint.findings import Finding
 from ddp_lint.output import Sources
 from ddp_lint.server.messages import FIX_ALL, Translator, absolute, contains, hover
@@ -24,6 +24,8 @@ from ddp_lint.source.notebook import Lines, module_of
 
 #: Seconds without a keystroke before a text is checked.
 PAUSE = 0.03
+#: Checks after which memory is tidied up.
+_TIDIED = 25
 #: Of the thread that checks: the analysis follows calls deeper than the default of some systems allows.
 _STACK = 256 * 1024 * 1024
 _NOTEBOOKS = types.NotebookDocumentSyncOptions(
@@ -52,6 +54,7 @@ class Server(LanguageServer):
         self._waiting: dict[str, asyncio.Task[None]] = {}
         self._wanted: dict[str, int] = {}
         self._checked: dict[str, Checked] = {}
+        self._checks = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- texts
@@ -110,6 +113,9 @@ class Server(LanguageServer):
         before = self._checked.get(uri)
         self._checked[uri] = checked
         self._publish(uri, checked)
+        self._checks += 1
+        if self._checks % _TIDIED == 0:
+            self._thread.submit(let_go_of_trees)
         if before is None or before.document != document:
             self.others_changed(uri)
 
