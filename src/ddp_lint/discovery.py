@@ -88,7 +88,7 @@ def _search(
     errors: dict[tuple[str, str], None],
 ) -> None:
     """Put all files below `start` into `found`."""
-    wanted = re.compile("|".join(map(fnmatch.translate, ("*.py", *text_globs())))).match
+    wanted = re.compile("|".join(map(fnmatch.translate, ("*.py", "*.ipynb", *text_globs())))).match
     above = tuple(without(globs, str(start)) for globs in _ignores_above(start))
     stack = [(start, above)]
     while stack:

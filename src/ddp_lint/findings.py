@@ -35,13 +35,22 @@ class Applicability(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Span:
-    """A stretch of one source file. `path` is relative to the working directory, with forward slashes."""
+    """A stretch of one source file. `path` is relative to the working directory, with forward slashes.
+
+    In a notebook lines count within the cell with the number `cell`, from 1; in any other file it is 0.
+    """
 
     path: str
     line: int
     column: int
     end_line: int
     end_column: int
+    cell: int = 0
+
+    @property
+    def place(self) -> str:
+        """The file, and the cell of a notebook: what lines are counted in."""
+        return f"{self.path}:cell {self.cell}" if self.cell else self.path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +145,8 @@ class Finding:
     paths: tuple[Label, ...] = ()
 
     @property
-    def sort_key(self) -> tuple[str, int, int, str, str]:
-        return (self.span.path, self.span.line, self.span.column, self.code, self.message)
+    def sort_key(self) -> tuple[str, int, int, int, str, str]:
+        return (self.span.path, self.span.cell, self.span.line, self.span.column, self.code, self.message)
 
 
 def fitted(message: str, room: int = HEADLINE) -> str:

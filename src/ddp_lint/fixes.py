@@ -75,8 +75,8 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 
 
 def preview(fix: Fix, lines: Sequence[str]) -> list[tuple[str, int, str]]:
-    """What a fix changes in one file, as (sign, line number, line) with the signs `-` and `+`."""
-    edits = [edit for edit in fix.edits if edit.span.path == fix.edits[0].span.path]
+    """What a fix changes in one file or cell, as (sign, line number, line) with the signs `-` and `+`."""
+    edits = [edit for edit in fix.edits if edit.span.place == fix.edits[0].span.place]
     first = min(edit.span.line for edit in edits)
     last = max(edit.span.end_line for edit in edits)
     before = list(lines[first - 1 : last])

@@ -14,6 +14,7 @@ import pytest
 
 from ddp_lint import __version__
 from ddp_lint.cli import main
+from ddp_lint.config import OPTIONS
 from ddp_lint.rules.registry import documented
 
 from .conftest import Check
@@ -89,6 +90,13 @@ def test_unknown_command(project: pathlib.Path) -> None:
     result = click.testing.CliRunner().invoke(main, ["chek"])
     assert result.exit_code == 2
     assert "did you mean 'check'?" in result.stderr
+
+
+def test_a_file_in_place_of_a_command(project: pathlib.Path) -> None:
+    (project / "train.py").write_text("x = 1\n")
+    result = click.testing.CliRunner().invoke(main, ["train.py", "--fix"])
+    assert result.exit_code == 2
+    assert "did you mean `ddp-lint check train.py --fix`?" in result.stderr
 
 
 # ---- which rules
@@ -327,6 +335,7 @@ def test_module_and_version() -> None:
     assert (result.returncode, __version__ in result.stdout) == (0, True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs a device that is full")
 def test_output_that_cannot_be_written_is_2(project: pathlib.Path) -> None:
     (project / "a.py").write_text(UNUSED)
@@ -355,6 +364,7 @@ print([name for name in ("libcst", "torch", "ddp_lint.rules") if name in sys.mod
     assert "check " in result.stdout
 
 
+@pytest.mark.slow
 def test_check_never_imports_torch(project: pathlib.Path) -> None:
     (project / "a.py").write_text(HAZARD)
     code = """
@@ -407,4 +417,25 @@ def test_rule_pages() -> None:
     ]
     assert run("DDP6O1").exit_code == 2
     assert "did you mean 'DDP6" in run("DDP6O1").stderr
-    assert run().exit_code == 2
+    assert run().stdout == run("--list").stdout
+
+
+def test_options_of_the_configuration() -> None:
+    run = lambda *args: click.testing.CliRunner().invoke(main, ["config", *args])  # noqa: E731
+    assert [line.split()[0] for line in run().stdout.splitlines()] == [option.key for option in OPTIONS]
+    assert "target-torch: a version" in run("target_torch").stdout
+    assert 'target-torch = "2.4"' in run("target-torch").stdout
+    assert ".venv" in run("exclude").stdout
+    assert json.loads(run("--output-format", "json", "select").stdout)[0]["key"] == "select"
+    wrong = run("selct")
+    assert wrong.exit_code == 2
+    assert "did you mean 'select'?" in wrong.stderr
+
+
+@pytest.mark.parametrize("key", [option.key for option in OPTIONS])
+def test_an_option_is_explained_by_lines_that_the_configuration_takes(key: str, project: pathlib.Path) -> None:
+    told = click.testing.CliRunner().invoke(main, ["config", key]).stdout
+    (project / "pyproject.toml").write_text(told.partition("# pyproject.toml\n")[2])
+    result = click.testing.CliRunner().invoke(main, ["check", "--show-settings"])
+    assert result.exit_code == 0, result.output
+    assert "configuration = pyproject.toml" in result.stdout

@@ -13,7 +13,9 @@ import pytest
 
 from ddp_lint.cli.check import check
 from ddp_lint.dev.docs import stale
+from ddp_lint.dev.finding_rules import symptoms
 from ddp_lint.dev.scaffold import FILL_IN, ScaffoldError, new_rule
+from ddp_lint.dev.studies import read
 from ddp_lint.rules.registry import all_rules, documented
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -53,6 +55,17 @@ def test_commands_in_documents_have_options_that_exist() -> None:
             assert set(re.findall(r"(?<=\s)--[a-z-]+", command)) <= known | {"--nproc"}, f"{document.name}: {command}"
 
 
+def test_every_rule_is_found_by_a_symptom() -> None:
+    told = [code for symptom in symptoms(ROOT) for code in symptom.codes]
+    assert set(told) == set(documented())
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "studies").glob("[!.]*.tsv")), ids=lambda path: path.name)
+def test_judgements_of_studies_can_be_read(path: pathlib.Path) -> None:
+    if not path.name.endswith(".repositories.tsv"):
+        assert read(path)
+
+
 # ---- the scaffold
 
 
@@ -67,6 +80,7 @@ def copy(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_new_rule_works_and_says_what_is_to_be_filled_in(copy: pathlib.Path) -> None:
     files = new_rule(copy, "DDP7xx", "seed-set-on-one-rank", "torch.manual_seed", "data")
     code = f"DDP{files[0].name[3:6]}"

@@ -155,6 +155,7 @@ def test_the_order_of_findings_does_not_matter(findings: list[Finding]) -> None:
 _FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(p.name for p in _FIXTURES.iterdir() if p.is_dir()))
 def test_fixes_of_rules_parse_settle_and_mend(family: str) -> None:
     """On every fixture: the fixed file parses, a second run changes nothing, and no fixed finding is found again."""

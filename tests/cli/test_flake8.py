@@ -13,6 +13,8 @@ import pytest
 from .conftest import Check
 from .samples import HAZARD, UNUSED
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("flake8")
 _ROW = re.compile(r"(?P<path>[^:]+):(?P<line>\d+):(?P<column>\d+): (?P<code>DDP\d{3}) (?P<message>.+)")
 

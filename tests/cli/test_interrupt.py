@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
 #: Work for seconds: no test waits for its end.
 LONG = "import torch\n" + "".join(

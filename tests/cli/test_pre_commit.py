@@ -12,6 +12,8 @@ import pytest
 
 from .samples import CLEAN, HAZARD
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _FILES = ("src", "pyproject.toml", "README.md", "LICENSE", ".pre-commit-hooks.yaml")
 

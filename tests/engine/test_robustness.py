@@ -83,6 +83,7 @@ def test_what_is_nested_too_deeply_is_told_and_costs_one_file(tmp_path: pathlib.
     assert set(codes(report)) <= {"DDP000", "DDP250"}
 
 
+@pytest.mark.slow
 def test_a_line_of_a_megabyte(tmp_path: pathlib.Path) -> None:
     data = "data = [" + "1, " * 350_000 + "]\n"
     write(tmp_path, {"ops.py": OPS, "a.py": data + HAZARD, "b.py": f"import torch\nx = '{'softmax log ' * 90_000}'\n"})
@@ -113,6 +114,7 @@ def test_syntax_newer_than_the_running_python(tmp_path: pathlib.Path) -> None:
     assert [(f.code, f.span.line) for f in report.findings] == [("DDP250", 6)]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(from_grammar())
 def test_generated_programs(text: str) -> None:
@@ -131,6 +133,7 @@ def _words() -> str:
 WORDS = _words()
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_standard_library() -> None:
     stdlib = pathlib.Path(sysconfig.get_path("stdlib"))
     files = [p for p in sorted(stdlib.glob("*.py")) if p.stat().st_size < 40_000][::24]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 
+import pytest
+
 import ddp_lint
-from ddp_lint.rules.registry import Declaration, declared, documented
+from ddp_lint.rules.registry import Declaration, declared, documented, shipped_index
 
 PACKAGE = pathlib.Path(ddp_lint.__file__).parent
 #: What is kept goes beside Python's bytecode, and nowhere where Python is told to keep none.
@@ -36,6 +39,7 @@ def loaded_by(folder: pathlib.Path, *args: str) -> set[str]:
     return {name.rpartition(".")[2][:6] for name in lines[-1].split()[1:]}
 
 
+@pytest.mark.slow
 def test_only_rules_that_concern_the_files_are_imported_and_none_where_the_cache_answers(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -55,6 +59,7 @@ def test_what_is_kept_of_the_rules_is_what_they_declare() -> None:
         assert declared()[code].rule() is entry
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_made_again_when_a_rule_or_what_it_knows_changes(tmp_path: pathlib.Path) -> None:
     package = tmp_path / "ddp_lint"
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "verify"))
@@ -87,3 +92,24 @@ def test_a_damaged_index_is_made_again(tmp_path: pathlib.Path) -> None:
     for place in (tmp_path / "__pycache__").glob("*.json"):
         place.write_text("[1")
     assert derived(source, lambda: made) == made
+
+
+@pytest.mark.slow
+def test_a_wheel_says_what_its_rules_declare_until_one_of_them_changes(tmp_path: pathlib.Path) -> None:
+    package = tmp_path / "ddp_lint"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "verify"))
+    (package / "rules" / "index.json").write_text(json.dumps(shipped_index()))
+    rule = package / "rules" / "devices" / "ddp407_shared_memory_per_sample.py"
+    script = (
+        "import sys; from ddp_lint.rules.registry import declared; print(*declared()['DDP407'].triggers, "
+        "any('.ddp4' in name for name in sys.modules))"
+    )
+
+    def told() -> str:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-c", script]
+        return subprocess.run(command, env=environment, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    assert told() == "share_memory_ False\n"
+    rule.write_text(rule.read_text().replace('triggers = ("share_memory_",)', 'triggers = ("shared",)'))
+    assert told() == "shared True\n"

@@ -156,6 +156,7 @@ def test_what_is_seen_early_stays_seen(one: list[Collective], other: list[Collec
     assert early <= {(m.kind, m.group, m.position) for m in match(one, other, endings=unknown)}
 
 
+@pytest.mark.slow
 @given(programs, programs)
 def test_the_order_of_ranks_does_not_matter(one: list[Collective], other: list[Collective]) -> None:
     forward = [(m.kind, m.group, m.position) for m in match(one, other)]

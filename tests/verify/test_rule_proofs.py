@@ -11,6 +11,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,10 +37,11 @@ pytestmark = pytest.mark.launch
 
 def proof(code: str, section: str, device: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.verify.prove", code, section, device]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
-    )
+    with tempfile.TemporaryDirectory(prefix="proof-") as folder:  # pages write into the user's cache
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOME": folder, "USERPROFILE": folder, "TMPDIR": folder}
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+        )
     try:
         return dict(json.loads(done.stdout))
     except ValueError:

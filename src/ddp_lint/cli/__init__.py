@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shlex
 
 import click
 
@@ -12,7 +14,9 @@ from ddp_lint import __version__
 _VERBS = {
     "check": ("ddp_lint.cli.check", "Check files and folders for what breaks under DDP and FSDP."),
     "verify": ("ddp_lint.cli.verify", "Run a model or script on two ranks and prove each finding."),
-    "rule": ("ddp_lint.cli.rule", "Explain a rule, or all of them."),
+    "rule": ("ddp_lint.cli.rule", "Explain a rule, or list them all."),
+    "server": ("ddp_lint.cli.server", "Serve findings to an editor (a language server)."),
+    "config": ("ddp_lint.cli.config", "Explain an option of the configuration, or list them all."),
     "completion": ("ddp_lint.cli.completion", "Print the script that completes ddp-lint's commands in a shell."),
     "dev": ("ddp_lint.cli.dev", "For contributors: make a rule, write the generated documentation."),
 }
@@ -37,6 +41,8 @@ class _Verbs(click.Group):
         if args and args[0] not in _VERBS and not args[0].startswith("-"):
             from ddp_lint.config import did_you_mean
 
+            if os.path.exists(args[0]) or args[0].endswith((".py", ".ipynb", "/")):  # noqa: PTH110 (as given)
+                ctx.fail(f"'{args[0]}' is no command; did you mean `ddp-lint check {shlex.join(args)}`?")
             hint = did_you_mean(args[0], _VERBS) or f" (there are {', '.join(_VERBS)})"
             ctx.fail(f"there is no command '{args[0]}'{hint}")
         return super().resolve_command(ctx, args)

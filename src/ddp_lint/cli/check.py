@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import os
 import pathlib
@@ -16,6 +17,7 @@ import click
 from ddp_lint.cli import completing
 from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, count, fail, say, shown, wants_color, write
 from ddp_lint.cli.narrowing import Narrowing, Part
+from ddp_lint.cli.progress import Progress
 from ddp_lint.cli.summary import settings_text, statistics, summary
 from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
 from ddp_lint.discovery import Discovered, discover, is_left_out
@@ -130,6 +132,7 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     click.option(
         "-j", "--jobs", type=click.IntRange(0), default=0, metavar="N", help="Processes. [default: as many as pay off]"
     ),
+    click.option("--watch", is_flag=True, help="Check again whenever a file changes, until Ctrl-C."),
     click.option("--show-files", is_flag=True, help="Print the files that would be checked, and stop."),
     click.option("--show-settings", is_flag=True, help="Print the settings that they would be checked with, and stop."),
     click.option("--why", metavar="FILE:LINE", help="Explain why the collective there is reported, or is not."),
@@ -174,6 +177,8 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
         raise ConfigError(f"--statistics cannot be printed as {options.output_format}")
     _deny_together(paths, options)
     only_show = given["show_files"] or given["show_settings"]
+    if given["watch"] and not only_show:
+        return _watch(paths or (".",), given, options)
     if "-" in paths and not only_show:
         return _run_stdin(configuration, options)
     everywhere = (".", *paths) if options.staged else paths or (".",)
@@ -189,6 +194,20 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
     for path, reason in discovered.errors:
         say(f"error: {path}: {reason}", options.color)
     return FAILED if discovered.errors else CLEAN
+
+
+def _watch(paths: tuple[str, ...], given: dict[str, Any], options: _Options) -> int:
+    from ddp_lint.cli.watch import watch
+
+    if "-" in paths:
+        raise ConfigError("--watch checks files, and no standard input")
+
+    def again() -> None:
+        gc.unfreeze()  # of the run before
+        narrowing = Narrowing(options.baseline, options.since, None)
+        _run_files(discover(paths, Configuration(_overrides(given))), options, narrowing)
+
+    return watch(paths, again, options.color)
 
 
 def _overrides(given: dict[str, Any]) -> Overrides:
@@ -272,16 +291,22 @@ def _check(discovered: Discovered, options: _Options, narrowing: Narrowing) -> l
     from ddp_lint.engine.runner import check_paths
     from ddp_lint.rules.registry import following_calls
 
+    progress = Progress(len(discovered.files), quiet=options.quiet)
+
     def one(settings: Settings, files: list[pathlib.Path]) -> Part:
         cache_dir = None if options.no_cache else settings.root / ".ddp_lint_cache"
         wanted, depend = narrowing.files(settings, files)
-        reports = [check_paths(wanted, settings, jobs=options.jobs or None, cache_dir=cache_dir)]
+        run = functools.partial(check_paths, jobs=options.jobs or None, cache_dir=cache_dir)
+        reports = [run(wanted, settings, done=progress)]
         if depend:
             following = dataclasses.replace(settings, enabled=settings.enabled & following_calls())
-            reports.append(check_paths(depend, following, jobs=options.jobs or None, cache_dir=cache_dir))
+            reports.append(run(depend, following))
         return Part(settings, wanted, Report.merged(reports))
 
-    return [one(*group) for group in discovered.groups()]
+    try:
+        return [one(*group) for group in discovered.groups()]
+    finally:
+        progress.close()
 
 
 def _told(parts: list[Part], discovered: Discovered, narrowing: Narrowing) -> Report:
@@ -326,7 +351,7 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
     from ddp_lint.cli.mend import mend_text
     from ddp_lint.engine.runner import check_text
     from ddp_lint.fixes import Text
-    from ddp_lint.source.file import Unreadable, decode
+    from ddp_lint.source.file import SourceFile, Unreadable, decode
 
     started = time.perf_counter()
     path, settings = _stdin_place(options, configuration)
@@ -337,6 +362,7 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
         return _finish(_Outcome(Report([], []), Sources(), 0), output_format, options)
     try:
         text = decode(data)
+        SourceFile.of_text(str(path), text)
     except Unreadable as e:
         return _finish(_Outcome(Report([], [(shown(path), str(e))]), Sources(), 0), output_format, options)
     if left_out:
@@ -351,7 +377,7 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
         write(source.encoded(mended.text), options.output_file)
         left = check_text(mended.text, path, settings)
         for f in left.findings:
-            say(f"{f.span.path}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
+            say(f"{f.span.place}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
         return _status(left, options)
     part = Part(settings, [path], check_text(text, path, settings))
     narrowing = Narrowing(options.baseline, None, None)

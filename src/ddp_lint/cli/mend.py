@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 
 from ddp_lint.cli.console import shown
 from ddp_lint.config import Settings
-from ddp_lint.engine.runner import check_text
+from ddp_lint.engine.runner import check_module, check_text
 from ddp_lint.findings import Finding
 from ddp_lint.fixes import Fixed, Text, applicable, fixpoint, unified_diff
 from ddp_lint.source.file import Unreadable
+from ddp_lint.source.notebook import SUFFIX, Notebook
 
 
 @dataclasses.dataclass
@@ -38,7 +39,7 @@ def mend(findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings], *,
             result = _fixed(source.content, path, settings, unsafe)
             if not dry and result.applied:
                 source.write(result.text, settings.root)
-        except (OSError, UnicodeError, Unreadable) as e:
+        except (OSError, ValueError, SyntaxError, LookupError, Unreadable) as e:
             mended.failures.append((name, f"cannot be fixed: {getattr(e, 'strerror', None) or e}"))
             continue
         mended.fixed += len(result.applied)
@@ -54,4 +55,9 @@ def mend_text(source: Text, settings: Settings, *, unsafe: bool) -> Mended:
 
 
 def _fixed(text: str, path: pathlib.Path, settings: Settings, unsafe: bool) -> Fixed:
+    """Raises ValueError for what has the name of a notebook and is none."""
+    if path.suffix == SUFFIX:
+        notebook = Notebook.of(text)
+        done = fixpoint(notebook.module, lambda module: check_module(module, path, settings).findings, unsafe=unsafe)
+        return Fixed(notebook.with_module(done.text), done.applied)
     return fixpoint(text, lambda content: check_text(content, path, settings).findings, unsafe=unsafe)

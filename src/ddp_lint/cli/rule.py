@@ -15,21 +15,20 @@ from ddp_lint.output.style import Style
 
 
 @click.command()
-@click.argument("name", required=False, metavar="CODE|SLUG", shell_complete=completing.codes)
+@click.argument("name", required=False, metavar="[CODE|SLUG]", shell_complete=completing.codes)
 @click.option("--all", "every", is_flag=True, help="Print the pages of all rules.")
 @click.option("--list", "listing", is_flag=True, help="Print one line a rule.")
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 def rule(name: str | None, every: bool, listing: bool, output_format: str, color: str) -> None:
-    """Explain a rule: what it finds, why that breaks, what to write instead, and how to confirm it.
+    """Explain a rule: what it finds, why that breaks, what to write instead, and how to confirm it. Without one, list.
 
     CODE|SLUG is a code (DDP201), a prefix (DDP2) or a name (load-without-map-location).
     """
     from ddp_lint.config import ConfigError, codes_of
     from ddp_lint.rules.registry import documented
 
-    if name is None and not every and not listing:
-        raise click.UsageError("name a rule (`ddp-lint rule DDP201`), or use --all or --list")
+    listing = listing or (name is None and not every)
     try:
         codes = codes_of(name or "ALL")
     except ConfigError as e:

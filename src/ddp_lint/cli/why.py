@@ -15,6 +15,7 @@ from ddp_lint.output import Sources
 from ddp_lint.output.full import excerpt
 from ddp_lint.output.style import Style
 from ddp_lint.project import Project
+from ddp_lint.source import notebook
 
 
 def why(place: str, configuration: Configuration, color: str) -> int:
@@ -26,6 +27,8 @@ def why(place: str, configuration: Configuration, color: str) -> int:
     if not path.is_file():
         say(f"error: {name}: no such file", color)
         return FAILED
+    if path.suffix == notebook.SUFFIX:
+        raise ConfigError("--why takes lines of Python files, and no notebooks")
     settings = configuration.of(path.parent)
     project = Project(settings.root, names=settings.names)
     facts = project.facts_of(path)
@@ -45,7 +48,7 @@ def why(place: str, configuration: Configuration, color: str) -> int:
 
 def silence(files: Iterable[pathlib.Path], settings: Settings) -> Iterator[str]:
     """One line for every collective of the files that is not reported."""
-    files = list(files)
+    files = [path for path in files if path.suffix != notebook.SUFFIX]
     reported = _reported(files, settings)
     project = Project(settings.root, names=settings.names)
     for path in files:

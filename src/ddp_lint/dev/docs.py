@@ -17,6 +17,8 @@ import shlex
 from collections.abc import Iterator
 
 from ddp_lint.config import DEFAULT_EXCLUDE, OPTIONS, TYPES, json_schema
+from ddp_lint.dev.finding_rules import apis_page, section, symptoms, symptoms_page
+from ddp_lint.dev.studies import with_tables
 from ddp_lint.rules.base import Documented
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import documented
@@ -40,13 +42,20 @@ def stale(root: pathlib.Path) -> dict[pathlib.Path, str | None]:
 def generated(root: pathlib.Path) -> dict[pathlib.Path, str]:
     """Every generated file, and every guide with its printed examples brought up to date."""
     docs = root / "docs"
-    files = {docs / "rules" / f"{code}.md": _NOTE + Page.of(rule).markdown() for code, rule in documented().items()}
+    known = symptoms(root)
+    files = {
+        docs / "rules" / f"{code}.md": _NOTE + Page.of(rule).markdown() + section(code, known)
+        for code, rule in documented().items()
+    }
+    files[docs / "symptoms.md"] = _NOTE + symptoms_page(known)
+    files[docs / "apis.md"] = _NOTE + apis_page()
     files[docs / "rules" / "index.md"] = _NOTE + _index()
     files[docs / "options.md"] = _NOTE + _options()
     files[docs / "ddp-lint.schema.json"] = json.dumps(json_schema(), indent=2) + "\n"
-    for guide in [root / "README.md", *sorted(docs.glob("*.md"))]:
+    for guide in [root / "README.md", *sorted(docs.glob("*.md")), *sorted((docs / "studies").glob("*.md"))]:
         if guide not in files:
-            files[guide] = _with_output(guide.read_text(encoding="utf-8"), root / "examples")
+            text = with_tables(guide.read_text(encoding="utf-8"), guide.parent)
+            files[guide] = _with_output(text, root / "examples")
     return files
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import pathlib
 import sys
 import weakref
 from collections.abc import Iterator
@@ -38,6 +39,9 @@ _MANAGER = ("__enter__", "__exit__")
 _FRAMES = 3_000
 #: Trees of other files that are kept: beyond it the summaries start anew.
 _KEPT_MODULES = 600
+
+#: What is kept is kept by these nodes.
+_KEYS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 _summaries: weakref.WeakKeyDictionary[Project, Summaries] = weakref.WeakKeyDictionary()
 _open: weakref.WeakKeyDictionary[Project, Summaries] = weakref.WeakKeyDictionary()
@@ -106,8 +110,25 @@ def _room_to_recurse() -> Iterator[None]:
 def summaries_of(project: Project) -> Summaries:
     found = _summaries.get(project)
     if found is None or found.modules_read > _KEPT_MODULES:
+        project.forget_memories()
         found = _summaries[project] = Summaries(project)
     return found
+
+
+def let_go(project: Project, path: pathlib.Path) -> None:
+    """Let go of what is kept for the syntax tree of a file that is about to change (`Project.change`)."""
+    found, facts = _summaries.get(project), project.known_facts(path)
+    if found is None or facts is None:
+        return
+    gone = {id(node) for node in statements(facts.tree) if isinstance(node, _KEYS)}
+
+    def is_gone(key: object) -> bool:
+        if isinstance(key, tuple):
+            return any(is_gone(part) for part in key[:3])
+        return id(key.node if isinstance(key, ClassRef) else key) in gone
+
+    project.drop(result for key, result in project.kept() if is_gone(key))
+    found.let_go(facts)
 
 
 def _analyse(facts: ModuleFacts, project: Project) -> Result:

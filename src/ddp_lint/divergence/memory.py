@@ -99,6 +99,14 @@ class Memory:
         self.depth = 0
         self._running.clear()
 
+    def forget_dropped(self) -> None:
+        """No summary is taken over from one that is not kept any more."""
+        self._inherited = {
+            place: left
+            for place, known in self._inherited.items()
+            if (left := [(of, key) for of, key in known if key in self._memo and not self._memo[key].stale])
+        }
+
     def keep(self, key: Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
         """`make()`, once a key; meanwhile the key is running. Raises RecursionError, TooLarge."""
         summary = self._linker.project.remember(key, lambda: self._run_once(key, function, make), self._memo)
@@ -128,6 +136,8 @@ class Memory:
         place = key.regardless_of_class
         for other, kept in self._inherited.get(place, ())[-_ALIKE:] if place else ():
             assert isinstance(of, ClassRef)
+            if kept not in self._memo:  # dropped, because a file has changed
+                continue
             summary = self._memo[kept].value
             asked = {question: answer for question, answer in summary.answers.items() if question.of == other}
             if all(is_same(self._answer(question, of), answer) for question, answer in asked.items()):

@@ -38,6 +38,11 @@ class Linker:
     def class_ref(self, node: ast.ClassDef, facts: ModuleFacts) -> ClassRef:
         return self._classes.setdefault(id(node), ClassRef(node, facts))
 
+    def let_go(self, facts: ModuleFacts) -> None:
+        """Let go of the classes of a module."""
+        for number in [number for number, of in self._classes.items() if of.facts is facts]:
+            self._members.pop(self._classes.pop(number), None)
+
     def dotted(self, name: str) -> Reference:
         """What an absolute dotted name means."""
         return self.project.remember(name, lambda: self._dotted(name), self._names)

@@ -42,6 +42,7 @@ from ddp_lint.divergence.variables import Variables
 from ddp_lint.divergence.words import TooLarge
 from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.own import Own
 
 #: Different argument lists that one function is summarised for; the next is summarised for arguments unknown.
@@ -81,6 +82,12 @@ class Summaries:
     @property
     def modules_read(self) -> int:
         return self.variables.modules_read
+
+    def let_go(self, facts: ModuleFacts) -> None:
+        """Let go of what was kept of a module."""
+        self.linker.let_go(facts)
+        self.variables.let_go(facts)
+        self._memory.forget_dropped()
 
     def spend(self) -> None:
         self.left -= 1

@@ -46,6 +46,10 @@ class Variables:
     def modules_read(self) -> int:
         return len(self._known)
 
+    def let_go(self, facts: ModuleFacts) -> None:
+        """Let go of the variables of a module."""
+        self._summaries.linker.project.drop(self._known.pop(facts.name, {}).values())
+
     def rebound(self) -> Hashable:
         """What is rebound by now, as a part of a summary's key."""
         if not self._rebound:

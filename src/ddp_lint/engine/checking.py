@@ -27,14 +27,25 @@ _FRAMES = 5000
 class Checker:
     """Checks files of one project, one after the other; what it learns of other files it keeps.
 
-    `for_cache`: results say what they rest on. `reach`: which functions of the project can communicate, if known.
+    `for_cache`: results say what they rest on. `changing`: files may change meanwhile, which `change` is told. `reach`:
+    which functions of the project can communicate, if known.
     """
 
-    def __init__(self, settings: Settings, *, for_cache: bool = False, reach: Reach | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, for_cache: bool = False, changing: bool = False, reach: Reach | None = None
+    ) -> None:
         self._settings = settings
         self._for_cache = for_cache
-        self.project = Project(settings.root, names=settings.names)
+        self.project = Project(settings.root, names=settings.names, changing=changing)
         self.project.reach = reach
+
+    def change(self, path: pathlib.Path, file: SourceFile | None) -> None:
+        """From now on `file` is the content of `path`; None: what is on disk, as it is now."""
+        if "ddp_lint.divergence.analyse" in sys.modules:  # nothing to forget where nothing was analysed
+            from ddp_lint.divergence.analyse import let_go
+
+            let_go(self.project, path)
+        self.project.change(path, file)
 
     def check(self, path: pathlib.Path) -> FileResult:
         """The result for one file. Raises nothing: what goes wrong is in the result."""
@@ -92,7 +103,8 @@ def _check(
     found = suppressions.apply(file, found, active, noqa=settings.noqa)
     # A comment that suppresses a doubtful finding is in use, so these go last.
     found = [f for f in found if f.confidence is not Confidence.LOW or f.code not in settings.sure]
-    return with_fingerprints(found, file, project.inside(path)), parsed
+    found = with_fingerprints(found, file, project.inside(path))
+    return (list(map(file.cells.located, found)) if file.cells else found), parsed
 
 
 def preload(settings: Settings) -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
@@ -28,9 +28,16 @@ if TYPE_CHECKING:
 
 
 def run(
-    paths: Sequence[pathlib.Path], settings: Settings, jobs: int, reach: Reach | None, *, for_cache: bool
+    paths: Sequence[pathlib.Path],
+    settings: Settings,
+    jobs: int,
+    reach: Reach | None,
+    started: Callable[[], None],
+    *,
+    for_cache: bool,
 ) -> Iterator[FileResult]:
-    """The results for `paths`, in any order, from `jobs` processes; `for_cache` and `reach` as for `Checker`."""
+    """The results for `paths`, in any order, from `jobs` processes; `for_cache` and `reach` as for `Checker`. `started`
+    is called for each file that a worker begins with."""
     if _context().get_start_method() == "fork":
         preload(settings)
     chunks = deque(chunks_of(paths, jobs))
@@ -38,7 +45,7 @@ def run(
     try:
         while chunks or workers:
             while chunks and len(workers) < jobs:
-                workers.append(_Worker(settings, for_cache, reach))
+                workers.append(_Worker(settings, for_cache, reach, started))
                 workers[-1].give(chunks.popleft())
             for ready in multiprocessing.connection.wait([w.connection for w in workers]):
                 worker = next(w for w in workers if w.connection is ready)
@@ -60,7 +67,8 @@ def run(
 class _Worker:
     """A process and what it was last given. It says which file it starts on, and sends a chunk's results at the end."""
 
-    def __init__(self, settings: Settings, for_cache: bool, reach: Reach | None) -> None:
+    def __init__(self, settings: Settings, for_cache: bool, reach: Reach | None, started: Callable[[], None]) -> None:
+        self._started = started
         context = _context()
         self.connection, theirs = context.Pipe()
         arguments = (theirs, self.connection, settings, for_cache, reach)
@@ -86,6 +94,7 @@ class _Worker:
             return [self._lost()]
         if isinstance(message, int):
             self._at = message
+            self._started()
             return []
         self.idle, self.chunk = True, []
         results: list[FileResult] = message

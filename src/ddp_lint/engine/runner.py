@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.cache import Cache
@@ -13,7 +13,7 @@ from ddp_lint.engine.shares import processes_for, size_of
 from ddp_lint.program import Place, Reach, index
 from ddp_lint.project import Project
 from ddp_lint.project.layout import FILES_LIMIT
-from ddp_lint.source import SourceFile
+from ddp_lint.source import SourceFile, Unreadable
 
 #: Codes of the rules that ask what can communicate.
 _DIVERGENCE = "DDP1"
@@ -27,20 +27,22 @@ def check_paths(
     *,
     jobs: int | None = None,
     cache_dir: pathlib.Path | None = None,
+    done: Callable[[], None] = lambda: None,
 ) -> Report:
     """Check files. `jobs`: processes, None for as many as pay off; `cache_dir`: where results are kept, None for
-    nowhere. The report is the same whatever `jobs` and the cache say."""
+    nowhere. The report is the same whatever `jobs` and the cache say. `done` is called once for every file, when it is
+    checked or about to be."""
     files = list(dict.fromkeys(path.absolute() for path in paths))
     project = Project(settings.root, names=settings.names)
     cache = Cache(cache_dir, settings, project) if cache_dir else None
     reach = _ReachOfRun(project, settings, cache)
     if cache:
         project.find_reach_by(lambda: reach.known(len(files)))
-    kept = {path: result for path in files if cache and (result := cache.get(path))}
+    kept = _kept(files, cache, done) if cache else {}
     results = dict(kept)
     shown = {project.shown(path): path for path in files}
     left = [path for path in files if path not in kept]
-    for result in _check(left, settings, jobs, reach.known(len(left)), for_cache=cache is not None):
+    for result in _check(left, settings, jobs, reach.known(len(left)), done, for_cache=cache is not None):
         path = shown[result.path]
         results[path] = result
         if cache:
@@ -73,27 +75,58 @@ class _ReachOfRun:
         return self._project.reach
 
 
+def _kept(files: list[pathlib.Path], cache: Cache, done: Callable[[], None]) -> dict[pathlib.Path, FileResult]:
+    """What the cache knows."""
+    found = {}
+    for path in files:
+        if result := cache.get(path):
+            found[path] = result
+            done()
+    return found
+
+
 def _check(
-    files: list[pathlib.Path], settings: Settings, jobs: int | None, reach: Reach | None, *, for_cache: bool
+    files: list[pathlib.Path],
+    settings: Settings,
+    jobs: int | None,
+    reach: Reach | None,
+    done: Callable[[], None],
+    *,
+    for_cache: bool,
 ) -> Iterator[FileResult]:
     processes = processes_for(jobs, sum(map(size_of, files)), len(files)) if files else 1
     if processes > 1:
         from ddp_lint.engine import pool
 
-        yield from pool.run(files, settings, processes, reach, for_cache=for_cache)
+        yield from pool.run(files, settings, processes, reach, done, for_cache=for_cache)
     elif files:
         from ddp_lint.engine.checking import Checker  # not where the cache knows it all
 
         checker = Checker(settings, for_cache=for_cache, reach=reach)
         with rare_collections():
-            yield from map(checker.check, files)
+            for path in files:
+                done()
+                yield checker.check(path)
 
 
 def check_text(text: str, path: pathlib.Path, settings: Settings) -> Report:
     """Check text that is not (yet) on disk as if it were the content of `path`: standard input, flake8."""
+    return _check_as(path, settings, lambda shown, inside: SourceFile.of_text(shown, text, inside))
+
+
+def check_module(module: str, path: pathlib.Path, settings: Settings) -> Report:
+    """Check what `Notebook.module` makes of the notebook at `path`; findings are at lines of the module."""
+    return _check_as(path, settings, lambda shown, inside: SourceFile(shown, module, inside))
+
+
+def _check_as(path: pathlib.Path, settings: Settings, read: Callable[[str, str], SourceFile]) -> Report:
     from ddp_lint.engine.checking import Checker
 
     path = path.absolute()
     checker = Checker(settings)
-    file = SourceFile.of_text(checker.project.shown(path), text, checker.project.inside(path))
+    shown = checker.project.shown(path)
+    try:
+        file = read(shown, checker.project.inside(path))
+    except Unreadable as e:
+        return Report.of([FileResult(shown, error=str(e))])
     return Report.of([checker.check_file(file, path)])

@@ -8,7 +8,7 @@ import pathlib
 import re
 from collections.abc import Mapping
 
-from ddp_lint.findings import Finding, Label
+from ddp_lint.findings import Finding, Label, Span
 from ddp_lint.source.file import SourceFile, Unreadable
 
 #: Where a rule's page is published.
@@ -19,16 +19,22 @@ class Sources:
     """The text of the files that findings point into, read when it is shown. `given` holds what is not on disk."""
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
-        self._lines = {path: text.split("\n") for path, text in (given or {}).items()}
+        self._files: dict[str, SourceFile | None] = {}
+        for path, text in (given or {}).items():
+            self._files[path] = SourceFile.of_text(path, text)
 
-    def lines(self, path: str) -> list[str]:
-        """The lines of a file by its path as findings show it; none when it cannot be read any more."""
-        if path not in self._lines:
+    def lines(self, path: str, cell: int = 0) -> list[str]:
+        """The lines of a file by its path as findings show it, or of a cell of a notebook; none when it cannot be read
+        any more."""
+        if path not in self._files:
             try:
-                self._lines[path] = SourceFile.read(pathlib.Path(path), path).lines
+                self._files[path] = SourceFile.read(pathlib.Path(path), path)
             except Unreadable:
-                self._lines[path] = []
-        return self._lines[path]
+                self._files[path] = None
+        file = self._files[path]
+        if file is None:
+            return []
+        return file.cells.text(file.text, cell).split("\n") if file.cells and cell else file.lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +56,16 @@ def call_paths(finding: Finding) -> str:
     places = [f"{label.span.path}:{label.span.line}" for label in finding.paths]
     more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
     return f"the same cause: {', '.join(places[:_NAMED])}{more}" if places else ""
+
+
+def in_file(span: Span) -> Span:
+    """The span for readers that know the lines of files alone: of a cell of a notebook, the file's first line."""
+    return Span(span.path, 1, 1, 1, 1) if span.cell else span
+
+
+def with_cell(span: Span, text: str) -> str:
+    """A message that says the cell and the line, where `in_file` does not."""
+    return f"cell {span.cell}, line {span.line}: {text}" if span.cell else text
 
 
 def render(run: Run, output_format: str) -> str:

@@ -13,6 +13,6 @@ def render(run: Run) -> str:
     for f in run.findings:
         at = style.dim(":")
         fixable = style.blue("[*] ") if f.fix and f.fix.applicability is Applicability.SAFE else ""
-        place = f"{style.bold(one_line(f.span.path))}{at}{f.span.line}{at}{f.span.column}{at}"
+        place = f"{style.bold(one_line(f.span.place))}{at}{f.span.line}{at}{f.span.column}{at}"
         lines.append(f"{place} {style.red(f.code)} {fixable}{f.message}\n")
     return "".join(lines)

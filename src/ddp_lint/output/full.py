@@ -81,17 +81,18 @@ class _Underline:
 def excerpt(finding: Finding, sources: Sources, style: Style) -> list[str]:
     """The source around the primary span and the labels, file by file."""
     marks = _marks(finding)
-    by_file: dict[str, list[_Mark]] = {}
+    by_file: dict[tuple[str, int], list[_Mark]] = {}
     for mark in marks:
-        by_file.setdefault(mark.span.path, []).append(mark)
-    shown = {path: _shown_lines(of_file, sources.lines(path)) for path, of_file in by_file.items()}
+        by_file.setdefault((mark.span.path, mark.span.cell), []).append(mark)
+    shown = {place: _shown_lines(of_file, sources.lines(*place)) for place, of_file in by_file.items()}
     width = max((len(str(line)) for lines in shown.values() for line in lines), default=1)
     rows: list[str] = []
-    for path, of_file in by_file.items():
-        first = of_file[0].span if path == finding.span.path else min(mark.span for mark in of_file)
-        arrow = style.blue("-->" if path == finding.span.path else ":::")
-        rows.append(f"{' ' * width}{arrow} {one_line(path)}:{first.line}:{first.column}")
-        rows += _file_rows(of_file, shown[path], sources.lines(path), width, style)
+    for place, of_file in by_file.items():
+        own = place == (finding.span.path, finding.span.cell)
+        first = of_file[0].span if own else min(mark.span for mark in of_file)
+        arrow = style.blue("-->" if own else ":::")
+        rows.append(f"{' ' * width}{arrow} {one_line(first.place)}:{first.line}:{first.column}")
+        rows += _file_rows(of_file, shown[place], sources.lines(*place), width, style)
     return rows
 
 
@@ -267,8 +268,8 @@ def _witness(finding: Finding, style: Style) -> list[str]:
     names = max((len(trace.rank) for trace in finding.witness), default=0)
     places = {
         step.span: str(step.span.line)
-        if step.span.path == finding.span.path
-        else f"{one_line(step.span.path)}:{step.span.line}"
+        if step.span.place == finding.span.place
+        else f"{one_line(step.span.place)}:{step.span.line}"
         for trace in finding.witness
         for step in trace.steps
     }
@@ -296,7 +297,7 @@ _WHO = {
 
 def _fix(fix: Fix, sources: Sources, style: Style) -> list[str]:
     rows = [f"{style.cyan('fix')}: {fix.message} {style.dim(f'({_WHO[fix.applicability]})')}"]
-    changes = preview(fix, sources.lines(fix.edits[0].span.path)) if fix.edits else []
+    changes = preview(fix, sources.lines(fix.edits[0].span.path, fix.edits[0].span.cell)) if fix.edits else []
     if len(changes) <= _FIX_LINES:
         width = max((len(str(line)) for _, line, _ in changes), default=0)
         for sign, line, text in changes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_lint.findings import Confidence, Finding
-from ddp_lint.output import Run, call_paths, one_line
+from ddp_lint.output import Run, call_paths, in_file, one_line, with_cell
 
 
 def render(run: Run) -> str:
@@ -13,12 +13,13 @@ def render(run: Run) -> str:
 
 
 def _command(finding: Finding) -> str:
-    span = finding.span
+    span = in_file(finding.span)
     level = "error" if finding.confidence is Confidence.HIGH else "warning"
     where = f"file={_property(span.path)},line={span.line},endLine={span.end_line}"
     if span.line == span.end_line:  # GitHub takes columns only for a single line
         where += f",col={span.column},endColumn={span.end_column}"
-    text = "\n".join(filter(None, [finding.message, *finding.notes, call_paths(finding), finding.help]))
+    message = with_cell(finding.span, finding.message)
+    text = "\n".join(filter(None, [message, *finding.notes, call_paths(finding), finding.help]))
     title = f"ddp-lint {finding.code} ({finding.slug})"
     # The plain text after the command is what the log shows.
     shown = f"{one_line(span.path)}:{span.line}: {finding.code} {text}"

@@ -6,8 +6,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 
-from ddp_lint.findings import Confidence, Finding
-from ddp_lint.output import Run
+from ddp_lint.findings import Confidence, Finding, Span
+from ddp_lint.output import Run, in_file, with_cell
 
 _SEVERITY = {Confidence.HIGH: "major", Confidence.MEDIUM: "minor", Confidence.LOW: "info"}
 
@@ -15,15 +15,19 @@ _SEVERITY = {Confidence.HIGH: "major", Confidence.MEDIUM: "minor", Confidence.LO
 def render(run: Run) -> str:
     rows = [
         {
-            "description": f"{f.code}: {f.message}",
+            "description": f"{f.code}: {with_cell(f.span, f.message)}",
             "check_name": f.slug,
             "fingerprint": fingerprint,
             "severity": _SEVERITY[f.confidence],
-            "location": {"path": f.span.path, "lines": {"begin": f.span.line, "end": f.span.end_line}},
+            "location": {"path": f.span.path, "lines": _lines(in_file(f.span))},
         }
         for f, fingerprint in zip(run.findings, _unique(run.findings), strict=True)
     ]
     return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
+
+
+def _lines(span: Span) -> dict[str, int]:
+    return {"begin": span.line, "end": span.end_line}
 
 
 def _unique(findings: Iterable[Finding]) -> Iterator[str]:

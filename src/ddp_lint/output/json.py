@@ -36,7 +36,10 @@ def as_dict(finding: Finding) -> dict[str, Any]:
 
 
 def _place(span: Span) -> dict[str, Any]:
-    return dataclasses.asdict(span)
+    place = dataclasses.asdict(span)
+    if not span.cell:
+        del place["cell"]
+    return place
 
 
 def _label(label: Label) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import itertools
 import re
 import xml.etree.ElementTree as ET
 
-from ddp_lint.output import Run, call_paths
+from ddp_lint.output import Run, call_paths, in_file
 
 #: What XML 1.0 cannot hold, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -19,12 +19,13 @@ def render(run: Run) -> str:
         for f in findings:
             case = ET.SubElement(suite, "testcase", name=f"{f.code} {f.slug}", classname=_text(path))
             case.set("file", _text(path))
-            case.set("line", str(f.span.line))
+            case.set("line", str(in_file(f.span).line))
             failure = ET.SubElement(case, "failure", message=_text(f.message), type=f.code)
             failure.text = _text(
                 "\n".join(
                     filter(
-                        None, [f"{path}:{f.span.line}:{f.span.column}: {f.message}", *f.notes, call_paths(f), f.help]
+                        None,
+                        [f"{f.span.place}:{f.span.line}:{f.span.column}: {f.message}", *f.notes, call_paths(f), f.help],
                     )
                 )
             )

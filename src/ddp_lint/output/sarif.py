@@ -12,7 +12,7 @@ from typing import Any
 
 from ddp_lint import __version__
 from ddp_lint.findings import Applicability, Confidence, Finding, Fix, Label, RankTrace, Span
-from ddp_lint.output import DOCS, Run, call_paths
+from ddp_lint.output import DOCS, Run, call_paths, in_file, with_cell
 from ddp_lint.rules.base import Documented
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import documented
@@ -52,7 +52,8 @@ def document(results: list[dict[str, Any]], errors: Iterable[tuple[str, str]] = 
 
 def result(finding: Finding) -> dict[str, Any]:
     """One finding. Labels become related locations, the witness a code flow with a thread for each rank."""
-    text = "\n".join(filter(None, [finding.message, *finding.notes, call_paths(finding), finding.help]))
+    message = with_cell(finding.span, finding.message)
+    text = "\n".join(filter(None, [message, *finding.notes, call_paths(finding), finding.help]))
     out: dict[str, Any] = {
         "ruleId": finding.code,
         "level": _LEVEL[finding.confidence],
@@ -65,7 +66,8 @@ def result(finding: Finding) -> dict[str, Any]:
         out["relatedLocations"] = [{"id": n, **location(at.span, at.message)} for n, at in enumerate(related, 1)]
     if threads := [_thread(trace) for trace in finding.witness if trace.steps]:
         out["codeFlows"] = [{"threadFlows": threads}]
-    if finding.fix and finding.fix.applicability is not Applicability.DISPLAY:
+    in_text = finding.fix and not any(edit.span.cell for edit in finding.fix.edits)
+    if finding.fix and in_text and finding.fix.applicability is not Applicability.DISPLAY:
         out["fixes"] = [_fix(finding.fix)]
     return out
 
@@ -112,8 +114,9 @@ def _region(span: Span) -> dict[str, int]:
 
 def location(span: Span, message: str = "") -> dict[str, Any]:
     """A span as SARIF has it."""
-    physical = {"artifactLocation": _artifact(span.path), "region": _region(span)}
-    return {"physicalLocation": physical, **({"message": {"text": message}} if message else {})}
+    physical = {"artifactLocation": _artifact(span.path), "region": _region(in_file(span))}
+    text = with_cell(span, message) if message else ""
+    return {"physicalLocation": physical, **({"message": {"text": text}} if text else {})}
 
 
 def _thread(trace: RankTrace) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Hashable, Iterator, MutableMapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from ddp_lint import files
@@ -29,13 +29,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Answered(Generic[T]):
-    """A kept result with the questions and results that it rests on."""
+    """A kept result with the questions and results that it rests on; `stale` once one of them has another answer."""
 
-    __slots__ = ("asked", "value")
+    __slots__ = ("asked", "stale", "value")
 
     def __init__(self, value: T, asked: set[Asked]) -> None:
         self.value = value
         self.asked = asked
+        self.stale = False
 
 
 #: A question, or a kept result that rests on questions.
@@ -52,9 +53,18 @@ class Project:
     Whatever is asked about other files is recorded as a *question* with the digest of its answer: a result may be kept
     as long as its questions get the same answers (`recording`, `remember`, `answer`). `own`: what the configuration
     says of names of the project's own, whose changes are no questions: the cache goes by all settings.
+
+    With `changing`, files may change while the project is in use, as in an editor: `change` has to be told.
     """
 
-    def __init__(self, root: pathlib.Path, cwd: pathlib.Path | None = None, names: Names | None = None) -> None:
+    def __init__(
+        self,
+        root: pathlib.Path,
+        cwd: pathlib.Path | None = None,
+        names: Names | None = None,
+        *,
+        changing: bool = False,
+    ) -> None:
         self.root = root
         self.own = Own(self, names or Names())
         self._cwd = os.path.normpath(cwd or pathlib.Path.cwd())
@@ -70,6 +80,12 @@ class Project:
         #: Which functions can communicate, once a run looks at a large part of the project.
         self.reach: Reach | None = None
         self._read_reach: Callable[[], Reach | None] = lambda: None
+        self._open: dict[str, SourceFile] = {}
+        #: Where files may change: the kept results that rest on a question or on another kept result.
+        self._resting: dict[Asked, list[Answered[Any]]] | None = {} if changing else None
+        #: The memories that callers of `remember` gave, by their identity.
+        self._memories: dict[int, MutableMapping[Any, Answered[Any]]] = {}
+        self._dropped: list[Answered[Any]] = []
 
     @functools.cached_property
     def types(self) -> Types:
@@ -171,6 +187,10 @@ class Project:
             self._kept_source -= len(dropped.file.text) if dropped else 0
         return facts
 
+    def known_facts(self, path: pathlib.Path) -> ModuleFacts | None:
+        """The facts of the module in a file, if they were read."""
+        return self._facts.get(os.path.normpath(path))
+
     def problem(self, path: pathlib.Path) -> CannotParse | None:
         """Why `ast` cannot parse a file whose `facts_of` is None; None also when it cannot be read."""
         return self._problems.get(os.path.normpath(path))
@@ -197,7 +217,7 @@ class Project:
     def hold(self, path: pathlib.Path, file: SourceFile) -> None:
         """Take `file` as the content of `path`: it was read already, or is not on disk (an editor's buffer)."""
         key = os.path.normpath(path)
-        self._held = {key: file}
+        self._held = {**self._open, key: file}
         self._ask(f"file:{self._relative(key)}", file.digest)
         if key in self._facts and ((known := self._facts[key]) is None or known.file.text != file.text):
             del self._facts[key]
@@ -221,6 +241,71 @@ class Project:
     def python_files(self) -> list[str]:
         """All Python files below the root, as absolute paths."""
         return self._layout.files()
+
+    # ---- files that change
+
+    def change(self, path: pathlib.Path, file: SourceFile | None) -> None:
+        """From now on `file` is the content of `path`, whatever is on disk; None: what is on disk is, as it is now.
+        What rests on the content is worked out anew when it is next asked for. Needs `changing`."""
+        assert self._resting is not None
+        key = os.path.normpath(path)
+        before = {word for word in self._holding if self._holds(word, key)}
+        if file is None:
+            self._open.pop(key, None)
+        else:
+            self._open[key] = file
+        self._held = dict(self._open)
+        for known in (self._facts, self._problems):
+            known.pop(key, None)
+        if file is None:
+            self._look_again(key)
+        after = {word for word in self._holding if self._holds(word, key)}
+        self._forget([f"file:{self._relative(key)}", *(f"holding:{word}" for word in before ^ after)])
+
+    def _holds(self, word: str, key: str) -> bool:
+        file = self._held.get(key)
+        return word in file.text if file else key in self._holding[word]
+
+    def _look_again(self, key: str) -> None:
+        """Which of the words that were searched for a file on disk holds now."""
+        data = _bytes_of(key) if key.endswith(".py") else b""
+        for word, paths in self._holding.items():
+            if (word.encode() in data) is not (key in paths):
+                self._holding[word] = tuple(sorted({*paths} ^ {key}))
+
+    def _forget(self, questions: list[str]) -> None:
+        """Mark as stale what rests on the questions, and let go of it."""
+        assert self._resting is not None
+        stack: list[Asked] = [*questions, *self._dropped]
+        for dropped in self._dropped:
+            dropped.stale = True
+        self._dropped.clear()
+        while stack:
+            for found in self._resting.pop(stack.pop(), ()):
+                if not found.stale:
+                    found.stale = True
+                    stack.append(found)
+        for memo in (self._memo, *self._memories.values()):
+            for key in [key for key, found in memo.items() if found.stale]:
+                del memo[key]
+        self._resting = {
+            item: left
+            for item, resting in self._resting.items()
+            if (isinstance(item, str) or not item.stale) and (left := [found for found in resting if not found.stale])
+        }
+
+    def kept(self) -> Iterator[tuple[Any, Answered[Any]]]:
+        """All results that are kept in the memories that callers gave, with their keys."""
+        for memo in self._memories.values():
+            yield from memo.items()
+
+    def drop(self, results: Iterable[Answered[Any]]) -> None:
+        """With the next `change`, let go of these results and of all that rests on them."""
+        self._dropped += results
+
+    def forget_memories(self) -> None:
+        """The memories that callers have given until now are not used any more."""
+        self._memories.clear()
 
     # ---- names of things
 
@@ -378,6 +463,10 @@ class Project:
             with self.recording(apart=True) as asked:
                 value = compute()
             found = memo[key] = Answered(value, asked)
+            if self._resting is not None:
+                self._memories.setdefault(id(memo), memo)
+                for item in asked:
+                    self._resting.setdefault(item, []).append(found)
         if self._asked is not None:
             self._asked.add(found)
         return found.value

@@ -10,10 +10,11 @@ import dataclasses
 import fnmatch
 import functools
 import importlib
+import json
 import pathlib
 import pkgutil
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddp_lint import rules
 from ddp_lint.kept import derived
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from ddp_lint.rules.base import Documented, Rule
 
 
-#: A notebook is none, which is said to whoever hands one over.
 _PYTHON = (".py", ".pyi", ".pyw", ".ipynb")
+_HERE = pathlib.Path(__file__).parent
 _SHELL = re.compile(r"#!.*[/\s](ba|da|k|z|a)?sh\b")
 _INTERPRETER = re.compile(r"#!.*[/\s](python[\d.]*|pypy[\d.]*|uv)\b")
 
@@ -75,10 +76,36 @@ class Declaration:
 @functools.cache
 def declared() -> dict[str, Declaration]:
     """Code to declaration of everything that has a page, in order of codes."""
-    rows = derived(
-        pathlib.Path(__file__), lambda: [dataclasses.astuple(Declaration.of(e)) for e in documented().values()]
-    )
+    rows = _shipped() or derived(pathlib.Path(__file__), _rows)
     return {said.code: said for said in map(Declaration.from_json, rows)}
+
+
+def _rows() -> list[Any]:
+    return [dataclasses.astuple(Declaration.of(entry)) for entry in documented().values()]
+
+
+def shipped_index() -> dict[str, Any]:
+    """What a wheel holds of the rules: their declarations, and the size of every file that these come from."""
+    return {"sizes": _sizes(), "rows": _rows()}
+
+
+def _shipped() -> list[Any]:
+    """The declarations that came with the wheel; none where the files are not those of the wheel any more."""
+    try:
+        index = json.loads((_HERE / "index.json").read_bytes())
+        return list(index["rows"]) if index["sizes"] == _sizes() else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _sizes() -> dict[str, int]:
+    """Rules are Python, what they know is TOML."""
+    files = (*_HERE.glob("**/*.py"), *(_HERE.parent / "knowledge").glob("*"))
+    return {
+        path.relative_to(_HERE.parent).as_posix(): path.stat().st_size
+        for path in sorted(files)
+        if path.suffix in (".py", ".toml")
+    }
 
 
 @functools.cache

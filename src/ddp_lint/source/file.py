@@ -10,6 +10,7 @@ import pathlib
 import tokenize
 
 from ddp_lint import files
+from ddp_lint.source import notebook
 
 
 class Unreadable(Exception):
@@ -20,20 +21,20 @@ class Unreadable(Exception):
 class SourceFile:
     """One file: `path` as findings show it, `text` with newlines normalised to ``\\n`` and no byte order mark.
 
-    `inside` is the path in its project. What a file is taken for goes by that, wherever one runs from.
+    `inside` is the path in its project. What a file is taken for goes by that, wherever one runs from. The text of a
+    notebook is that of its code cells, whose lines `cells` knows.
     """
 
     path: str
     text: str
     inside: str = ""
+    cells: notebook.Lines | None = None
 
     @classmethod
     def read(cls, file: pathlib.Path, shown_as: str, inside: str = "") -> SourceFile:
-        """Raises Unreadable for what is not Python text."""
-        if file.suffix == ".ipynb":
-            raise Unreadable("a notebook, not Python: check what `jupyter nbconvert --to script` makes of it")
+        """Raises Unreadable for what is neither Python text nor a notebook."""
         try:
-            return cls(shown_as, decode(files.read(file)), inside)
+            return cls.of_text(shown_as, decode(files.read(file)), inside)
         except OSError as e:
             raise Unreadable(e.strerror or str(e)) from None
         except ValueError as e:  # a name that no file can have
@@ -41,8 +42,16 @@ class SourceFile:
 
     @classmethod
     def of_text(cls, shown_as: str, text: str, inside: str = "") -> SourceFile:
-        """Text that was decoded already; it may still have a byte order mark and any newlines."""
-        return cls(shown_as, _normalised(text), inside)
+        """Text that was decoded already; it may still have a byte order mark and any newlines. Raises Unreadable for
+        what has the name of a notebook and is none."""
+        text = _normalised(text)
+        if not shown_as.endswith(notebook.SUFFIX):
+            return cls(shown_as, text, inside)
+        try:
+            module = _normalised(notebook.Notebook.of(text).module)
+        except notebook.NotANotebook as e:
+            raise Unreadable(str(e)) from None
+        return cls(shown_as, module, inside, notebook.Lines.of(module))
 
     @property
     def place(self) -> str:

@@ -1,0 +1,24 @@
+"""`ddp-lint server`: the language server."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import click
+
+from ddp_lint.cli.console import fail
+
+
+@click.command()
+@click.option("--stdio", is_flag=True, hidden=True, help="What it does anyway; some editors always say so.")
+def server(stdio: bool) -> None:
+    """Serve findings to an editor: a language server on standard input and output.
+
+    Started by the editor. Diagnostics when a file is opened, changed and saved; a rule's page on hover; fixes and
+    comments that ignore a finding as code actions.
+    """
+    if importlib.util.find_spec("pygls") is None:
+        fail("the language server needs pygls: pip install 'ddp-lint[lsp]'")
+    from ddp_lint.server.server import make
+
+    make().start_io()

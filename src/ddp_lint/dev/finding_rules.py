@@ -1,0 +1,69 @@
+"""How a reader finds a rule: by what is seen and by the API, on the rule's page and on pages of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+import sys
+
+from ddp_lint.rules.registry import declared
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: Triggers that are words of the language or of a protocol, and no API.
+_API = re.compile(r"[A-Za-z_]\w{3,}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Symptom:
+    """What a user sees, words that one would search for, and the rules that may find the cause."""
+
+    seen: str
+    words: str
+    codes: tuple[str, ...]
+
+
+def symptoms(root: pathlib.Path) -> list[Symptom]:
+    rows = tomllib.loads((root / "docs" / "symptoms.toml").read_text(encoding="utf-8"))["symptom"]
+    return [Symptom(row["seen"], row["words"], tuple(row["codes"])) for row in rows]
+
+
+def apis(code: str) -> list[str]:
+    """The names that a rule looks for."""
+    names = {word for word in declared()[code].triggers if _API.fullmatch(word)}
+    return sorted(names, key=lambda name: (name.lower(), name))
+
+
+def section(code: str, known: list[Symptom]) -> str:
+    """The end of a rule's page."""
+    seen = "".join(f"- {symptom.seen} ({symptom.words})\n" for symptom in known if code in symptom.codes)
+    names = ", ".join(f"`{name}`" for name in apis(code))
+    parts = [f"## Symptoms\n\n{seen}"] if seen else []
+    parts += [f"## Names that it looks for\n\n{names}\n"] if names else []
+    return "".join(f"\n{part}" for part in parts)
+
+
+def symptoms_page(known: list[Symptom]) -> str:
+    parts = [f"## {symptom.seen}\n\n*{symptom.words}*\n\n{_rules(symptom.codes)}" for symptom in known]
+    return "# Rules by symptom\n\nWhat is seen, and the rules that may find its cause.\n\n" + "\n".join(parts)
+
+
+def apis_page() -> str:
+    rules: dict[str, list[str]] = {}
+    for code in declared():
+        for name in apis(code):
+            rules.setdefault(name, []).append(code)
+    rows = "".join(
+        f"| `{name}` | {', '.join(f'[{code}](rules/{code}.md)' for code in codes)} |\n"
+        for name, codes in sorted(rules.items(), key=lambda item: (item[0].lower(), item[0]))
+    )
+    return f"# Rules by API\n\nThe names that rules look for.\n\n| Name | Rules |\n| --- | --- |\n{rows}"
+
+
+def _rules(codes: tuple[str, ...]) -> str:
+    slugs = {code: said.slug for code, said in declared().items()}
+    return "".join(f"- [{code}](rules/{code}.md) {slugs[code]}\n" for code in codes)

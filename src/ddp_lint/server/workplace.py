@@ -1,0 +1,121 @@
+"""The projects of an editor's documents: their summaries stay in memory, and texts count before they are saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable
+
+from ddp_lint.config import FILES, ConfigError, Configuration, Settings
+from ddp_lint.engine.checking import Checker
+from ddp_lint.engine.report import FileResult
+from ddp_lint.findings import Finding
+from ddp_lint.rules.registry import is_for_rules
+from ddp_lint.source import SourceFile, Unreadable
+from ddp_lint.source.notebook import SUFFIX, Lines
+
+#: Projects whose summaries are kept, the last used.
+_KEPT = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """A text in the editor. `cells` are those of a notebook, whose `text` is its module."""
+
+    path: pathlib.Path
+    text: str
+    cells: Lines | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """What was found in a text; `problem` says why it could not be checked."""
+
+    document: Document
+    findings: tuple[Finding, ...] = ()
+    problem: str = ""
+
+
+class Workplace:
+    """Checks documents, one at a time. All methods are for one thread."""
+
+    def __init__(self) -> None:
+        self._configuration = Configuration()
+        self._checkers: dict[int, tuple[Settings, Checker]] = {}
+        self._open: dict[pathlib.Path, Document] = {}
+
+    def check(self, document: Document) -> Checked:
+        """The findings of a document, which is from now on the content of its file until it is closed."""
+        path = document.path
+        known = self._open.get(path)
+        self._open[path] = document
+        try:
+            settings = self._configuration.of(path.parent)
+            if not _is_checked(document, settings):
+                return Checked(document)
+            checker, is_new = self._checker(settings)
+            file = _file(document, checker)
+        except (ConfigError, Unreadable) as e:
+            return Checked(document, problem=str(e))
+        if is_new or known is None or (known.text, known.cells) != (document.text, document.cells):
+            checker.change(path, file)
+        key = ("checked in an editor", file.path, file.digest)
+        result: FileResult = checker.project.remember(key, lambda: checker.check_file(file, path))
+        return Checked(document, result.findings, result.error)
+
+    def close(self, path: pathlib.Path) -> None:
+        """What is on disk is the content of the file again."""
+        if self._open.pop(path, None) is not None:
+            self._changed(path)
+
+    def changed_on_disk(self, paths: Iterable[pathlib.Path], *, listing: bool) -> None:
+        """Files have changed; with `listing` some have come or gone. An open document is what the editor shows."""
+        paths = list(paths)
+        if listing or any(path.name in FILES for path in paths):
+            self._configuration = Configuration()
+            self._checkers.clear()
+            return
+        for path in paths:
+            if path not in self._open:
+                self._changed(path)
+
+    def _changed(self, path: pathlib.Path) -> None:
+        for settings, checker in self._checkers.values():
+            if path.is_relative_to(settings.root):
+                checker.change(path, None)
+
+    def _checker(self, settings: Settings) -> tuple[Checker, bool]:
+        key = id(settings)
+        kept = self._checkers.pop(key, None)
+        checker = kept[1] if kept else Checker(settings, changing=True)
+        self._checkers[key] = (settings, checker)  # the last used is the last
+        while len(self._checkers) > _KEPT:
+            del self._checkers[next(iter(self._checkers))]
+        if kept is None:
+            for path, document in self._open.items():
+                if path.is_relative_to(settings.root):
+                    self._take(checker, document)
+        return checker, kept is None
+
+    def _take(self, checker: Checker, document: Document) -> None:
+        try:
+            checker.change(document.path, _file(document, checker))
+        except Unreadable:  # a notebook's JSON that is being written
+            return
+
+
+def _file(document: Document, checker: Checker) -> SourceFile:
+    """Raises Unreadable."""
+    shown, inside = checker.project.shown(document.path), checker.project.inside(document.path)
+    if document.cells is not None:
+        return SourceFile(shown, document.text, inside, document.cells)
+    return SourceFile.of_text(shown, document.text, inside)
+
+
+def _is_checked(document: Document, settings: Settings) -> bool:
+    """Whether `ddp-lint check` would look at the file when it searches its folder."""
+    if any(globs.decide(str(document.path)) for globs in settings.exclude):
+        return False
+    if document.path.suffix == SUFFIX:
+        return document.cells is not None  # as JSON an editor has no lines to show findings at
+    return is_for_rules(document.path.name, document.text.partition("\n")[0])

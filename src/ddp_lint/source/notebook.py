@@ -1,0 +1,274 @@
+"""Jupyter notebooks: the code cells as one Python module, and where each line of it lies.
+
+The module holds every code cell below a line that marks it. A line that is IPython's and not Python's (a magic, a shell
+command, a question for help) is replaced by a statement of the same indentation, with the line itself in a comment, so
+that both are found again when a notebook is written back. Only the `source` of the cells that changed is written; the
+rest of the file stays as it is, byte by byte.
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import dataclasses
+import io
+import json
+import re
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ddp_lint.findings import Edit, Finding, Fix, Label, RankTrace, Span
+
+SUFFIX = ".ipynb"
+_CELL = "# %% code cell "
+_IPYTHON = "# ipython:> "
+#: Cell magics whose body is Python that this kernel runs.
+_PYTHON_CELLS = re.compile(r"%%(time|timeit|capture|prun|debug|python3?|py|pypy)\b")
+_MAGIC = re.compile(r"\s*(%{1,2}[A-Za-z_]|!|\?{1,2}[A-Za-z_%]|[A-Za-z_%][\w.]*\?{1,2}\s*$)")
+_ASSIGNED = re.compile(r"(\s*)([A-Za-z_][\w., \[\]'\"]*?)\s*=\s*([!%](?!=).*)$")
+_MARKER = re.compile(rf"^{re.escape(_CELL)}(\d+)$", re.MULTILINE)
+_STAND_IN = re.compile(rf"^.*?{re.escape(_IPYTHON)}(.*)$", re.MULTILINE)
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+class NotANotebook(ValueError):
+    """The text is no notebook that holds Python; the message says why, in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A code cell: its number among all cells, from 1, its text, and where `source` stands in the file."""
+
+    number: int
+    text: str
+    start: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Notebook:
+    """A notebook's text with its code cells; none where its language is another one."""
+
+    text: str
+    cells: tuple[Cell, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Notebook:
+        """Raises NotANotebook."""
+        try:
+            document = json.loads(text)
+        except ValueError as e:
+            raise NotANotebook(f"not a notebook: {e}") from None
+        if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
+            raise NotANotebook("not a notebook of format 4: it has no list of cells")
+        if _language(document) not in ("", "python", "ipython"):
+            return cls(text, ())
+        try:
+            return cls(text, tuple(_cells(text)))
+        except (KeyError, TypeError, IndexError) as e:
+            raise NotANotebook(f"not a notebook: a cell is not as it must be ({type(e).__name__}: {e})") from None
+
+    @property
+    def module(self) -> str:
+        """The code cells as one Python module."""
+        return module_of((cell.number, cell.text) for cell in self.cells)
+
+    def with_module(self, module: str) -> str:
+        """The notebook's text with the code cells of a changed module. Raises ValueError where its cells are lost."""
+        parts = _MARKER.split(module)
+        numbers = [int(number) for number in parts[1::2]]
+        if numbers != [cell.number for cell in self.cells]:
+            raise ValueError("the borders of the cells were lost")
+        out, done = [], 0
+        for cell, part in zip(self.cells, parts[2::2], strict=True):
+            after = _STAND_IN.sub(lambda match: match[1], part.removeprefix("\n"))
+            if not cell.text.endswith("\n"):
+                after = after.removesuffix("\n")
+            if after != cell.text:
+                out += [self.text[done : cell.start], _replaced(self.text[cell.start : cell.end], cell.text, after)]
+                done = cell.end
+        return "".join([*out, self.text[done:]])
+
+
+def module_of(cells: Iterable[tuple[int, str]]) -> str:
+    """The Python module of code cells, each a number and a text."""
+    parts = [f"{_CELL}{number}\n{_as_python(text)}" for number, text in cells]
+    return "".join(part if part.endswith("\n") else part + "\n" for part in parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """Which cell each line of a notebook's module belongs to: (its first line in the module, its number)."""
+
+    starts: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, module: str) -> Lines:
+        """The cells of a module as `Notebook.module` makes them."""
+        numbered = enumerate(module.split("\n"), 1)
+        return cls(tuple((line + 1, int(m[1])) for line, text in numbered if (m := _MARKER.fullmatch(text))))
+
+    def text(self, module: str, cell: int) -> str:
+        """The text of a cell, its own lines in place of what stands for them."""
+        lines = module.split("\n")
+        for (first, number), (after, _) in zip(self.starts, [*self.starts[1:], (len(lines) + 1, 0)], strict=True):
+            if number == cell:
+                return _STAND_IN.sub(lambda match: match[1], "\n".join(lines[first - 1 : after - 2]))
+        return ""
+
+    def located(self, finding: Finding) -> Finding:
+        """A finding of the module with its places as cells and lines within them."""
+        path = finding.span.path
+        fix = finding.fix
+        return dataclasses.replace(
+            finding,
+            span=self._span(finding.span, path),
+            labels=tuple(self._label(label, path) for label in finding.labels),
+            witness=tuple(
+                RankTrace(trace.rank, tuple(self._label(step, path) for step in trace.steps))
+                for trace in finding.witness
+            ),
+            fix=fix and Fix(fix.message, fix.applicability, tuple(self._edit(edit, path) for edit in fix.edits)),
+        )
+
+    def _label(self, label: Label, path: str) -> Label:
+        return Label(self._span(label.span, path), label.message)
+
+    def _edit(self, edit: Edit, path: str) -> Edit:
+        return Edit(self._span(edit.span, path), edit.text)
+
+    def _span(self, span: Span, path: str) -> Span:
+        if span.path != path or not self.starts:
+            return span
+        index = max(bisect.bisect_right(self.starts, (span.line, 1 << 60)) - 1, 0)
+        first, cell = self.starts[index]
+        shift = first - 1
+        line, end_line = max(span.line - shift, 1), max(span.end_line - shift, 1)
+        return dataclasses.replace(span, line=line, end_line=end_line, cell=cell)
+
+
+# ---- the file
+
+
+def _language(document: dict[str, Any]) -> str:
+    """The language of the kernel, '' where the notebook does not say."""
+    metadata = document.get("metadata")
+    for key, name in (("language_info", "name"), ("kernelspec", "language")):
+        info = metadata.get(key) if isinstance(metadata, dict) else None
+        if isinstance(info, dict) and isinstance(info.get(name), str):
+            return str(info[name]).lower()
+    return ""
+
+
+def _cells(text: str) -> Iterator[Cell]:
+    """The code cells; the text is JSON with a list of cells."""
+    start = dict(_members(text, _skip(text, 0)))["cells"]
+    for number, (at, _) in enumerate(_items(text, start), 1):
+        members = dict(_members(text, at))
+        if _DECODER.raw_decode(text, members["cell_type"])[0] != "code":
+            continue
+        source, end = _DECODER.raw_decode(text, members["source"])
+        yield Cell(number, source if isinstance(source, str) else "".join(source), members["source"], end)
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
+
+
+def _members(text: str, at: int) -> Iterator[tuple[str, int]]:
+    """The keys of the object at `at`, each with the place of its value."""
+    at = _skip(text, at + 1)
+    while text[at] != "}":
+        key, at = _DECODER.raw_decode(text, at)
+        at = _skip(text, _skip(text, at) + 1)
+        yield key, at
+        at = _skip(text, _DECODER.raw_decode(text, at)[1])
+        at = _skip(text, at + 1) if text[at] == "," else at
+
+
+def _items(text: str, at: int) -> Iterator[tuple[int, int]]:
+    """Start and end of the items of the array at `at`."""
+    at = _skip(text, at + 1)
+    while text[at] != "]":
+        end = _DECODER.raw_decode(text, at)[1]
+        yield at, end
+        at = _skip(text, end)
+        at = _skip(text, at + 1) if text[at] == "," else at
+
+
+def _replaced(raw: str, before: str, after: str) -> str:
+    """The JSON of a changed source, in the layout of the JSON that it had. Lines that stay keep their spelling."""
+    escaped = raw.isascii() and not before.isascii()
+    if raw.startswith('"'):
+        return json.dumps(after, ensure_ascii=escaped)
+    items = list(_items(raw, 0))
+    spelled = {json.loads(raw[start:end]): raw[start:end] for start, end in items}
+    lines = re.findall(r"[^\n]*\n|[^\n]+$", after)
+    rows = [spelled.get(line) or json.dumps(line, ensure_ascii=escaped) for line in lines]
+    if not items or not rows:
+        return f"[{', '.join(rows)}]"
+    between = raw[items[0][1] : items[1][0]] if len(items) > 1 else "," + raw[1 : items[0][0]]
+    return raw[: items[0][0]] + between.join(rows) + raw[items[-1][1] :]
+
+
+# ---- IPython's lines
+
+
+def _as_python(cell: str) -> str:
+    """A cell with a statement for each line that is not Python's."""
+    lines = cell.split("\n")
+    first = next((line for line in lines if line.strip()), "")
+    if first.startswith("%%") and not _PYTHON_CELLS.match(first):
+        return "\n".join(f"pass  {_IPYTHON}{line}" if line.strip() else line for line in lines)
+    if not any(map(_stand_in, lines)) or _parses(cell):
+        return cell
+    within = _within_tokens(lines)
+    out: list[str] = []
+    continued = ""
+    for number, line in enumerate(lines, 1):
+        stand_in = continued or (_stand_in(line) if number not in within else "")
+        out.append(f"{stand_in}  {_IPYTHON}{line}" if stand_in else line)
+        indent = stand_in[: len(stand_in) - len(stand_in.lstrip())]
+        continued = f"{indent}pass" if stand_in and line.endswith("\\") else ""
+    return "\n".join(out)
+
+
+def _stand_in(line: str) -> str:
+    """The statement that stands for a line of IPython's; '' for Python."""
+    if _MAGIC.match(line):
+        return line[: len(line) - len(line.lstrip())] + "pass"
+    if match := _ASSIGNED.match(line):
+        return f"{match[1]}{match[2]} = None"
+    return ""
+
+
+def _parses(cell: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(cell)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _within_tokens(lines: Sequence[str]) -> set[int]:
+    """The lines that begin inside a string or a bracket, where `%` and `!` mean what they mean in Python."""
+    python = [_stand_in(line) or line for line in lines]
+    inside: set[int] = set()
+    depth = 0
+    try:
+        for token in tokenize.generate_tokens(io.StringIO("\n".join(python) + "\n").readline):
+            if token.type == tokenize.OP:
+                depth += (token.string in "([{") - (token.string in ")]}")
+            if depth > 0 and token.type in (tokenize.NL, tokenize.COMMENT):
+                inside.add(token.start[0] + 1)
+            inside.update(range(token.start[0] + 1, token.end[0] + 1))  # a string over several lines
+    except (tokenize.TokenError, SyntaxError):
+        pass
+    return inside
