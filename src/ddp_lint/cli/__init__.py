@@ -12,6 +12,7 @@ from ddp_lint import __version__
 _VERBS = {
     "check": ("ddp_lint.cli.check", "Check files and folders for what breaks under DDP and FSDP."),
     "verify": ("ddp_lint.cli.verify", "Run a model or script on two ranks and prove each finding."),
+    "diagnose": ("ddp_lint.cli.diagnose", "Read the log of a job that died: what happened, which rank, which line."),
     "rule": ("ddp_lint.cli.rule", "Explain a rule, or all of them."),
     "completion": ("ddp_lint.cli.completion", "Print the script that completes ddp-lint's commands in a shell."),
     "dev": ("ddp_lint.cli.dev", "For contributors: make a rule, write the generated documentation."),

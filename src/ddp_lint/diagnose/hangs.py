@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ddp_lint.diagnose.records import Event, Quote, Reading, Work
+from ddp_lint.diagnose.records import Event, Quote, Reading, Stack, Work, site_of
+from ddp_lint.knowledge.signatures import signature
 from ddp_lint.verify.trace import Frame
 
+_IN_COLLECTIVE = re.compile(r"torch/distributed/|_engine_run_backward|nccl|gloo", re.IGNORECASE)
 _BACKWARD = ("backward", "_engine_run_backward", "run_backward")
 
 
@@ -28,6 +31,49 @@ def hung(events: Sequence[Event], reading: Reading, absent: set[int]) -> dict[st
     if waited:
         return _plain(waited[0], events)
     return None
+
+
+# ---- stacks of processes that still hang
+
+
+def stuck(reading: Reading) -> dict[str, Any] | None:
+    """What the stacks of several processes say: most wait in a collective, somebody stands elsewhere."""
+    stacks = [stack for stack in reading.stacks.values() if site_of(stack.frames).user]
+    waiting = [stack for stack in stacks if _waits(stack)]
+    if not waiting:
+        return None
+    places = Counter(site_of(stack.frames).user for stack in stacks)
+    most = places.most_common(1)[0][0]
+    apart = [s for s in stacks if not _waits(s)] or [s for s in stacks if site_of(s.frames).user != most]
+    one = apart[0] if len(apart) == 1 and len(stacks) > 1 else None
+    if one is not None and len(stacks) == 2 and _waits(one):
+        one = None  # two ranks in two collectives: who is right is not to be seen
+    here = one or waiting[0]
+    told_of = [f"{_named(s)} {'waits' if _waits(s) else 'is'} at {_place_words(s)}" for s in stacks[:6]]
+    return {
+        "kind": "gloo-timeout" if any("gloo" in f.path for s in stacks for f in s.frames) else "nccl-timeout",
+        "subkind": "" if one is None else "slow-rank" if not _waits(one) else "rank-conditional",
+        "rank": one.rank if one is not None else None,
+        "place": site_of(here.frames).user,
+        "root": (here.quote,),
+        "known": signature("nccl-timeout-work"),
+        "sure": "medium" if one is not None else "low",
+        "what": "the stacks of processes that hang",
+        "who": "; ".join(told_of),
+    }
+
+
+def _waits(stack: Stack) -> bool:
+    return any(_IN_COLLECTIVE.search(f"{f.path}:{f.function}") for f in stack.frames[:12])
+
+
+def _named(stack: Stack) -> str:
+    return f"rank {stack.rank}" if stack.rank is not None else f"process {stack.process}"
+
+
+def _place_words(stack: Stack) -> str:
+    user = site_of(stack.frames).user
+    return f"{user.path.rpartition('/')[2]}:{user.line}" if user else "?"
 
 
 def _plain(event: Event, events: Sequence[Event]) -> dict[str, Any]:
@@ -72,8 +118,6 @@ def _barrier(barrier: Sequence[Event], events: Sequence[Event], reading: Reading
 
 
 def _store(event: Event, reading: Reading) -> dict[str, Any]:
-    import re
-
     answer = _plain(event, ())
     counted = re.search(r"world_size=(\d+), worker_count=(\d+)", event.text)
     joined = re.search(r"(\d+)/(\d+) clients joined", event.text)

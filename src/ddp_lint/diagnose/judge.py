@@ -81,6 +81,7 @@ def judge(reading: Reading) -> Diagnosis:
         or cases.weak()
         or cases.aborted()
         or cases.warned()
+        or cases.stuck()
         or cases.victims()
         or cases.launcher_only()
         or Diagnosis("unknown", sure="low")
@@ -231,6 +232,10 @@ class _Cases:
 
     def hung(self) -> Diagnosis | None:
         seen = hangs.hung(self.events, self.reading, self.absent())
+        return Diagnosis(**seen) if seen else None
+
+    def stuck(self) -> Diagnosis | None:
+        seen = hangs.stuck(self.reading)
         return Diagnosis(**seen) if seen else None
 
     def absent(self) -> set[int]:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from ddp_lint.diagnose.lines import Piece
 from ddp_lint.diagnose.patterns import ends_in, named_in, time_in, work_in, world_in
-from ddp_lint.diagnose.records import End, Event, Quote, Reading
+from ddp_lint.diagnose.records import End, Event, Quote, Reading, Stack
 from ddp_lint.knowledge.signatures import Signature, explain
 from ddp_lint.verify.trace import Frame
 
@@ -20,6 +20,11 @@ _RAISED_ALONE = re.compile(
     r"(?:\([\w.]+\))?:(?: (?P<message>.*)|\s*)$"
 )
 _FATAL = re.compile(r"Fatal Python error: |^(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
+#: py-spy's: a process, a thread, a frame.
+_PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.+)$")
+_RANK_ARGUMENT = re.compile(r"--(?:local[-_]|global[-_]|node[-_])?rank[= ](\d+)")
+_THREAD = re.compile(r"^Thread (?:0x[0-9A-Fa-f]+|\d+) \([\w+ ]+\)(?:: \"(?P<name>[^\"]*)\")?\s*$")
+_SPY_FRAME = re.compile(r"^ {4}(?P<function>\S.*?) \((?P<path>[^()]+):(?P<line>\d+)\)(?P<indent>)\s*$")
 _WHAT = re.compile(r"^\s*what\(\):\s*(?P<message>.*)")
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 _INNER = re.compile(r"Original Traceback \(most recent call last\):")
@@ -127,6 +132,8 @@ class _Stream:
         self._report: Event | None = None
         self._previous: Event | None = None
         self._chained = False
+        self._process = ""
+        self._process_rank: int | None = None
 
     # ---- one line
 
@@ -142,6 +149,8 @@ class _Stream:
 
     def finish(self) -> None:
         self._close_message()
+        if self._fatal is not None:
+            self._end_dump()
         self._frames = None
         self._report = None
 
@@ -160,6 +169,15 @@ class _Stream:
             return
         if match := _SPAWNED.search(text):
             self._rank_of_next = int(match[1])
+            return
+        if match := _PROCESS.match(text):
+            told = _RANK_ARGUMENT.search(match["command"])
+            self._process, self._process_rank = match["pid"], int(told[1]) if told else None
+            return
+        if match := _THREAD.match(text):
+            if match["name"] in (None, "MainThread"):
+                self._fatal = self._event(text, quote, piece.rank, None, shaped=True)
+                self._begin(0, text, innermost_first=True)
             return
         if not _TELLING.search(text):
             self._say(text, quote, piece)
@@ -182,12 +200,10 @@ class _Stream:
             rank = work.rank
         what = _WHAT.match(text)
         if fatal := _FATAL.search(text):
-            self._fatal = self._event(text, quote, rank, explain(text) if "Fatal" in text else None, shaped=True)
-            if "Fatal" not in text:
-                self._fatal.known = None
+            self._fatal = self._event(text, quote, rank, explain(text), shaped=True)
             self._begin(0, text, innermost_first=True)
             if "Fatal" in fatal[0]:
-                self._keep(self._fatal)
+                self._fatal = self._keep(self._fatal)
             return
         raised = _RAISED_ALONE.match(text.strip())
         if raised and not ended:
@@ -235,6 +251,9 @@ class _Stream:
         if frame := _FRAME.match(text):
             self._add(frame)
             return True
+        if self._innermost_first and (frame := _SPY_FRAME.match(text)):
+            self._add(frame)
+            return True
         if self._innermost_first:
             return self._in_dump(text)
         if not text.strip() or _PSEUDO_CODE.match(text):
@@ -261,13 +280,23 @@ class _Stream:
         """faulthandler's stacks, of the thread that failed first; those of other threads are left alone."""
         if not text.strip() or text.startswith(("  <", "  ...")):
             return True
-        fatal = self._fatal
-        if _FATAL.search(text) and fatal is not None and not fatal.frames and not self._frames:
+        if _FATAL.search(text) and not self._frames:
             return True
-        if fatal is not None and self._frames and not fatal.frames:
-            fatal.frames = tuple(self._frames)
-        self._frames, self._fatal = None, None
+        self._end_dump()
         return text.startswith(("Thread 0x", "Current thread 0x", "Extension modules:", "  "))
+
+    def _end_dump(self) -> None:
+        """The stack of a process that crashed, or (faulthandler's and py-spy's) of one that hangs."""
+        event, frames = self._fatal, tuple(self._frames or ())
+        self._frames, self._fatal, self._innermost_first = None, None, False
+        if event is None or not frames:
+            return
+        if "Fatal" in event.text:
+            event.frames = event.frames or frames
+            return
+        rank = event.rank if event.rank is not None else self._process_rank
+        name = f"{event.stream}|{self._process}"
+        self._reader.reading.stacks.setdefault(name, Stack(rank, self._process, frames, event.quote))
 
     def _raise(self, name: str, text: str, quote: Quote, rank: int | None, frames: tuple[Frame, ...]) -> None:
         """The last line of a traceback: its message may go on."""

@@ -7,7 +7,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from ddp_lint.knowledge.signatures import Signature, signature
+from ddp_lint.knowledge.signatures import Signature
 from ddp_lint.verify.trace import Frame
 
 #: Files of Python, of what it has installed, and of the launchers.
@@ -124,6 +124,15 @@ class Work:
     timed_out: bool = True
 
 
+class Stack(NamedTuple):
+    """Where the main thread of a process stood, innermost first. `process` is its id, '' where the dump has none."""
+
+    rank: int | None
+    process: str
+    frames: tuple[Frame, ...]
+    quote: Quote
+
+
 class Print(NamedTuple):
     """One side of a collective that did not match: CollectiveFingerPrint(...)."""
 
@@ -147,12 +156,11 @@ class Reading:
     said_before: dict[int | None, Quote] = dataclasses.field(default_factory=dict)
     ranks: set[int] = dataclasses.field(default_factory=set)
     world: int | None = None
-    #: Stacks of processes that still ran: rank (or a name) -> frames, innermost first.
-    stacks: dict[str, tuple[int | None, tuple[Frame, ...], Quote]] = dataclasses.field(default_factory=dict)
+    #: Stacks of processes that still ran.
+    stacks: dict[str, Stack] = dataclasses.field(default_factory=dict)
     lines: int = 0
     sources: list[str] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
-    versions: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def size(self) -> int | None:
@@ -161,7 +169,3 @@ class Reading:
         if self.world is not None and (highest is None or highest < self.world):
             return self.world
         return highest + 1 if highest is not None else None
-
-
-def plain(id: str) -> Signature:
-    return signature(id)
