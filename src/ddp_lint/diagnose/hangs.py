@@ -149,7 +149,7 @@ def _gloo(
         answer["kind"] = "early-exit-zero"
         answer["subkind"] = ""
         answer["known"] = None
-    said = reading.said_before.get(rank) if rank is not None and rank in late else None
+    said = reading.said_before.get(rank) if rank is not None and answer["subkind"] in ("uneven-inputs", "rank-conditional") else None
     if said is not None:
         answer["root"] = (*answer["root"][:3], said)
     return answer
@@ -174,6 +174,9 @@ def _who_was_late(
     if common is not None and len(elsewhere) == len(late) > 1 and len(waiting) == 1:
         rank = next(iter(waiting))  # one rank stands in a collective that all the others passed by
         return rank, common, _how_parted(waited, [late[r] for r in elsewhere])
+    if len(elsewhere) == 1 and len(waiting) == 1 and not _trains(waited) and _trains([late[elsewhere[0]]]):
+        rank = next(iter(waiting))  # it has left the loop in which the other one still trains
+        return rank, common, "uneven-inputs"
     if len(elsewhere) == 1:
         rank = elsewhere[0]
         return rank, late[rank].site.user, _how_parted(waited, [late[rank]])
@@ -198,10 +201,11 @@ def _minority(waited: Sequence[Event]) -> tuple[int | None, Frame | None, str]:
 
 
 def _how_parted(waited: Sequence[Event], late: Sequence[Event]) -> str:
-    def trains(events: Iterable[Event]) -> bool:
-        return any(frame.function in _BACKWARD for e in events for frame in e.frames)
+    return "uneven-inputs" if _trains(waited) and not _trains(late) else "rank-conditional"
 
-    return "uneven-inputs" if trains(waited) and not trains(late) else "rank-conditional"
+
+def _trains(events: Iterable[Event]) -> bool:
+    return any(frame.function in _BACKWARD for e in events for frame in e.frames)
 
 
 # ---- NCCL
@@ -286,13 +290,19 @@ def _behind(works: dict[int, Work], reading: Reading, absent: set[int]) -> tuple
         mismatch = unlike or len({w.op for w in timed.values() if w.op}) > 1
         return rank, "mismatch" if mismatch else "", [works[rank]] if rank is not None else first[:1]
     missing = set(range(reading.size or 0)) - set(timed)
-    if len(missing) == 1 and (len(timed) > 1 or reading.world == 2):
+    if len(missing) == 1 and _all_but_one_speak(len(timed), reading):
         rank = next(iter(missing))
         return rank, "slow-rank" if rank not in absent else "missing-rank", first[:1]
     if lowest is not None and lowest <= 1:
         return None, "network", first[:1]
     enqueued = max((w.enqueued or 0) - (w.seq or 0) for w in timed.values())
     return None, "missing-rank" if enqueued > 1 else "", first[:1]
+
+
+def _all_but_one_speak(timed: int, reading: Reading) -> bool:
+    """The number of ranks is told, or it is a likely one: a log that was cut off shows just some of the ranks."""
+    size = reading.size or 0
+    return reading.world == size or (timed > 2 and size % 2 == 0)
 
 
 def _least(at: Sequence[Work], ahead: Sequence[Work]) -> int | None:

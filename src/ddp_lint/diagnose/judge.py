@@ -140,7 +140,7 @@ class _Cases:
             kind=kind,
             subkind=root.known.subkind if root.known else "",
             rank=rank,
-            place=_place(event),
+            place=event.place,
             root=tuple(root.quotes[:10]),
             known=root.known if root.known else None,
             sure=sure,
@@ -156,13 +156,16 @@ class _Cases:
         return ""
 
     def _rank_of(self, kind: str, root: Event, alike: Sequence[Event]) -> int | None:
-        if len(root.named) == 1:
+        if len(root.named) == 1 and (kind != "ddp-param-mismatch" or "inconsistent 0 params" in root.text):
             return root.named[0]
+        if kind == "ddp-param-mismatch":
+            return None  # which of the two models is the right one is not to be seen
         ranks = {e.rank for e in alike if e.rank is not None}
         if kind in _OF_THE_PROGRAM:
             return next(iter(ranks)) if len(ranks) == 1 and self._others_are_victims(ranks) else None
         if len(ranks) == 1:
-            return next(iter(ranks))
+            # What rank 0 alone is seen to say, all may have said: it is the one whose output people keep.
+            return None if ranks == {0} == self.ranks and not self._rank_by_exit() else next(iter(ranks))
         if len(ranks) > 1:
             return None
         return self._rank_by_exit()
@@ -199,7 +202,8 @@ class _Cases:
         assert known is not None
         first = [e for e in ends if e.first] or ends
         ranks = {e.rank for e in ends if e.rank is not None}
-        rank = next(iter(ranks)) if len(ranks) == 1 else first[0].rank if first and len(ranks) > 1 else None
+        everybody = len(ranks) > 1 and len(ranks) >= (self.reading.size or 0)
+        rank = None if everybody or not ranks else next(iter(ranks)) if len(ranks) == 1 else first[0].rank
         if rank is None and not ends:
             rank = next((e.rank for e in said if e.rank is not None), None)
         quotes = [e.quote for e in said] + [e.quote for e in sorted(ends, key=lambda e: not e.first)]
@@ -259,7 +263,7 @@ class _Cases:
             return None
         if not missing and not self._alone(victims):
             return None
-        rank = next(iter(missing)) if len(missing) == 1 else None
+        rank = next(iter(missing)) if len(missing) == 1 else _gap({e.rank for e in victims}) if not missing else None
         said = self.reading.said.get(rank) if rank is not None else None
         place = self._last_place(rank)
         quotes = [said] if said else [victims[0].quote]
@@ -300,7 +304,7 @@ class _Cases:
             kind=event.kind,
             subkind=event.known.subkind,
             rank=event.named[0] if len(event.named) == 1 else None,
-            place=_place(event),
+            place=event.place,
             root=tuple(event.quotes[:3]),
             known=event.known,
             sure="low",
@@ -377,6 +381,15 @@ class _Cases:
         return event.role == "own" and event.kind != found.kind
 
 
+def _gap(ranks: set[int | None]) -> int | None:
+    """The one number that lacks among the ranks that speak, else the next one: all others would speak, too."""
+    speaking = {rank for rank in ranks if rank is not None}
+    if not speaking:
+        return None
+    missing = set(range(max(speaking) + 1)) - speaking
+    return next(iter(missing)) if len(missing) == 1 else None if missing else max(speaking) + 1
+
+
 def _superseded(event: Event) -> bool:
     """An exception that was raised while another one was handled, or the one that led to it: the telling one stays."""
     after = event.leads_to
@@ -408,9 +421,6 @@ def _refined(event: Event) -> str:
         return "oom-rank0-load"
     return event.kind
 
-
-def _place(event: Event) -> Frame | None:
-    return event.site.user
 
 
 def _code_of(event: Event) -> int:

@@ -14,11 +14,15 @@ from ddp_lint.verify.trace import Frame
 _HEADER = re.compile(r"(?P<indent>.*?)Traceback \(most recent call last\):")
 _FRAME = re.compile(r'^(?P<indent>\s*)File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?\s*$')
 _AT = re.compile(r"^\s*(?P<function>\S+) at (?P<path>(?:/|\w:\\|<|\w)\S*?):(?P<line>\d+)\s*$")
-_RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*)(?:: ?(?P<message>.*)|\s*)$")
+_RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*)|\s*)$")
 _RAISED_ALONE = re.compile(
     r"^(?:[A-Z]+ *[:|-] *)?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout))"
-    r"(?:\([\w.]+\))?:(?: (?P<message>.*)|\s*)$"
+    r"(?P<of>\([\w.]+\))?:(?: (?P<message>.*)|\s*)$"
 )
+#: rich's tracebacks, in a box.
+_RICH_HEADER = re.compile(r"^\s*[╭┌].{0,40}Traceback \(most recent call last\)")
+_RICH_FRAME = re.compile(r"^\s*[│|]\s*(?P<path>(?:/|\w:\\|\.{0,2}[\w-])[^│|]*?\.py):(?P<line>\d+) in\s*(?P<function>[\w<>.]*)(?P<indent>)\s*[│|]?\s*$")
+_RICH = re.compile(r"^\s*[│|╰└╭┌]")
 _FATAL = re.compile(r"Fatal Python error: |^(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 #: py-spy's: a process, a thread, a frame.
 _PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.+)$")
@@ -55,10 +59,13 @@ _BLOCK_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
 _BLOCK_CODE = re.compile(r"(-?\d+) \(pid: (\d+)\)")
 _WARNING = re.compile(r"\w*Warning\b|\bWARN(?:ING)?\b(?! NCCL)|^\s*\[?W[\d ]\d{2,3} |\[W[\d ]")
 _LAUNCHER_TYPES = re.compile(
-    r"(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit|SignalException)$"
+    r"(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit|SignalException|"
+    r"RayTaskError|RayActorError|ActorDiedError|TrainingFailedError|TuneError|WorkerCrashedError)(?:\([\w.]+\))?$"
 )
 _SAID = re.compile(r"[A-Za-z]{3}")
-_FR_REPORT = re.compile(r"Not all ranks joining collective|Collective .*mismatch|collective stack trace|error msg: Culprit")
+_FR_REPORT = re.compile(
+    r"Not all ranks joining collective|Collective sequence number: \S+ has errors|Input/output mismatch in the collective"
+)
 #: At most so many events are kept of one kind and rank, and lines of one message.
 _KEPT, _MESSAGE_LINES = 20, 60
 _STREAMS = 20_000
@@ -157,6 +164,9 @@ class _Stream:
     # ---- neither traceback nor message
 
     def _idle(self, text: str, quote: Quote, piece: Piece) -> None:
+        if _RICH_HEADER.match(text):
+            self._begin(0, text)
+            return
         if header := _HEADER.search(text):
             self._begin(len(header["indent"]) if not header["indent"].strip() else 0, text)
             return
@@ -257,6 +267,10 @@ class _Stream:
         if self._innermost_first:
             return self._in_dump(text)
         if not text.strip() or _PSEUDO_CODE.match(text):
+            return True
+        if _RICH.match(text):
+            if frame := _RICH_FRAME.match(text):
+                self._add(frame)
             return True
         here = len(text) - len(text.lstrip())
         if _HEADER.search(text):
@@ -416,14 +430,14 @@ class _Stream:
         if frame:
             place = Frame(frame["path"], int(frame["line"]), frame["function"])
             event.frames = (*event.frames, place)
-        elif _FR_REPORT.search(text) and "stack trace" not in text and "error msg" not in text:
+        elif _FR_REPORT.search(text):
             self._report = None
             return False
         elif event.frames or not text.strip() or event.text.count("\n") > 40:
             self._report = None
             return False
         event.text += f"\n{text}"
-        if len(event.quotes) < 8 and not frame:
+        if len(event.quotes) < 14 and not frame:
             event.quotes.append(quote)
         event.named = named_in(event.text) or event.named
         self._reader.reading.world = world_in(text) or self._reader.reading.world

@@ -80,11 +80,17 @@ class Event:
     def quote(self) -> Quote:
         return self.quotes[0]
 
-    @functools.cached_property
+    @property
     def site(self) -> Site:
         return site_of(self.frames)
 
+    @property
+    def place(self) -> Frame | None:
+        """The line to show: the user's innermost."""
+        return self.site.user
 
+
+@functools.lru_cache(maxsize=4096)
 def site_of(frames: tuple[Frame, ...]) -> Site:
     user = next((frame for frame in frames if not is_library(frame.path)), None)
     library = next(
