@@ -42,7 +42,12 @@ def by_diagnose(log: str) -> Answer:
     found = as_dict(diagnose_lines(log.split("\n")))
     place = found["place"]
     return Answer(
-        found["kind"], found["subkind"], found["culprit_rank"], found["line"], place["path"] if place else "", found["root"]
+        found["kind"],
+        found["subkind"],
+        found["culprit_rank"],
+        found["line"],
+        place["path"] if place else "",
+        found["root"],
     )
 
 

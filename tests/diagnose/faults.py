@@ -219,6 +219,14 @@ def uneven(rank):
     dist.barrier()  # here: uneven
 
 
+def three_minority(rank):
+    dist.barrier()
+    if rank == 2:
+        dist.broadcast(torch.ones(2), 2)  # here: three_minority
+        time.sleep(9)
+    dist.all_reduce(torch.ones(2))
+
+
 def main():
     fault = sys.argv[1]
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))

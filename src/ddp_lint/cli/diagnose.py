@@ -123,10 +123,13 @@ def _explain(text: str, output_format: str, file: pathlib.Path | None, color: bo
         write(json.dumps({**content, "codes": list(known.codes), "seen": known.seen}, indent=2) + "\n", file)
         return CLEAN
     style = Style(color)
-    lines = [f"{style.bold(known.kind)}: {says(known.kind)} [{known.id}]", f"  cause: {known.cause}", f"  fix:   {known.fix}"]
+    lines = [
+        f"{style.bold(known.kind)}: {says(known.kind)} [{known.id}]",
+        f"  cause: {known.cause}",
+        f"  fix:   {known.fix}",
+    ]
     if known.role == "secondary":
         lines.insert(1, "  only a consequence: another rank failed first")
     lines += [f"  rules: {', '.join(known.codes)} (ddp-lint rule CODE)"] if known.codes else []
     write("\n".join(lines) + "\n", file)
     return CLEAN
-

@@ -144,8 +144,10 @@ def _call(n: int, entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]
     op = str(entry.get("profiling_name", "")).rpartition(":")[2].split(" ")[0]
     peers = re.search(r"(\d+)(?:->|<-)(\d+)", str(entry.get("profiling_name", "")))
     op = _OPS.get(op.lower(), op)
-    label = "world" if "default" in description or name in ("0", "default_pg") else f"{name}" + (
-        f" ({description})" if description and description != "undefined" else ""
+    label = (
+        "world"
+        if "default" in description or name in ("0", "default_pg")
+        else f"{name}" + (f" ({description})" if description and description != "undefined" else "")
     )
     seen[label] += 1
     seq = entry.get("collective_seq_id", entry.get("seq_id"))
@@ -209,7 +211,10 @@ def align(dumps: Sequence[Dump]) -> Flight:
     named = {rank for dump in dumps for members in dump.groups.values() for rank in members}
     kept = [row for row in table if position - _SHOWN < row.position <= position + 1]
     return Flight(
-        tuple(by_rank[rank] for rank in sorted(by_rank)), tuple(found), tuple(kept[-_SHOWN:]), tuple(sorted(named - set(by_rank)))
+        tuple(by_rank[rank] for rank in sorted(by_rank)),
+        tuple(found),
+        tuple(kept[-_SHOWN:]),
+        tuple(sorted(named - set(by_rank))),
     )
 
 
@@ -258,7 +263,11 @@ def diagnosis(flight: Flight) -> Diagnosis | None:
     known = signature("fr-missing" if missing else "fr-mismatched")
     return Diagnosis(
         kind=kind,
-        subkind="rank-conditional" if missing else "shape" if first.kind in (match.Kind.SHAPE, match.Kind.DTYPE) else "mismatch",
+        subkind="rank-conditional"
+        if missing
+        else "shape"
+        if first.kind in (match.Kind.SHAPE, match.Kind.DTYPE)
+        else "mismatch",
         rank=rank,
         place=place,
         root=tuple(_quotes(flight, first)),
@@ -272,7 +281,10 @@ def diagnosis(flight: Flight) -> Diagnosis | None:
 def _behind_without_dump(flight: Flight) -> Diagnosis | None:
     """All that left a dump agree and wait; those that left none are who they wait for."""
     waiting = [
-        (dump, call) for dump in flight.dumps for call in dump.calls[-1:] if dump.states.get(call.n) not in ("completed", "")
+        (dump, call)
+        for dump in flight.dumps
+        for call in dump.calls[-1:]
+        if dump.states.get(call.n) not in ("completed", "")
     ]
     if not waiting or not flight.without:
         return None
@@ -334,7 +346,9 @@ def _group(name: str) -> str:
 def _told(first: Mismatch) -> str:
     alike: dict[str, list[int]] = {}
     for rank, call in first.calls.items():
-        alike.setdefault("calls nothing more" if call is None else f"calls {match.describe(call)}{_at(call)}", []).append(rank)
+        alike.setdefault(
+            "calls nothing more" if call is None else f"calls {match.describe(call)}{_at(call)}", []
+        ).append(rank)
     parts = []
     for said, ranks in alike.items():
         shown = ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")

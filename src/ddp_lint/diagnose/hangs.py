@@ -125,7 +125,9 @@ def _store(event: Event, reading: Reading) -> dict[str, Any]:
         answer["subkind"] = "stale-rendezvous" if int(counted[2]) > int(counted[1]) else "missing-rank"
     elif joined:
         answer["subkind"] = "missing-rank"
-    host = re.search(r"\[(\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(\d+)\]", event.text)
+    host = re.search(
+        r"\[(\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(\d+)\]", event.text
+    )
     if host:
         answer["rank"] = int(host[2])
     return answer
@@ -134,9 +136,7 @@ def _store(event: Event, reading: Reading) -> dict[str, Any]:
 # ---- gloo
 
 
-def _gloo(
-    waited: Sequence[Event], events: Sequence[Event], reading: Reading, absent: set[int]
-) -> dict[str, Any]:
+def _gloo(waited: Sequence[Event], events: Sequence[Event], reading: Reading, absent: set[int]) -> dict[str, Any]:
     event = next((e for e in waited if e.site.user), waited[0])
     answer = _plain(event, events)
     waiting = {e.rank for e in waited if e.rank is not None}
@@ -149,7 +149,11 @@ def _gloo(
         answer["kind"] = "early-exit-zero"
         answer["subkind"] = ""
         answer["known"] = None
-    said = reading.said_before.get(rank) if rank is not None and answer["subkind"] in ("uneven-inputs", "rank-conditional") else None
+    said = (
+        reading.said_before.get(rank)
+        if rank is not None and answer["subkind"] in ("uneven-inputs", "rank-conditional")
+        else None
+    )
     if said is not None:
         answer["root"] = (*answer["root"][:3], said)
     return answer
@@ -197,6 +201,9 @@ def _minority(waited: Sequence[Event]) -> tuple[int | None, Frame | None, str]:
     (place, few), (_, next_few) = ranked[0], ranked[1]
     if len(few) == 1 and len(next_few) > 1:
         return next(iter(few)), place, "rank-conditional"
+    left = [e for e in waited if not _trains([e])]
+    if len(left) == 1 and len(waited) > 1:  # the others still train
+        return left[0].rank, left[0].site.user, "uneven-inputs"
     return None, place, "mismatch"
 
 
@@ -211,9 +218,7 @@ def _trains(events: Iterable[Event]) -> bool:
 # ---- NCCL
 
 
-def _nccl(
-    waited: Sequence[Event], events: Sequence[Event], reading: Reading, absent: set[int]
-) -> dict[str, Any]:
+def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, absent: set[int]) -> dict[str, Any]:
     named = next((e for e in waited if e.named), None)
     works = _one_for_each_rank(reading.works)
     first = next((w for w in reading.works if w.timed_out), None)

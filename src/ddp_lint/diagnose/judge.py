@@ -254,7 +254,11 @@ class _Cases:
         missing = set(range(size)) - blamed
         finished = {e.rank for e in self.events if e.rank is not None and e.role != "warning"}
         missing -= finished
-        return missing if missing and len(missing) > len(stopped) and not (stopped and len(missing) == len(stopped)) else set()
+        return (
+            missing
+            if missing and len(missing) > len(stopped) and not (stopped and len(missing) == len(stopped))
+            else set()
+        )
 
     def vanished(self) -> Diagnosis | None:
         missing = self.absent()
@@ -281,7 +285,12 @@ class _Cases:
         ends = [end for end in self.reading.ends if end.rank is not None]
         ranks = {end.rank for end in ends}
         stopped = any(end.stopped for end in self.reading.ends)
-        return bool(ends) and not stopped and ranks <= {e.rank for e in victims} and len(ranks) < max(2, self.reading.size or 2)
+        return (
+            bool(ends)
+            and not stopped
+            and ranks <= {e.rank for e in victims}
+            and len(ranks) < max(2, self.reading.size or 2)
+        )
 
     # ---- what is left
 
@@ -314,13 +323,19 @@ class _Cases:
 
     def victims(self) -> Diagnosis | None:
         """Nobody but victims: the end that went away is not in this log."""
-        victims = [e for e in self.events if e.role == "secondary" and e.kind not in ("child-failed-no-traceback", "nccl-timeout")]
+        victims = [
+            e
+            for e in self.events
+            if e.role == "secondary" and e.kind not in ("child-failed-no-traceback", "nccl-timeout")
+        ]
         if not victims:
             return None
         remote = [e for e in victims if "remote=[" in e.text]
         event = (remote or [e for e in victims if e.shaped] or victims)[0]
         places = Counter(e.site.user for e in victims if e.site.user)
-        host = event.kind == "store-peer-closed" and (remote or any(e.known and e.known.id.startswith("store") for e in victims))
+        host = event.kind == "store-peer-closed" and (
+            remote or any(e.known and e.known.id.startswith("store") for e in victims)
+        )
         silent = self._silent({e.rank for e in victims})
         return Diagnosis(
             kind=event.kind,
@@ -345,7 +360,10 @@ class _Cases:
         cancelled = next((e for e in self.events if e.kind == "job-cancelled"), None)
         if cancelled is not None:
             return Diagnosis(
-                cancelled.kind, root=tuple(cancelled.quotes[:2]), known=cancelled.known, what=_first_line(cancelled.text)
+                cancelled.kind,
+                root=tuple(cancelled.quotes[:2]),
+                known=cancelled.known,
+                what=_first_line(cancelled.text),
             )
         said = [e for e in self.events if e.role == "launcher"]
         ends = [e for e in self.reading.ends if e.code not in (0, None) and not e.stopped]
@@ -420,7 +438,6 @@ def _refined(event: Event) -> str:
     if event.kind == "cuda-oom" and any(_LOADING.search(f"{f.path} {f.function}") for f in event.frames[:8]):
         return "oom-rank0-load"
     return event.kind
-
 
 
 def _code_of(event: Event) -> int:

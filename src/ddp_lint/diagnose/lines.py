@@ -15,7 +15,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BRACKET = re.compile(r"\[([A-Za-z][A-Za-z_]*?)(\d{1,6})\]: ?")
 _TORN = re.compile(r"(?<=.)(?=\[rank\d{1,6}\]:)")
 _MPI = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
-_RAY = re.compile(r"\(([\w.<>-]+)(?:\([^)]*\))? (?:pid|rank)=(\d+)(?:, ip=[\d.a-f:]+)?(?:, [^)]*)?\)(?: \[repeated[^\]]*\])? ?")
+_RAY = re.compile(
+    r"\(([\w.<>-]+)(?:\([^)]*\))? (?:pid|rank)=(\d+)(?:, ip=[\d.a-f:]+)?(?:, [^)]*)?\)(?: \[repeated[^\]]*\])? ?"
+)
 _POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ?")
 _CRI = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d) (?:(?:stdout|stderr) [FP] )?")
 _STREAM = re.compile(r"(?:stdout|stderr): ")
@@ -100,9 +102,7 @@ def _piece(text: str, prefixes: Prefixes, rank: int | None, stream: str) -> Piec
     return Piece(rank, stream, text, int(own[1]) if own else None, whole)
 
 
-def _without_prefix(
-    text: str, prefixes: Prefixes, rank: int | None, stream: str
-) -> tuple[str, int | None, str]:
+def _without_prefix(text: str, prefixes: Prefixes, rank: int | None, stream: str) -> tuple[str, int | None, str]:
     first = text[:1]
     if first == "[":
         if match := _BRACKET.match(text):

@@ -94,7 +94,10 @@ def _flight(answer: Answer) -> Iterator[str]:
     if flight is None:
         return
     yield "<h2>Last collectives of each rank</h2><table><tr><th>rank</th>"
-    yield "".join(f"<th>call {row.position}{' (the ranks part)' if row.mismatch else ''}</th>" for row in flight.rows) + "</tr>"
+    yield (
+        "".join(f"<th>call {row.position}{' (the ranks part)' if row.mismatch else ''}</th>" for row in flight.rows)
+        + "</tr>"
+    )
     for dump in flight.dumps[:_MOST]:
         cells = []
         for row in flight.rows:

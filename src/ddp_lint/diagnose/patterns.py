@@ -102,7 +102,8 @@ _CULPRITS = re.compile(r"Culprit rank (\d+)")
 
 def prints_in(text: str) -> list[Print]:
     return [
-        Print(int(m["rank"]), m["op"], m["shape"] or "", m["dtype"] or "", _int(m["seq"])) for m in _PRINT.finditer(text)
+        Print(int(m["rank"]), m["op"], m["shape"] or "", m["dtype"] or "", _int(m["seq"]))
+        for m in _PRINT.finditer(text)
     ]
 
 
@@ -128,7 +129,9 @@ _SPAWNED = re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with (?:signal (?P<s
 _MPIRUN = re.compile(r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node \S+ exited on signal (?P<signal>\d+)")
 _DIED = re.compile(r"died with <Signals\.(?P<signal>SIG\w+)")
 _WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7, "Terminated": -15}
-_MAYBE = re.compile(r"exitcode|Sending process|Killing|return code|tasks? \d|terminated with|exited on signal|died with")
+_MAYBE = re.compile(
+    r"exitcode|Sending process|Killing|return code|tasks? \d|terminated with|exited on signal|died with"
+)
 
 
 def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:

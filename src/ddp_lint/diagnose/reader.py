@@ -21,7 +21,9 @@ _RAISED_ALONE = re.compile(
 )
 #: rich's tracebacks, in a box.
 _RICH_HEADER = re.compile(r"^\s*[╭┌].{0,40}Traceback \(most recent call last\)")
-_RICH_FRAME = re.compile(r"^\s*[│|]\s*(?P<path>(?:/|\w:\\|\.{0,2}[\w-])[^│|]*?\.py):(?P<line>\d+) in\s*(?P<function>[\w<>.]*)(?P<indent>)\s*[│|]?\s*$")
+_RICH_FRAME = re.compile(
+    r"^\s*[│|]\s*(?P<path>(?:/|\w:\\|\.{0,2}[\w-])[^│|]*?\.py):(?P<line>\d+) in\s*(?P<function>[\w<>.]*)(?P<indent>)\s*[│|]?\s*$"
+)
 _RICH = re.compile(r"^\s*[│|╰└╭┌]")
 _FATAL = re.compile(r"Fatal Python error: |^(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 #: py-spy's: a process, a thread, a frame.
@@ -377,6 +379,7 @@ class _Stream:
         work = work_in(event.text, event.rank, event.quote, event.order)
         if work is not None:
             self._reader.reading.works.append(work)
+        self._reader.reading.ends.extend(ends_in(event.text, event.rank, event.quote))
         kept = self._keep(event)
         self._previous = kept
 
@@ -403,7 +406,10 @@ class _Stream:
         return True
 
     def _end_block(self, value: str, quote: Quote) -> None:
-        rank, code = _BLOCK_RANK.search(self._block.get("rank", "")), _BLOCK_CODE.search(self._block.get("exitcode", ""))
+        rank, code = (
+            _BLOCK_RANK.search(self._block.get("rank", "")),
+            _BLOCK_CODE.search(self._block.get("exitcode", "")),
+        )
         if rank is None or code is None:
             return
         number = int(code[1])
@@ -475,4 +481,6 @@ def _explained(event: Event) -> Signature | None:
 
 
 def _ends_like_exception(name: str) -> bool:
-    return name.endswith(("Error", "Exception", "Interrupt", "Exit", "Iteration", "Warning", "Timeout", "Empty", "Full"))
+    return name.endswith(
+        ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Warning", "Timeout", "Empty", "Full")
+    )

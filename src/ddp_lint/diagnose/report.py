@@ -102,14 +102,19 @@ def _joined(answer: Answer, style: Style) -> Iterator[str]:
     if finding is None:
         yield _line("check", f"no rule of check fires at {at} or in the function around it", style)
         return
-    branch = next((label for label in finding.labels if "part here" in label.message or "ranks go round" in label.message), None)
+    branch = next(
+        (label for label in finding.labels if "part here" in label.message or "ranks go round" in label.message), None
+    )
     where = f"they part at {branch.span.path}:{branch.span.line}: {branch.message}; " if branch else ""
     yield _line("check", f"{where}{finding.span.path}:{finding.span.line} {finding.code} {finding.message}", style)
 
 
 def _cause(found: Diagnosis) -> tuple[str, str]:
     if found.kind == "early-exit-zero":
-        return "A rank ended without an error (sys.exit(0), os._exit(0), a return) while its peers still communicate.", found.sure
+        return (
+            "A rank ended without an error (sys.exit(0), os._exit(0), a return) while its peers still communicate.",
+            found.sure,
+        )
     if found.kind == "unknown":
         return "unknown", ""
     if found.known is not None:
@@ -253,7 +258,9 @@ def _check(answer: Answer) -> dict[str, Any] | None:
         "code": finding.code if finding else None,
         "message": finding.message if finding else None,
         "at": f"{finding.span.path}:{finding.span.line}" if finding else None,
-        "labels": [{"at": f"{x.span.path}:{x.span.line}", "message": x.message} for x in finding.labels] if finding else [],
+        "labels": [{"at": f"{x.span.path}:{x.span.line}", "message": x.message} for x in finding.labels]
+        if finding
+        else [],
     }
 
 

@@ -27,10 +27,26 @@ _TRIGGER = re.compile(
     rb"OVERFLOW|Ignoring this|_limit|CANCELLED|work sequence|Assertion|No space|Bus error|File \"|lagging"
 )
 _RANK_IN_NAME = (
-    re.compile(r"(?:^|[_\W])(?:rank|global_rank|proc|procid|task|worker|trainer)[_.=-]?(\d{1,6})(?=\D|$)", re.IGNORECASE),
+    re.compile(
+        r"(?:^|[_\W])(?:rank|global_rank|proc|procid|task|worker|trainer)[_.=-]?(\d{1,6})(?=\D|$)", re.IGNORECASE
+    ),
     re.compile(r"^(?:stdout|stderr|out|err|log)[_.-]?(\d{1,6})(?:\.|$)", re.IGNORECASE),
 )
-_KEEP_OUT = {".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".png", ".jpg", ".npy", ".npz", ".zip", ".tar", ".so", ".pyc"}
+_KEEP_OUT = {
+    ".pt",
+    ".pth",
+    ".ckpt",
+    ".safetensors",
+    ".bin",
+    ".png",
+    ".jpg",
+    ".npy",
+    ".npz",
+    ".zip",
+    ".tar",
+    ".so",
+    ".pyc",
+}
 
 
 class Source(NamedTuple):
@@ -67,7 +83,12 @@ def _folder(folder: pathlib.Path) -> Iterator[Source]:
         for name in names
         if not name.startswith(".") and pathlib.Path(name).suffix.lower() not in _KEEP_OUT
     ]
-    files.sort(key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(path)) if part != ""] and _natural(str(path)))
+    files.sort(
+        key=lambda path: (
+            [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(path)) if part != ""]
+            and _natural(str(path))
+        )
+    )
     numbered = _numbered(files)
     for path in files:
         yield Source(_shown(path, folder), path, rank_in(path) if path not in numbered else numbered[path])
