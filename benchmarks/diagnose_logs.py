@@ -130,8 +130,8 @@ class Score:
         score = right - false - self.named_for_none
         return (
             f"kind {share(self.sure)} (high and medium), {share(self.unsure)} (low); sub-kind {share(self.subkind)}\n"
-            f"  culprit rank {right} right, {false} wrong, {self.ranks.count('none')} silent of {len(self.ranks)}; named for "
-            f"{self.named_for_none} of {self.without_rank} that have none; right - wrong = {score}\n"
+            f"  culprit rank {right} right, {false} wrong, {self.ranks.count('none')} silent of {len(self.ranks)}; "
+            f"named for {self.named_for_none} of {self.without_rank} that have none; right - wrong = {score}\n"
             f"  root and consequence {share(self.root)}\n"
             f"  file:line {share(self.lines)}; lines of libraries where there is none: {self.library_lines}"
         )

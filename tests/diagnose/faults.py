@@ -3,11 +3,12 @@
 The line to blame carries a comment `# here: <fault>`.
 """
 
-# ruff: noqa: PTH, N806
+# ruff: noqa: PTH, N817, SIM115
 import ctypes
 import datetime
 import faulthandler
 import os
+import pathlib
 import resource
 import signal
 import sys
@@ -16,7 +17,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 
 
 class Net(nn.Module):
@@ -127,26 +128,26 @@ def monitored(rank):
 
 
 def unused(rank):
-    net = DDP(Net())
+    net = DistributedDataParallel(Net())
     for step in range(3):
         net(torch.randn(2, 4), skip=step == 1).sum().backward()  # here: unused
 
 
 def static_graph(rank):
-    net = DDP(Net(), static_graph=True)
+    net = DistributedDataParallel(Net(), static_graph=True)
     for step in range(4):
         net(torch.randn(2, 4), skip=step == 2).sum().backward()  # here: static_graph
 
 
 def inplace(rank):
-    net = DDP(Net())
+    net = DistributedDataParallel(Net())
     out = net(torch.randn(2, 4)).sigmoid()
     out.mul_(2)
     out.sum().backward()  # here: inplace
 
 
 def models_differ(rank):
-    DDP(Net(4 + rank))  # here: models_differ
+    DistributedDataParallel(Net(4 + rank))  # here: models_differ
 
 
 def weights_only(rank):
@@ -157,18 +158,18 @@ def weights_only(rank):
     try:
         torch.load(path)  # here: weights_only
     finally:
-        os.unlink(path)
+        pathlib.Path(path).unlink()
 
 
 def prefix(rank):
-    wrapped = DDP(Net())
+    wrapped = DistributedDataParallel(Net())
     Net().load_state_dict(wrapped.state_dict())  # here: prefix
 
 
 def open_files(rank):
     resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
     if rank == 1:
-        files = [open(os.devnull) for _ in range(100)]  # here: open_files
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(100)]  # here: open_files
         print(files)
     dist.barrier()
 
@@ -212,7 +213,7 @@ def nan_loss(rank):
 
 
 def uneven(rank):
-    net = DDP(Net())
+    net = DistributedDataParallel(Net())
     for step in range(4 - rank):
         print(f"[rank {rank}] step {step}", flush=True)
         net(torch.randn(2, 4)).sum().backward()

@@ -30,7 +30,7 @@ def launch(fault: str, script: str, folder: pathlib.Path) -> int:
     try:
         torchrun.main(sys.argv[1:])
         status = 0
-    except BaseException:  # noqa: BLE001
+    except BaseException:
         import traceback
 
         traceback.print_exc()

@@ -4,6 +4,8 @@ Each is: name, kind, rank to blame, `file:line` to blame, a piece of a line that
 any), the log.
 """
 
+# ruff: noqa: E501, E101
+
 TRACE = 'Traceback (most recent call last):\n  File "/home/u/train.py", line {line}, in main\n    {code}\n'
 
 SAMPLES = [

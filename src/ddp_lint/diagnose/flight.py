@@ -25,8 +25,9 @@ _LAST_DIGITS = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle|bin|dump))?$")
 #: How many of the last positions of a group a table shows.
 _SHOWN = 6
 _OPS = {
-    "allreduce": "all_reduce", "_allgather_base": "all_gather_into_tensor", "_all_gather_base": "all_gather_into_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor", "allgather": "all_gather", "alltoall": "all_to_all",
+    "allreduce": "all_reduce", "allgather": "all_gather",
+    "_allgather_base": "all_gather_into_tensor", "_all_gather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor", "alltoall": "all_to_all",
     "all_reduce_barrier": "barrier", "_broadcast_oop": "broadcast", "_reduce_oop": "reduce",
 }  # fmt: skip
 #: What C++ may name in a dump: typed lists, which are plain lists for us.
@@ -203,7 +204,7 @@ def align(dumps: Sequence[Dump]) -> Flight:
         if dump.rank not in by_rank or len(by_rank[dump.rank].calls) < len(dump.calls):
             by_rank[dump.rank] = dump
     streams = _from_a_common_start(by_rank)
-    endings = {rank: Ending.STALLED for rank in by_rank}
+    endings = dict.fromkeys(by_rank, Ending.STALLED)
     found = [m for m in match.mismatches(streams, endings) if _stuck(m, by_rank)]
     group = found[0].group if found else "world"
     table = [row for row in match.rows(streams, endings) if row.group == group]

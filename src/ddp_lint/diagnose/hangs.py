@@ -140,8 +140,8 @@ def _gloo(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
     event = next((e for e in waited if e.site.user), waited[0])
     answer = _plain(event, events)
     waiting = {e.rank for e in waited if e.rank is not None}
-    late = {e.rank: e for e in reversed(events) if e.role == "secondary" and e.shaped and e.rank is not None}
-    late = {rank: e for rank, e in late.items() if rank not in waiting}
+    lost = [e for e in reversed(events) if e.role == "secondary" and e.shaped and e.rank not in waiting]
+    late = {e.rank: e for e in lost if e.rank is not None}
     answer["rank"], answer["place"], answer["subkind"] = _who_was_late(waited, late, reading, absent)
     answer["place"] = answer["place"] or event.site.user
     rank = answer["rank"]
@@ -160,7 +160,7 @@ def _gloo(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
 
 
 def _who_was_late(
-    waited: Sequence[Event], late: dict[int | None, Event], reading: Reading, absent: set[int]
+    waited: Sequence[Event], late: dict[int, Event], reading: Reading, absent: set[int]
 ) -> tuple[int | None, Frame | None, str]:
     """Rank, its line and the sub-kind."""
     waiting = {e.rank for e in waited if e.rank is not None}
@@ -176,11 +176,11 @@ def _who_was_late(
     same = [rank for rank, e in late.items() if e.site.user == common]
     elsewhere = [rank for rank, e in late.items() if e.site.user is not None and e.site.user != common]
     if common is not None and len(elsewhere) == len(late) > 1 and len(waiting) == 1:
-        rank = next(iter(waiting))  # one rank stands in a collective that all the others passed by
-        return rank, common, _how_parted(waited, [late[r] for r in elsewhere])
+        # One rank stands in a collective that all the others passed by.
+        return next(iter(waiting)), common, _how_parted(waited, [late[r] for r in elsewhere])
     if len(elsewhere) == 1 and len(waiting) == 1 and not _trains(waited) and _trains([late[elsewhere[0]]]):
-        rank = next(iter(waiting))  # it has left the loop in which the other one still trains
-        return rank, common, "uneven-inputs"
+        # It has left the loop in which the other one still trains.
+        return next(iter(waiting)), common, "uneven-inputs"
     if len(elsewhere) == 1:
         rank = elsewhere[0]
         return rank, late[rank].site.user, _how_parted(waited, [late[rank]])

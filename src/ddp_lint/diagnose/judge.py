@@ -21,13 +21,36 @@ from ddp_lint.verify.trace import Frame
 #: Failures that all ranks meet alike, for they run one program: a single rank that is seen to fail is not to blame.
 _OF_THE_PROGRAM = frozenset(
     {
-        "weights-only", "ckpt-prefix", "env-missing", "port-in-use", "ddp-unused-params", "ddp-ready-twice", "ddp-static-graph",
-        "ddp-sink-inplace", "inplace-version", "fsdp-device", "fsdp-dtype", "fsdp-requires-grad", "dtensor-mixed", "cuda-fork",
-        "duplicate-gpu", "cudagraph-capture", "triton-resources", "triton-cache-race", "recompile-limit", "loss-scale",
-        "rendezvous-timeout", "rendezvous-connection", "nccl-system-error", "collective-mismatch", "shape-mismatch-gather",
-        "gloo-size-mismatch", "oom-rank0-load", "fr-mismatch",
+        "weights-only",
+        "ckpt-prefix",
+        "env-missing",
+        "port-in-use",
+        "ddp-unused-params",
+        "ddp-ready-twice",
+        "ddp-static-graph",
+        "ddp-sink-inplace",
+        "inplace-version",
+        "fsdp-device",
+        "fsdp-dtype",
+        "fsdp-requires-grad",
+        "dtensor-mixed",
+        "cuda-fork",
+        "duplicate-gpu",
+        "cudagraph-capture",
+        "triton-resources",
+        "triton-cache-race",
+        "recompile-limit",
+        "loss-scale",
+        "rendezvous-timeout",
+        "rendezvous-connection",
+        "nccl-system-error",
+        "collective-mismatch",
+        "shape-mismatch-gather",
+        "gloo-size-mismatch",
+        "oom-rank0-load",
+        "fr-mismatch",
     }
-)  # fmt: skip
+)
 #: Errors that often follow from what was before them: they count only where nothing else does.
 _WEAK = frozenset({"nccl-system", "ckpt-size", "load-missing", "dynamo", "rendezvous-connection", "cuda-kernel"})
 _SIGNALS = {-9: "sigkill", -11: "sigsegv", -7: "sigbus", -4: "sigill", -6: "sigabrt", -8: "sigsegv"}
@@ -197,7 +220,7 @@ class _Cases:
         if not ends and not said:
             return None
         fatal = next((e for e in said if e.shaped), None)
-        code = fatal and _code_of(fatal) or (ends[0].code if ends else 0)
+        code = _code_of(fatal) if fatal else ends[0].code if ends else 0
         known = signature(_SIGNALS[code]) if code in _SIGNALS else said[0].known
         assert known is not None
         first = [e for e in ends if e.first] or ends

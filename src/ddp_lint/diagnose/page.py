@@ -16,10 +16,13 @@ body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem
 h1 { font-size: 1.3rem } h2 { font-size: 1.05rem; margin-top: 2rem }
 pre { background: #f4f5f7; padding: 1rem; overflow-x: auto; border-radius: 6px }
 table { border-collapse: collapse; width: 100% } td, th { padding: .2rem .5rem; text-align: left; vertical-align: top }
-tr + tr td { border-top: 1px solid #e3e5e8 } td.text { font-family: ui-monospace, monospace; font-size: 12px; word-break: break-word }
-.lane { position: relative; height: 22px; border-bottom: 1px solid #e3e5e8 } .lane span { position: absolute; left: 0; width: 5.5rem }
+tr + tr td { border-top: 1px solid #e3e5e8 }
+td.text { font-family: ui-monospace, monospace; font-size: 12px; word-break: break-word }
+.lane { position: relative; height: 22px; border-bottom: 1px solid #e3e5e8 }
+.lane span { position: absolute; left: 0; width: 5.5rem }
 .track { position: absolute; left: 6rem; right: 0; top: 0; bottom: 0 }
-.dot { position: absolute; top: 6px; width: 10px; height: 10px; margin-left: -5px; border-radius: 50%; background: #9aa0a6 }
+.dot { position: absolute; top: 6px; width: 10px; height: 10px; margin-left: -5px;
+  border-radius: 50%; background: #9aa0a6 }
 .own, .exit { background: #d93025 } .hang, .parted { background: #e8710a } .secondary, .launcher { background: #9aa0a6 }
 .warning, .note { background: #fbbc04 } .root { outline: 3px solid #1a73e8 }
 @media (prefers-color-scheme: dark) { body { background: #17181a; color: #e8eaed } pre { background: #24262a }

@@ -10,6 +10,7 @@ from ddp_lint.diagnose.patterns import prints_in
 from ddp_lint.diagnose.records import Event, Print, Reading, site_of
 from ddp_lint.verify.trace import Frame
 
+_OF_GRADIENTS = frozenset({"ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"})
 _ORDER = ("collective-mismatch", "fr-mismatch", "fr-missing-rank", "gloo-size-mismatch", "shape-mismatch-gather")
 
 
@@ -81,9 +82,7 @@ def _of_prints(prints: dict[int, Print], events: Sequence[Event]) -> tuple[int |
 
 
 def _is_gradient(p: Print) -> bool:
-    return p.op.upper() in ("ALLREDUCE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "ALLREDUCE_COALESCED") and p.dtype not in (
-        "Long", "Int", "Byte", "Bool",
-    )  # fmt: skip
+    return p.op.upper() in _OF_GRADIENTS and p.dtype not in ("Long", "Int", "Byte", "Bool")
 
 
 def _elements(shape: str) -> int:

@@ -70,7 +70,7 @@ def work_in(text: str, rank: int | None, quote: Quote, order: int) -> Work | Non
 
 
 def _is_default(name: str) -> bool:
-    return "default" in name or name.split(" ")[0] in ("0", "")
+    return "default" in name or name.partition(" ")[0] in ("0", "")
 
 
 def _number(match: re.Match[str] | None) -> int | None:
@@ -84,7 +84,8 @@ def _int(text: str | None) -> int | None:
 # ---- messages that name ranks
 
 _PRINT = re.compile(
-    r"Rank (?P<rank>\d+) is running (?:inconsistent )?collective: CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), ?)?"
+    r"Rank (?P<rank>\d+) is running (?:inconsistent )?collective: "
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), ?)?"
     r"OpType=(?P<op>\w+)(?:, ?TensorShape=\[(?P<shape>[^\]]*)\])?(?:, ?TensorDtypes=(?P<dtype>\w+))?"
 )
 _NAMED = (

@@ -22,7 +22,8 @@ _RAISED_ALONE = re.compile(
 #: rich's tracebacks, in a box.
 _RICH_HEADER = re.compile(r"^\s*[╭┌].{0,40}Traceback \(most recent call last\)")
 _RICH_FRAME = re.compile(
-    r"^\s*[│|]\s*(?P<path>(?:/|\w:\\|\.{0,2}[\w-])[^│|]*?\.py):(?P<line>\d+) in\s*(?P<function>[\w<>.]*)(?P<indent>)\s*[│|]?\s*$"
+    r"^\s*[│|]\s*(?P<path>(?:/|\w:\\|\.{0,2}[\w-])[^│|]*?\.py):(?P<line>\d+) in\s*"
+    r"(?P<function>[\w<>.]*)(?P<indent>)\s*[│|]?\s*$"
 )
 _RICH = re.compile(r"^\s*[│|╰└╭┌]")
 _FATAL = re.compile(r"Fatal Python error: |^(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
@@ -53,8 +54,8 @@ _TELLING = re.compile(
     r"rror|xception|[Ff]ail|FAIL|[Ff]atal|[Tt]ime|illed|[Kk]illing|ignal|SIG|exit|oom|OOM|emory|NCCL|\bn[ac]|[Nn]a[Nn]|\binf\b|"
     r"[Aa]ssert|Watchdog|barrier|ollective|closed|[Cc]losing|[Rr]ank|abort|Abort|fault|ECC|Xid|GPU|limit|[Oo]verflow|"
     r"OVERFLOW|choice|[Ii]nvalid|[Cc]annot|[Uu]nable|refused|address|reset|pipe|worker|stor|CANCEL|DUE TO|[Ll]oss|"
-    r"expected|[Ee]xpect|resource|shm|state_dict|key\(s\)|version|world|WORLD|MEMBER|processes|Thread 0x|found|traceback|"
-    r"NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|capture|capturing"
+    r"expected|[Ee]xpect|resource|shm|state_dict|key\(s\)|version|world|WORLD|MEMBER|processes|Thread 0x|found|"
+    r"traceback|NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|capture|capturing"
 )
 _BLOCK = re.compile(r"^\s*(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
 _BLOCK_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
@@ -66,7 +67,8 @@ _LAUNCHER_TYPES = re.compile(
 )
 _SAID = re.compile(r"[A-Za-z]{3}")
 _FR_REPORT = re.compile(
-    r"Not all ranks joining collective|Collective sequence number: \S+ has errors|Input/output mismatch in the collective"
+    r"Not all ranks joining collective|Collective sequence number: \S+ has errors|"
+    r"Input/output mismatch in the collective"
 )
 #: At most so many events are kept of one kind and rank, and lines of one message.
 _KEPT, _MESSAGE_LINES = 20, 60
@@ -282,11 +284,11 @@ class _Stream:
             return True
         if here >= self._indent + 4 and not _WHAT.match(text):
             return True
-        if raised := _RAISED.match(text.strip()):
-            if raised["message"] is not None or "." in raised["type"] or _ends_like_exception(raised["type"]):
-                frames, self._frames = tuple(self._frames or ()), None
-                self._raise(raised["type"], text, quote, piece.rank, frames)
-                return True
+        raised = _RAISED.match(text.strip())
+        if raised and (raised["message"] is not None or "." in raised["type"] or _ends_like_exception(raised["type"])):
+            frames, self._frames = tuple(self._frames or ()), None
+            self._raise(raised["type"], text, quote, piece.rank, frames)
+            return True
         self._patience += 1
         if self._patience > 40:
             self._frames = None
@@ -436,10 +438,7 @@ class _Stream:
         if frame:
             place = Frame(frame["path"], int(frame["line"]), frame["function"])
             event.frames = (*event.frames, place)
-        elif _FR_REPORT.search(text):
-            self._report = None
-            return False
-        elif event.frames or not text.strip() or event.text.count("\n") > 40:
+        elif _FR_REPORT.search(text) or event.frames or not text.strip() or event.text.count("\n") > 40:
             self._report = None
             return False
         event.text += f"\n{text}"

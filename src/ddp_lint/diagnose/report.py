@@ -124,7 +124,10 @@ def _cause(found: Diagnosis) -> tuple[str, str]:
 
 def _fix(found: Diagnosis) -> str:
     if found.kind == "early-exit-zero":
-        return "Let all ranks leave together (all_reduce the decision to stop), and never end with code 0 in an except or finally."
+        return (
+            "Let all ranks leave together (all_reduce the decision to stop), and never end with code 0 in an except or "
+            "finally."
+        )
     if found.known is not None:
         return found.known.fix
     if found.kind == "unknown":
@@ -271,12 +274,19 @@ def _flight(answer: Answer) -> dict[str, Any] | None:
     return {
         "ranks": [dump.rank for dump in flight.dumps],
         "without_dump": list(flight.without),
-        "mismatches": [{"kind": m.kind.value, "group": m.group, "position": m.position, "text": str(m)[:2000]} for m in flight.mismatches[:20]],
+        "mismatches": [
+            {"kind": m.kind.value, "group": m.group, "position": m.position, "text": str(m)[:2000]}
+            for m in flight.mismatches[:20]
+        ],
         "last": [
-            {"position": row.position, "parts": row.mismatch is not None, "calls": {str(r): describe(c) if c else None for r, c in row.calls.items()}}
+            {
+                "position": row.position,
+                "parts": row.mismatch is not None,
+                "calls": {str(rank): describe(call) if call else None for rank, call in row.calls.items()},
+            }
             for row in flight.rows
         ],
-    }  # fmt: skip
+    }
 
 
 def as_json(answer: Answer) -> str:

@@ -10,6 +10,7 @@ from ddp_lint.diagnose import flight, text
 from ddp_lint.diagnose.flight import BadDump, Flight
 from ddp_lint.diagnose.joining import Joined, join
 from ddp_lint.diagnose.judge import Diagnosis, judge
+from ddp_lint.diagnose.lines import Prefixes, clean, pieces
 from ddp_lint.diagnose.reader import Reader
 from ddp_lint.diagnose.records import Reading
 from ddp_lint.verify.trace import Frame
@@ -63,9 +64,9 @@ def diagnose_lines(lines: Iterable[str]) -> Answer:
     """The same for the lines of one log, without a working tree."""
     reader = Reader()
     kept = list(lines)
-    prefixes = text.Prefixes.of(map(text.clean, kept))
+    prefixes = Prefixes.of(map(clean, kept))
     for number, line in enumerate(kept, 1):
-        for piece in text.pieces(text.clean(line), prefixes):
+        for piece in pieces(clean(line), prefixes):
             reader.take(piece, "log", number)
     reader.reading.lines = len(kept)
     return _answer(reader.finish(), None, None, [])

@@ -23,8 +23,8 @@ _LONGEST = 1 << 16
 _AFTER, _TAIL = 250, 40
 _TRIGGER = re.compile(
     rb"rror|xception|Traceback|Watchdog|imed out|imeout|exitcode|closing signal|Fatal|illed|terminate called|what\(\)|"
-    rb"NCCL WARN|Xid|ECC|oom-kill|OOM|ut of memory|monitored|return code|SIG[A-Z]{3}|Aborted|fault\b|\bnan\b|NaN|verflow|"
-    rb"OVERFLOW|Ignoring this|_limit|CANCELLED|work sequence|Assertion|No space|Bus error|File \"|lagging"
+    rb"NCCL WARN|Xid|ECC|oom-kill|OOM|ut of memory|monitored|return code|SIG[A-Z]{3}|Aborted|fault\b|\bnan\b|NaN|"
+    rb"verflow|OVERFLOW|Ignoring this|_limit|CANCELLED|work sequence|Assertion|No space|Bus error|File \"|lagging"
 )
 _RANK_IN_NAME = (
     re.compile(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.verify.compare import REPLICAS_EQUAL, desyncs, deviation, spoken
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
+from ddp_lint.verify.compare import REPLICAS_EQUAL, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit
 from ddp_lint.verify.match import Mismatch, place
 from ddp_lint.verify.options import RankOutcome
