@@ -3,7 +3,6 @@
 The line to blame carries a comment `# here: <fault>`.
 """
 
-# ruff: noqa: PTH, N817, SIM115
 import ctypes
 import datetime
 import faulthandler
