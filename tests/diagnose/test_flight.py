@@ -70,7 +70,7 @@ def test_a_collective_that_one_rank_skipped(tmp_path, form):
 def test_an_extra_call_of_one_rank_shifts_all_that_follow(tmp_path):
     step = [("all_reduce", 10, (4,)), ("all_reduce", 11, (8,))] * 3
     plain = [entry(n, op, line, shape=shape) for n, (op, line, shape) in enumerate(step)]
-    shifted = step[:2] + [("broadcast", 30, (1,))] + step[2:]
+    shifted = [*step[:2], ("broadcast", 30, (1,)), *step[2:]]
     dump(tmp_path, 0, [entry(n, op, line, shape=shape) for n, (op, line, shape) in enumerate(shifted)])
     dump(tmp_path, 1, plain)
     found = answer(tmp_path)

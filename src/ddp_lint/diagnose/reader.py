@@ -72,7 +72,10 @@ _FR_REPORT = re.compile(
 )
 #: At most so many events are kept of one kind and rank, and lines of one message.
 _KEPT, _MESSAGE_LINES = 20, 60
-_STREAMS = 20_000
+_STREAMS, _SHAPES = 20_000, 50_000
+_DIGITS = re.compile(r"\d+")
+#: Lines whose numbers tell: they are looked at each time.
+_COUNTS = re.compile(r"exit|[Ss]ignal|code|Xid|rror|world|WORLD|rank \d+ ?/|MEMBER|processes")
 #: What the first line of a message may say although later ones know better.
 _UNSPECIFIC = frozenset({"nccl-system", "load-missing", "dynamo"})
 
@@ -83,6 +86,8 @@ class Reader:
     def __init__(self) -> None:
         self.reading = Reading()
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
+        #: Lines, with their numbers left out, that were seen to tell nothing: training logs repeat a few of them.
+        self.dull: set[str] = set()
         self._kept: dict[tuple[int | None, str, str], list[Event]] = {}
         self.order = 0
 
@@ -198,10 +203,14 @@ class _Stream:
             return
         if self._in_block(text, quote) or _NOISE.match(text):
             return
-        self._look(text, quote, piece)
+        shape = None if _COUNTS.search(text) else _DIGITS.sub("0", text[:500])
+        if shape is not None and shape in self._reader.dull:
+            self._say(text, quote, piece)
+        elif not self._look(text, quote, piece) and shape is not None and len(self._reader.dull) < _SHAPES:
+            self._reader.dull.add(shape)
 
-    def _look(self, text: str, quote: Quote, piece: Piece) -> None:
-        """A line that may tell something by itself."""
+    def _look(self, text: str, quote: Quote, piece: Piece) -> bool:
+        """A line that may tell something by itself; whether it does."""
         reading, rank = self._reader.reading, piece.rank
         reading.world = world_in(text) or reading.world
         ended = False
@@ -218,24 +227,25 @@ class _Stream:
             self._begin(0, text, innermost_first=True)
             if "Fatal" in fatal[0]:
                 self._fatal = self._keep(self._fatal)
-            return
+            return True
         raised = _RAISED_ALONE.match(text.strip())
         if raised and not ended:
             self._raise(raised["type"], text, quote, rank, ())
-            return
+            return True
         known = explain(text)
         if known is None:
             self._say(text, quote, piece)
-            return
+            return ended or work is not None
         shaped = bool(what) or "Process group watchdog thread terminated" in text or known.id == "device-assertion"
         event = self._event(text, quote, rank, known, shaped=shaped)
         if known.role == "own" and not shaped and _WARNING.search(text) and "NCCL WARN" not in text:
-            return
+            return True
         event = self._keep(event)
         if _FR_REPORT.search(text):
             self._report = event
         if known.role in ("warning", "note"):
             self._say(text, quote, piece)
+        return True
 
     def _say(self, text: str, quote: Quote, piece: Piece) -> None:
         if _SAID.search(text) and not _NOISE.match(text):

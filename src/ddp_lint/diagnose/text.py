@@ -17,14 +17,20 @@ from ddp_lint.diagnose.lines import Prefixes, clean, pieces
 from ddp_lint.diagnose.reader import Reader
 
 #: Files above this size are not read as closely: only around lines that hold one of the words below.
-_CLOSELY = 8 << 20
+_CLOSELY = 4 << 20
 _CHUNK = 1 << 20
 _LONGEST = 1 << 16
 _AFTER, _TAIL = 250, 40
+_TRIGGERS = (
+    b"rror", b"xception", b"Traceback", b"atchdog", b"imed out", b"imeout", b"exit", b"atal", b"illed",
+    b"terminate called", b"what()", b"NCCL WARN", b"Xid", b"ECC", b"oom", b"OOM", b"ut of memory", b"monitored",
+    b"return code", b"SIG", b"borted", b"fault", b"nan", b"NaN", b"verflow", b"OVERFLOW", b"Ignoring this", b"_limit",
+    b"CANCELLED", b"work sequence", b"Assertion", b"No space", b'File "', b"lagging",
+)  # fmt: skip
 _TRIGGER = re.compile(
-    rb"rror|xception|Traceback|Watchdog|imed out|imeout|exitcode|closing signal|Fatal|illed|terminate called|what\(\)|"
-    rb"NCCL WARN|Xid|ECC|oom-kill|OOM|ut of memory|monitored|return code|SIG[A-Z]{3}|Aborted|fault\b|\bnan\b|NaN|"
-    rb"verflow|OVERFLOW|Ignoring this|_limit|CANCELLED|work sequence|Assertion|No space|Bus error|File \"|lagging"
+    rb"rror|xception|Traceback|atchdog|imed out|imeout|exit|Fatal|[Kk]illed|terminate called|what\(\)|NCCL WARN|Xid|"
+    rb"ECC|oom-kill|OOM|ut of memory|monitored|return code|SIG[A-Z]{3}|borted|fault\b|\bnan\b|NaN|verflow|OVERFLOW|"
+    rb"Ignoring this|_limit|CANCELLED|work sequence|Assertion|No space|File \"|lagging"
 )
 _RANK_IN_NAME = (
     re.compile(
@@ -228,7 +234,7 @@ def _skim(
 ) -> tuple[int, int]:
     """A stretch of a large log: only what stands near a telling word, and its last lines. Returns the number of the
     last line, and how many lines after it are still near."""
-    if not left and not _TRIGGER.search(b"\n".join(lines)):
+    if not left and not _holds_a_trigger(lines):
         start = number + max(0, len(lines) - _TAIL)
         for offset, line in enumerate(lines[-_TAIL:], 1):
             _feed(line, source, reader, start + offset, prefixes)
@@ -241,6 +247,12 @@ def _skim(
             left -= 1
             _feed(line, source, reader, number, prefixes)
     return number, left
+
+
+def _holds_a_trigger(lines: list[bytes]) -> bool:
+    """Searching a stretch for one word after another is several times as fast as one pattern for all of them."""
+    stretch = b"\n".join(lines)
+    return any(word in stretch for word in _TRIGGERS)
 
 
 def _feed(line: bytes, source: Source, reader: Reader, number: int, prefixes: Prefixes) -> None:
