@@ -54,7 +54,8 @@ def dumps(folder: pathlib.Path, ranks: int) -> pathlib.Path:
     frames = [{"name": "main", "filename": "/home/user/proj/train.py", "line": 88}]
     entries = [
         {
-            "frames": frames, "process_group": ("0", "default_pg"), "collective_seq_id": n, "p2p_seq_id": 0, "record_id": n,
+            "frames": frames, "process_group": ("0", "default_pg"), "collective_seq_id": n, "p2p_seq_id": 0,
+            "record_id": n,
             "profiling_name": "nccl:all_reduce", "input_sizes": [[n % 7, 4]], "input_dtypes": ["Float"],
             "output_sizes": [[n % 7, 4]], "output_dtypes": ["Float"], "state": "completed" if n < 199 else "started",
             "is_p2p": False,

@@ -156,7 +156,28 @@ def _gloo(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
     )
     if said is not None:
         answer["root"] = (*answer["root"][:3], said)
+    answer["who"] = _where_all_are([*waited, *lost])
     return answer
+
+
+def _where_all_are(events: Iterable[Event]) -> str:
+    """`rank 1 is at val.py:12; ranks 0, 2 are at val.py:23`."""
+    at: dict[int, str] = {}
+    for e in events:
+        user = e.site.user
+        if e.rank is not None and user is not None:
+            at.setdefault(e.rank, f"{user.path.rpartition('/')[2]}:{user.line}")
+    alike: dict[str, list[int]] = defaultdict(list)
+    for rank in sorted(at):
+        alike[at[rank]].append(rank)
+    return "; ".join(
+        f"{_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} at {place}" for place, ranks in alike.items()
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {shown}"
 
 
 def _who_was_late(
@@ -169,6 +190,9 @@ def _who_was_late(
     if len(silent) == 1 and waiting:
         rank = next(iter(silent))
         return rank, None, "missing-rank" if rank in absent or rank in reading.said else "slow-rank"
+    apart = _apart([*waited, *late.values()])
+    if apart is not None:
+        return apart.rank, apart.site.user, "uneven-inputs" if _left_a_loop(apart, waited, late) else "rank-conditional"
     here = Counter(e.site.user for e in waited if e.site.user)
     common = here.most_common(1)[0][0] if here else None
     if not late:
@@ -187,6 +211,21 @@ def _who_was_late(
     if len(same) == len(late) == 1:
         return same[0], common, "slow-rank"
     return None, common, ""
+
+
+def _apart(events: Sequence[Event]) -> Event | None:
+    """What the one rank says that stands at another line than all the others, of whom there are several."""
+    at = {e.rank: e for e in reversed(events) if e.rank is not None and e.site.user is not None}
+    places = Counter(e.site.user for e in at.values())
+    if len(places) != 2 or len(at) < 3:
+        return None
+    alone = [e for e in at.values() if places[e.site.user] == 1]
+    return alone[0] if len(alone) == 1 else None
+
+
+def _left_a_loop(apart: Event, waited: Sequence[Event], late: dict[int, Event]) -> bool:
+    others = [e for e in (*waited, *late.values()) if e is not apart]
+    return not _trains([apart]) and _trains(others)
 
 
 def _minority(waited: Sequence[Event]) -> tuple[int | None, Frame | None, str]:
@@ -346,6 +385,5 @@ def told(works: Iterable[Work]) -> str:
         alike[f"{work.op or 'a collective'}{size}{number}"].append(work.rank)
     parts = []
     for text, ranks in alike.items():
-        shown = ", ".join(map(str, sorted(ranks)[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
-        parts.append(f"rank{'s' * (len(ranks) > 1)} {shown} wait{'s' * (len(ranks) == 1)} in {text}")
+        parts.append(f"{_ranks(sorted(ranks))} wait{'s' * (len(ranks) == 1)} in {text}")
     return "; ".join(parts)

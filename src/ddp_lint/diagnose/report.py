@@ -9,7 +9,7 @@ from typing import Any
 from ddp_lint.diagnose.judge import Diagnosis
 from ddp_lint.diagnose.records import Event, Quote
 from ddp_lint.diagnose.session import Answer
-from ddp_lint.knowledge.signatures import says
+from ddp_lint.knowledge.signatures import of_subkind, says
 from ddp_lint.output.style import Style
 from ddp_lint.verify.match import describe
 from ddp_lint.verify.trace import Frame
@@ -117,6 +117,8 @@ def _cause(found: Diagnosis) -> tuple[str, str]:
         )
     if found.kind == "unknown":
         return "unknown", ""
+    if special := of_subkind(found.subkind):
+        return special[0], found.sure
     if found.known is not None:
         return found.known.cause, found.sure
     return f"{found.what[:300]}: the code at that line failed on this rank's own data or state.", found.sure
@@ -128,6 +130,8 @@ def _fix(found: Diagnosis) -> str:
             "Let all ranks leave together (all_reduce the decision to stop), and never end with code 0 in an except or "
             "finally."
         )
+    if special := of_subkind(found.subkind):
+        return special[1]
     if found.known is not None:
         return found.known.fix
     if found.kind == "unknown":

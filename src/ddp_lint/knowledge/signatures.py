@@ -66,6 +66,12 @@ def verdict(kind: str) -> str:
     return str(table("signatures")["kinds"][kind]["verdict"])
 
 
+def of_subkind(subkind: str) -> tuple[str, str] | None:
+    """Cause and fix of a sub-kind of hangs and mismatches, which say more than the error text."""
+    entry = table("signatures")["subkinds"].get(subkind)
+    return (str(entry["cause"]), str(entry["fix"])) if entry else None
+
+
 def says(kind: str) -> str:
     """A kind in words."""
     return str(table("signatures")["kinds"][kind]["says"])
