@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import pathlib
@@ -142,9 +143,7 @@ def _state(entry: Mapping[str, Any]) -> str:
 def _call(n: int, entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]], seen: Counter[str]) -> Collective:
     group = entry.get("process_group") or (str(entry.get("pg_id", 0)), "")
     name, description = (str(group[0]), str(group[1])) if not isinstance(group, str) else (group, "")
-    op = str(entry.get("profiling_name", "")).rpartition(":")[2].split(" ")[0]
-    peers = re.search(r"(\d+)(?:->|<-)(\d+)", str(entry.get("profiling_name", "")))
-    op = _OPS.get(op.lower(), op)
+    op, peer = _operation(str(entry.get("profiling_name", "")))
     label = (
         "world"
         if "default" in description or name in ("0", "default_pg")
@@ -156,28 +155,48 @@ def _call(n: int, entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]
     return Collective(
         n=n,
         group=label,
-        ranks=groups.get(name, ()),
+        # Once is enough for the matcher, and a thousand ranks in each of a thousand ranks' calls are too many.
+        ranks=groups.get(name, ()) if seen[label] == 1 else (),
         seq=int(seq) if seq is not None else seen[label],
         op=op,
         tensors=_tensors(entry, "input"),
         outputs=_tensors(entry, "output"),
-        peer=(int(peers[2]) if peers else -1) if p2p else None,
-        frames=tuple(_frame(frame) for frame in entry.get("frames") or ()),
+        peer=peer if p2p else None,
+        frames=_users(entry.get("frames") or ()),
         t=float(entry.get("time_created_ns") or 0) / 1e9,
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _operation(name: str) -> tuple[str, int]:
+    """`nccl:send 0->1` is a send to rank 1; -1 where no peer is named."""
+    op = name.rpartition(":")[2].partition(" ")[0]
+    peers = re.search(r"(\d+)(?:->|<-)(\d+)", name)
+    return _OPS.get(op.lower(), op), int(peers[2]) if peers else -1
 
 
 def _tensors(entry: Mapping[str, Any], which: str) -> tuple[Tensor, ...]:
     sizes = entry.get(f"{which}_sizes") or ()
     types = entry.get(f"{which}_dtypes") or ()
+    return _made(tuple(map(tuple, sizes)), tuple(types))
+
+
+@functools.lru_cache(maxsize=65536)
+def _made(sizes: tuple[tuple[int, ...], ...], types: tuple[str, ...]) -> tuple[Tensor, ...]:
     return tuple(
         Tensor(shape=tuple(int(n) for n in size), dtype=str(types[k]) if k < len(types) else "")
         for k, size in enumerate(sizes)
     )
 
 
-def _frame(frame: Mapping[str, Any]) -> Frame:
-    return Frame(str(frame.get("filename", "")), int(frame.get("line", 0)), str(frame.get("name", "")))
+def _users(frames: Sequence[Mapping[str, Any]]) -> tuple[Frame, ...]:
+    """The user's frames, innermost first: the place of a call is where the user made it."""
+    return _kept(tuple((f.get("filename", ""), f.get("line", 0), f.get("name", "")) for f in frames))
+
+
+@functools.lru_cache(maxsize=65536)
+def _kept(frames: tuple[tuple[str, int, str], ...]) -> tuple[Frame, ...]:
+    return tuple(Frame(str(path), int(line), str(name)) for path, line, name in frames if not is_library(str(path)))
 
 
 # ---- all ranks together
@@ -230,15 +249,9 @@ def _from_a_common_start(dumps: Mapping[int, Dump]) -> dict[int, list[Collective
         for group, seq in starts.items():
             first[group] = max(seq, first.get(group, seq))
     return {
-        rank: [_user(call) for call in dump.calls if call.peer is not None or call.seq >= first[call.group]]
+        rank: [call for call in dump.calls if call.peer is not None or call.seq >= first[call.group]]
         for rank, dump in dumps.items()
     }
-
-
-def _user(call: Collective) -> Collective:
-    """The call with the user's frames alone, for the place of a call is where the user made it."""
-    frames = tuple(frame for frame in call.frames if not is_library(frame.path))
-    return dataclasses.replace(call, frames=frames)
 
 
 def _stuck(mismatch: Mismatch, dumps: Mapping[int, Dump]) -> bool:
@@ -290,7 +303,6 @@ def _behind_without_dump(flight: Flight) -> Diagnosis | None:
     if not waiting or not flight.without:
         return None
     dump, call = waiting[0]
-    call = _user(call)
     rank = flight.without[0] if len(flight.without) == 1 else None
     return Diagnosis(
         kind="fr-missing-rank",
