@@ -12,6 +12,7 @@ from ddp_lint.knowledge.signatures import signature
 from ddp_lint.verify.trace import Frame
 
 _IN_COLLECTIVE = re.compile(r"torch/distributed/|_engine_run_backward|nccl|gloo", re.IGNORECASE)
+_PROGRESS = re.compile(r"\d+%\||\d+/\d+ \[|(?:it|examples|batch|s)/s|\.\.\.\s*$")
 _BACKWARD = ("backward", "_engine_run_backward", "run_backward")
 
 
@@ -130,6 +131,9 @@ def _store(event: Event, reading: Reading) -> dict[str, Any]:
     )
     if host:
         answer["rank"] = int(host[2])
+    said = reading.said_before.get(None) or reading.said_before.get(0)
+    if answer["rank"] == 0 and said is not None and _PROGRESS.search(said.text):
+        answer["root"], answer["subkind"] = (said,), "slow-rank"  # it was still at work
     return answer
 
 
@@ -149,6 +153,8 @@ def _gloo(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
         answer["kind"] = "early-exit-zero"
         answer["subkind"] = ""
         answer["known"] = None
+    if answer["subkind"] == "rank-conditional":
+        answer["root"] = (*answer["root"], *_code_of([*waited, *lost]))
     said = (
         reading.said_before.get(rank)
         if rank is not None and answer["subkind"] in ("uneven-inputs", "rank-conditional")
@@ -158,6 +164,12 @@ def _gloo(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
         answer["root"] = (*answer["root"][:3], said)
     answer["who"] = _where_all_are([*waited, *lost])
     return answer
+
+
+def _code_of(events: Iterable[Event]) -> list[Quote]:
+    """The lines of the tracebacks that show where each rank stood."""
+    shown = [quote for event in events for quote in event.code[:2] if event.site.user]
+    return list(dict.fromkeys(shown))[:6]
 
 
 def _where_all_are(events: Iterable[Event]) -> str:
@@ -202,6 +214,8 @@ def _who_was_late(
     if common is not None and len(elsewhere) == len(late) > 1 and len(waiting) == 1:
         # One rank stands in a collective that all the others passed by.
         return next(iter(waiting)), common, _how_parted(waited, [late[r] for r in elsewhere])
+    if len(elsewhere) == 1 and waiting == {0} and not _trains([*waited, late[elsewhere[0]]]):
+        return 0, common, "rank-conditional"  # a branch on rank 0 is the most frequent of all
     if len(elsewhere) == 1 and len(waiting) == 1 and not _trains(waited) and _trains([late[elsewhere[0]]]):
         # It has left the loop in which the other one still trains.
         return next(iter(waiting)), common, "uneven-inputs"
@@ -243,6 +257,9 @@ def _minority(waited: Sequence[Event]) -> tuple[int | None, Frame | None, str]:
     left = [e for e in waited if not _trains([e])]
     if len(left) == 1 and len(waited) > 1:  # the others still train
         return left[0].rank, left[0].site.user, "uneven-inputs"
+    zero = next((e for e in waited if e.rank == 0), None)
+    if zero is not None and len(waited) == 2 and not _trains(waited):
+        return 0, zero.site.user, "rank-conditional"  # a branch on rank 0 is the most frequent of all
     return None, place, "mismatch"
 
 
@@ -267,6 +284,8 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
     if named is not None and len(named.named) == 1:
         rank = named.named[0]
     root: list[Quote] = [w.quote for w in blamed] or [quote]
+    if blamed and "OpType" not in root[0].text:
+        root += [w.quote for w in reading.works if w.op and w.rank == blamed[0].rank][:1]
     said = _last_words(rank, reading, {w.rank for w in works.values()})
     if said is not None:
         root = [said]
@@ -329,6 +348,8 @@ def _behind(works: dict[int, Work], reading: Reading, absent: set[int]) -> tuple
     at = [w for w in timed.values() if w.seq == lowest]
     unlike = len({w.op for w in at if w.op}) > 1 or len({w.numel for w in at if w.numel is not None}) > 1
     others = len({w.seq for w in timed.values() if w.seq is not None}) > 1
+    if (unlike or others) and reading.world is not None and len(timed) < reading.world - 1:
+        return None, "", first[:1]  # most ranks do not speak in this log: one of them may be further behind
     if unlike or others:
         rank = _least(at, [w for w in timed.values() if w not in at])
         mismatch = unlike or len({w.op for w in timed.values() if w.op}) > 1

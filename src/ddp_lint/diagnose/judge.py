@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from ddp_lint.diagnose import hangs
 from ddp_lint.diagnose.parting import parted
-from ddp_lint.diagnose.records import End, Event, Quote, Reading
+from ddp_lint.diagnose.records import End, Event, Quote, Reading, site_of
 from ddp_lint.knowledge.signatures import Signature, signature, verdict
 from ddp_lint.verify.trace import Frame
 
@@ -123,7 +123,7 @@ class _Cases:
     # ---- own failures
 
     def own(self) -> Diagnosis | None:
-        own = [e for e in self.events if e.role == "own" and not _weak(e)]
+        own = [e for e in self.events if e.role == "own" and not e.soft and not _weak(e)]
         own = [e for e in own if not self._follows(e)]
         if not own:
             return None
@@ -163,14 +163,24 @@ class _Cases:
             kind=kind,
             subkind=root.known.subkind if root.known else "",
             rank=rank,
-            place=event.place,
-            root=tuple(root.quotes[:10]),
+            place=event.place or self._cut_off(rank),
+            root=tuple(_once([*root.quotes[:10], *self._soft(root), *_same_rank(root, alike), *event.code])),
             known=root.known if root.known else None,
             sure=sure,
             what=_first_line(root.text),
             event=event,
             who=self._who(alike, rank),
         )
+
+    def _soft(self, root: Event) -> list[Quote]:
+        """Warnings that say the same in more words."""
+        return [e.quote for e in self.reading.events if e.soft and e.kind == root.kind][:2]
+
+    def _cut_off(self, rank: int | None) -> Frame | None:
+        """The user's line of a traceback that the log cuts off, where no other line is known."""
+        frames = [(of, site_of(frames).user) for of, frames in self.reading.cut_off]
+        fits = [user for of, user in frames if user is not None and (rank is None or of in (None, rank))]
+        return fits[-1] if fits else None
 
     def _who(self, alike: Sequence[Event], rank: int | None) -> str:
         ranks = sorted({e.rank for e in alike if e.rank is not None})
@@ -180,12 +190,21 @@ class _Cases:
 
     def _rank_of(self, kind: str, root: Event, alike: Sequence[Event]) -> int | None:
         if len(root.named) == 1 and (kind != "ddp-param-mismatch" or "inconsistent 0 params" in root.text):
-            return root.named[0]
+            stale = kind == "fsdp-device" and root.rank not in (None, root.named[0])
+            return None if stale else root.named[0]
         if kind == "ddp-param-mismatch":
             return None  # which of the two models is the right one is not to be seen
         ranks = {e.rank for e in alike if e.rank is not None}
+        if kind == "shape-mismatch-gather":
+            return _odd_shape(root.text)
+        if (
+            kind in _OF_THE_PROGRAM
+            and len(ranks) == 1
+            and (self._others_are_victims(ranks) or (0 not in ranks and ranks == self.ranks))
+        ):
+            return next(iter(ranks))
         if kind in _OF_THE_PROGRAM:
-            return next(iter(ranks)) if len(ranks) == 1 and self._others_are_victims(ranks) else None
+            return None
         if len(ranks) == 1:
             # What rank 0 alone is seen to say, all may have said: it is the one whose output people keep.
             return None if ranks == {0} == self.ranks and not self._rank_by_exit() else next(iter(ranks))
@@ -255,11 +274,17 @@ class _Cases:
         if not events:
             return None
         seen = parted(events, self.reading)
-        return Diagnosis(**seen) if seen else None
+        if seen is None:
+            return None
+        seen["place"] = seen["place"] or self._cut_off(None)
+        return Diagnosis(**seen)
 
     def hung(self) -> Diagnosis | None:
         seen = hangs.hung(self.events, self.reading, self.absent())
-        return Diagnosis(**seen) if seen else None
+        if seen is None:
+            return None
+        seen["place"] = seen["place"] or self._cut_off(seen["rank"])
+        return Diagnosis(**seen)
 
     def stuck(self) -> Diagnosis | None:
         seen = hangs.stuck(self.reading)
@@ -318,13 +343,13 @@ class _Cases:
     # ---- what is left
 
     def weak(self) -> Diagnosis | None:
-        own = [e for e in self.events if e.role == "own" and not (e.known and e.known.id == "nccl-watchdog-ended")]
+        own = [e for e in self.events if e.role == "own" and not e.soft]
         if not own:
             return None
         return self._of_own(min(own, key=lambda e: (not e.shaped, e.order)), own)
 
     def warned(self) -> Diagnosis | None:
-        warnings = [e for e in self.events if e.role == "warning"]
+        warnings = [e for e in self.events if e.role == "warning" or e.soft]
         if not warnings or any(e.role in ("secondary",) and e.shaped for e in self.events):
             return None
         order = {"nan-loss": 0, "loss-scale": 0, "recompile-limit": 1, "triton-resources": 1, "nccl-timeout": 2}
@@ -336,7 +361,7 @@ class _Cases:
             kind=event.kind,
             subkind=event.known.subkind,
             rank=event.named[0] if len(event.named) == 1 else None,
-            place=event.place,
+            place=next((f for e in (event, *self.events) if e.kind == event.kind for f in e.frames[:1]), None),
             root=tuple(event.quotes[:3]),
             known=event.known,
             sure="low",
@@ -420,6 +445,19 @@ class _Cases:
         if event.role in ("hang", "parted", "exit"):
             return found.kind != event.kind
         return event.role == "own" and event.kind != found.kind
+
+
+def _same_rank(root: Event, alike: Sequence[Event]) -> list[Quote]:
+    """What else the same process says of the same failure."""
+    return [e.quote for e in alike if e is not root and e.rank == root.rank and e.stream == root.stream][:2]
+
+
+def _odd_shape(text: str) -> int | None:
+    """The one process whose shape differs from all the others'."""
+    shapes = {int(m[1]): m[2] for m in re.finditer(r"Process (\d+): (\[[^\n]*\])", text)}
+    counts = Counter(shapes.values())
+    odd = [process for process, shape in shapes.items() if counts[shape] == 1]
+    return odd[0] if len(odd) == 1 and len(shapes) > 2 else None
 
 
 def _gap(ranks: set[int | None]) -> int | None:

@@ -31,6 +31,11 @@ def parted(events: Sequence[Event], reading: Reading) -> dict[str, Any] | None:
             rank = next(iter(set(range(reading.size)) - set(event.named)))
     if event.kind == "gloo-size-mismatch":
         subkind = subkind or "shape"
+    if event.kind in ("fr-mismatch", "fr-missing-rank"):
+        telling = [q for q in event.quotes if "missing ranks" in q.text or "error msg" in q.text]
+        event.quotes = list(dict.fromkeys([*telling, *event.quotes]))
+    if event.kind == "fr-mismatch" and (reading.size or 0) <= 2:
+        rank = None  # of two that differ the recorder's own tool blames the second
     if event.kind == "fr-mismatch":
         subkind = "shape" if "SIZE" in event.text else "mismatch"
     # Who aborts says no line; who lost its peer stood in the same collective.
@@ -41,7 +46,7 @@ def parted(events: Sequence[Event], reading: Reading) -> dict[str, Any] | None:
         "subkind": subkind,
         "rank": rank,
         "place": place,
-        "root": tuple(event.quotes[:8]),
+        "root": (*event.quotes[:8], *(event.code if place is not None and place in event.frames else ())),
         "known": event.known,
         "sure": "high",
         "what": event.text.partition("\n")[0],

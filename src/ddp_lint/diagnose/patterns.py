@@ -181,7 +181,7 @@ def _numbers(text: str) -> Iterator[int]:
 # ---- how many ranks there are
 
 _WORLD = (
-    re.compile(r"\b(?:world[_ ]?size|WORLD_SIZE|num_processes|n_gpus_total)[\"']?\s*[:=]+\s*(\d{1,6})\b"),
+    re.compile(r"\b(?:world[_ ]?size|WORLD_SIZE|num_processes|n_gpus_total)[\"':= ]{1,6}(\d{1,6})\b"),
     re.compile(r"Starting with (\d{1,6}) processes"),
     re.compile(r"MEMBER: \d+/(\d{1,6})"),
     re.compile(r"\brank[ :]+\d+ ?/ ?(\d{1,6})\b"),

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from ddp_lint.diagnose.lines import Piece
 from ddp_lint.diagnose.patterns import ends_in, named_in, time_in, work_in, world_in
-from ddp_lint.diagnose.records import End, Event, Quote, Reading, Stack
+from ddp_lint.diagnose.records import End, Event, Quote, Reading, Stack, is_library
 from ddp_lint.knowledge.signatures import Signature, explain
 from ddp_lint.verify.trace import Frame
 
@@ -33,6 +33,10 @@ _RANK_ARGUMENT = re.compile(r"--(?:local[-_]|global[-_]|node[-_])?rank[= ](\d+)"
 _THREAD = re.compile(r"^Thread (?:0x[0-9A-Fa-f]+|\d+) \([\w+ ]+\)(?:: \"(?P<name>[^\"]*)\")?\s*$")
 _SPY_FRAME = re.compile(r"^ {4}(?P<function>\S.*?) \((?P<path>[^()]+):(?P<line>\d+)\)(?P<indent>)\s*$")
 _WHAT = re.compile(r"^\s*what\(\):\s*(?P<message>.*)")
+#: What a worker's exception is raised again with; the exception itself follows.
+_CAUGHT = re.compile(r"Caught \w+ in (?:DataLoader worker|pin memory thread|replica)")
+#: The function that torch.compile complains of.
+_COMPILED = re.compile(r"function: '(?P<function>[^']+)' \((?P<path>[^()]+):(?P<line>\d+)\)")
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 _INNER = re.compile(r"Original Traceback \(most recent call last\):")
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
@@ -135,6 +139,11 @@ class _Stream:
         self._reader = reader
         self._name = name
         self._frames: list[Frame] | None = None
+        self._code: list[Quote] = []
+        self._user_code: list[Quote] = []
+        self._rank: int | None = None
+        #: The last event that was a line by itself.
+        self._last: Event | None = None
         self._innermost_first = False
         self._indent = 0
         self._patience = 0
@@ -167,36 +176,14 @@ class _Stream:
         self._close_message()
         if self._fatal is not None:
             self._end_dump()
+        self._cut_off()
         self._frames = None
         self._report = None
 
     # ---- neither traceback nor message
 
     def _idle(self, text: str, quote: Quote, piece: Piece) -> None:
-        if _RICH_HEADER.match(text):
-            self._begin(0, text)
-            return
-        if header := _HEADER.search(text):
-            self._begin(len(header["indent"]) if not header["indent"].strip() else 0, text)
-            return
-        if (frame := _FRAME.match(text)) and self._fatal is None:
-            self._begin(max(0, len(frame["indent"]) - 2), text)
-            self._add(frame)
-            return
-        if _CHAINED.search(text):
-            self._chained = True
-            return
-        if match := _SPAWNED.search(text):
-            self._rank_of_next = int(match[1])
-            return
-        if match := _PROCESS.match(text):
-            told = _RANK_ARGUMENT.search(match["command"])
-            self._process, self._process_rank = match["pid"], int(told[1]) if told else None
-            return
-        if match := _THREAD.match(text):
-            if match["name"] in (None, "MainThread"):
-                self._fatal = self._event(text, quote, piece.rank, None, shaped=True)
-                self._begin(0, text, innermost_first=True)
+        if self._begins_something(text, quote, piece):
             return
         if not _TELLING.search(text):
             self._say(text, quote, piece)
@@ -208,6 +195,37 @@ class _Stream:
             self._say(text, quote, piece)
         elif not self._look(text, quote, piece) and shape is not None and len(self._reader.dull) < _SHAPES:
             self._reader.dull.add(shape)
+
+    def _begins_something(self, text: str, quote: Quote, piece: Piece) -> bool:
+        """A traceback, a stack, or the words between two of them."""
+        if _RICH_HEADER.match(text):
+            self._begin(0, text)
+            return True
+        if header := _HEADER.search(text):
+            if header["indent"].strip():
+                self._say(header["indent"], quote, piece)
+            self._begin(len(header["indent"]) if not header["indent"].strip() else 0, text)
+            return True
+        if (frame := _FRAME.match(text)) and self._fatal is None:
+            self._begin(max(0, len(frame["indent"]) - 2), text)
+            self._add(frame, quote)
+            return True
+        if _CHAINED.search(text):
+            self._chained = True
+            return True
+        if match := _SPAWNED.search(text):
+            self._rank_of_next = int(match[1])
+            return True
+        if match := _PROCESS.match(text):
+            told = _RANK_ARGUMENT.search(match["command"])
+            self._process, self._process_rank = match["pid"], int(told[1]) if told else None
+            return True
+        if match := _THREAD.match(text):
+            if match["name"] in (None, "MainThread"):
+                self._fatal = self._event(text, quote, piece.rank, None, shaped=True)
+                self._begin(0, text, innermost_first=True)
+            return True
+        return False
 
     def _look(self, text: str, quote: Quote, piece: Piece) -> bool:
         """A line that may tell something by itself; whether it does."""
@@ -234,13 +252,18 @@ class _Stream:
             return True
         known = explain(text)
         if known is None:
+            place, last = _COMPILED.search(text), self._last
+            if place and last is not None and last.kind == "recompile-limit" and not last.frames:
+                last.frames = (Frame(place["path"], int(place["line"]), place["function"]),)
             self._say(text, quote, piece)
-            return ended or work is not None
+            return ended or work is not None or place is not None
         shaped = bool(what) or "Process group watchdog thread terminated" in text or known.id == "device-assertion"
         event = self._event(text, quote, rank, known, shaped=shaped)
-        if known.role == "own" and not shaped and _WARNING.search(text) and "NCCL WARN" not in text:
+        event.soft = known.role == "own" and not shaped and bool(_WARNING.search(text)) and "NCCL WARN" not in text
+        if known.id == "gather-shape":
+            self._message = event  # the shapes of all ranks follow
             return True
-        event = self._keep(event)
+        event = self._last = self._keep(event)
         if _FR_REPORT.search(text):
             self._report = event
         if known.role in ("warning", "note"):
@@ -261,19 +284,31 @@ class _Stream:
         if self._inner_of is None:
             self._close_message()
         self._message = None
+        self._cut_off()
         self._frames, self._indent, self._patience = [], indent, 0
+        self._code, self._user_code = [], []
         self._innermost_first = innermost_first
 
-    def _add(self, match: re.Match[str]) -> None:
+    def _cut_off(self) -> None:
+        if self._frames:
+            self._reader.reading.cut_off.append((self._rank, tuple(self._frames)))
+            del self._reader.reading.cut_off[_KEPT:]
+
+    def _add(self, match: re.Match[str], quote: Quote | None = None) -> None:
         assert self._frames is not None
         frame = Frame(match["path"], int(match["line"]), match["function"] or "")
         self._frames.insert(len(self._frames) if self._innermost_first else 0, frame)
         del self._frames[200:]
+        if quote is not None:
+            self._rank = quote.rank
+            self._code = [quote]
+            if not is_library(frame.path):
+                self._user_code = self._code
 
     def _in_traceback(self, text: str, quote: Quote, piece: Piece) -> bool:
         """Whether the line belongs to the traceback; False for one that somebody else wrote in between."""
         if frame := _FRAME.match(text):
-            self._add(frame)
+            self._add(frame, quote)
             return True
         if self._innermost_first and (frame := _SPY_FRAME.match(text)):
             self._add(frame)
@@ -293,6 +328,8 @@ class _Stream:
                 return False
             return True
         if here >= self._indent + 4 and not _WHAT.match(text):
+            if len(self._code) == 1:
+                self._code.append(quote)
             return True
         raised = _RAISED.match(text.strip())
         if raised and (raised["message"] is not None or "." in raised["type"] or _ends_like_exception(raised["type"])):
@@ -332,6 +369,7 @@ class _Stream:
             outer, self._inner_of = self._inner_of, None
             outer.frames = (*frames, *outer.frames)
             outer.quotes.append(quote)
+            outer.code = tuple(dict.fromkeys([*self._user_code, *self._code]))
             outer.text += f"\n{text}"
             self._message = outer
             return
@@ -342,6 +380,7 @@ class _Stream:
             rank, self._rank_of_next = self._rank_of_next, None
         event = self._event(text.strip(), quote, rank, None, shaped=True)
         event.type, event.frames = name.rpartition(".")[2], frames
+        event.code = tuple(dict.fromkeys([*self._user_code, *self._code])) if frames else ()
         if self._chained and self._previous is not None:
             self._previous.leads_to = event
         self._chained = False
@@ -356,6 +395,10 @@ class _Stream:
             return True
         if match := _SPAWNED.search(text):
             self._rank_of_next = int(match[1])
+            return True
+        if _CAUGHT.search(event.text) and "\n" not in event.text and _RAISED_ALONE.match(text):
+            event.text += f"\n{text}"
+            event.quotes.append(quote)
             return True
         if (
             _HEADER.search(text)

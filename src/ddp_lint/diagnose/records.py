@@ -63,6 +63,10 @@ class Event:
     named: tuple[int, ...] = ()
     time: float | None = None
     count: int = 1
+    #: A warning with the words of an error: it only counts beside the error itself.
+    soft: bool = False
+    #: The lines of its traceback that show the innermost frame and the user's one.
+    code: tuple[Quote, ...] = ()
     #: The stream (a process, as far as prefixes tell) that it came from.
     stream: str = ""
     #: What was raised while this one was handled, or by it.
@@ -162,6 +166,8 @@ class Reading:
     said_before: dict[int | None, Quote] = dataclasses.field(default_factory=dict)
     ranks: set[int] = dataclasses.field(default_factory=set)
     world: int | None = None
+    #: Tracebacks that the log cuts off before it comes to the exception: rank and frames, innermost first.
+    cut_off: list[tuple[int | None, tuple[Frame, ...]]] = dataclasses.field(default_factory=list)
     #: Stacks of processes that still ran.
     stacks: dict[str, Stack] = dataclasses.field(default_factory=dict)
     lines: int = 0
