@@ -55,6 +55,8 @@ _OF_THE_PROGRAM = frozenset(
 _WEAK = frozenset({"nccl-system", "ckpt-size", "load-missing", "dynamo", "rendezvous-connection", "cuda-kernel"})
 _SIGNALS = {-9: "sigkill", -11: "sigsegv", -7: "sigbus", -4: "sigill", -6: "sigabrt", -8: "sigsegv"}
 _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_dict|from_pretrained|_load_from")
+_OTHER_DTYPE = re.compile(r"same dtype|expected scalar type|but found \w+16|expected dtype")
+_KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
 _SECONDARY_SHOWN = 12
 
 
@@ -102,6 +104,7 @@ def judge(reading: Reading) -> Diagnosis:
         or cases.hung()
         or cases.vanished()
         or cases.weak()
+        or cases.told_to_stop()
         or cases.aborted()
         or cases.warned()
         or cases.stuck()
@@ -285,6 +288,22 @@ class _Cases:
             return None
         seen["place"] = seen["place"] or self._cut_off(seen["rank"])
         return Diagnosis(**seen)
+
+    def told_to_stop(self) -> Diagnosis | None:
+        """Only the follow-ups of a timeout are there: the watchdog's own hang, the signal to dump."""
+        events = [e for e in self.events if e.role == "secondary" and e.kind == "nccl-timeout"]
+        if not events:
+            return None
+        heartbeat = next((e for e in events if e.known and e.known.id == "nccl-heartbeat"), events[0])
+        return Diagnosis(
+            kind="nccl-timeout",
+            place=self._cut_off(None),
+            root=tuple(heartbeat.quotes[:2]),
+            known=heartbeat.known,
+            sure="low",
+            what=_first_line(heartbeat.text),
+            event=heartbeat,
+        )
 
     def stuck(self) -> Diagnosis | None:
         seen = hangs.stuck(self.reading)
@@ -498,7 +517,22 @@ def _refined(event: Event) -> str:
     """The kind of an event, with what its traceback adds."""
     if event.kind == "cuda-oom" and any(_LOADING.search(f"{f.path} {f.function}") for f in event.frames[:8]):
         return "oom-rank0-load"
+    if event.kind == "python-exception" and any("/fsdp/" in f.path for f in event.frames):
+        if _OTHER_DTYPE.search(event.text):
+            return "fsdp-dtype"
+        if "on the same device" in event.text:
+            return "fsdp-device"
+    if "key(s) in state_dict" in event.text and _differ_by_a_prefix(event.text):
+        return "ckpt-prefix"
     return event.kind
+
+
+def _differ_by_a_prefix(text: str) -> bool:
+    """A name that is missing is one of those that are too many, but for what stands before it."""
+    listed = {m[1]: set(re.findall(r'"([^"]+)"', m[2])) for m in _KEYS.finditer(text)}
+    missing, unexpected = listed.get("Missing", set()), listed.get("Unexpected", set())
+    tails = {name.partition(".")[2] for name in missing | unexpected}
+    return any(name in tails and f".{name}" in f" {' '.join(missing | unexpected)}" for name in missing | unexpected)
 
 
 def _code_of(event: Event) -> int:

@@ -128,6 +128,7 @@ _SRUN = re.compile(
 )
 _SPAWNED = re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code>\d+))")
 _MPIRUN = re.compile(r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node \S+ exited on signal (?P<signal>\d+)")
+_CHILD = re.compile(r"\[rank: (?P<rank>\d+)\] Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)")
 _DIED = re.compile(r"died with <Signals\.(?P<signal>SIG\w+)")
 _WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7, "Terminated": -15}
 _MAYBE = re.compile(
@@ -152,6 +153,8 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
         code = 128 - code if 128 < code < 160 else code
         for task in _numbers(match["tasks"]):
             yield End(task, code, quote, stopped=code == -15, time=time)
+    elif match := _CHILD.search(text):
+        yield End(int(match["rank"]), int(match["code"]), quote, int(match["pid"]), first=True, time=time)
     elif match := _SPAWNED.search(text):
         yield End(int(match["rank"]), _code(match), quote, first=True, time=time)
     elif match := _MPIRUN.search(text):

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from ddp_lint.diagnose.lines import Piece
 from ddp_lint.diagnose.patterns import ends_in, named_in, time_in, work_in, world_in
 from ddp_lint.diagnose.records import End, Event, Quote, Reading, Stack, is_library
-from ddp_lint.knowledge.signatures import Signature, explain
+from ddp_lint.knowledge.signatures import Signature, explain, signature
 from ddp_lint.verify.trace import Frame
 
 _HEADER = re.compile(r"(?P<indent>.*?)Traceback \(most recent call last\):")
@@ -59,7 +59,7 @@ _TELLING = re.compile(
     r"[Aa]ssert|Watchdog|barrier|ollective|closed|[Cc]losing|[Rr]ank|abort|Abort|fault|ECC|Xid|GPU|limit|[Oo]verflow|"
     r"OVERFLOW|choice|[Ii]nvalid|[Cc]annot|[Uu]nable|refused|address|reset|pipe|worker|stor|CANCEL|DUE TO|[Ll]oss|"
     r"expected|[Ee]xpect|resource|shm|state_dict|key\(s\)|version|world|WORLD|MEMBER|processes|Thread 0x|found|"
-    r"traceback|NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|capture|capturing"
+    r"traceback|function: |NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|capture|capturing"
 )
 _BLOCK = re.compile(r"^\s*(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
 _BLOCK_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
@@ -251,6 +251,8 @@ class _Stream:
             self._raise(raised["type"], text, quote, rank, ())
             return True
         known = explain(text)
+        if what and known is None:
+            known = signature("sigabrt")
         if known is None:
             place, last = _COMPILED.search(text), self._last
             if place and last is not None and last.kind == "recompile-limit" and not last.frames:
