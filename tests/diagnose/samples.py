@@ -320,7 +320,7 @@ ValueError: no data
         "recompilation",
         "recompile-limit",
         None,
-        None,
+        "model.py:21",
         "recompile_limit",
         """W0412 10:00:00.000000 4242 torch/_dynamo/convert_frame.py:964] [0/8] torch._dynamo hit config.recompile_limit (8)
 W0412 10:00:00.000000 4242 torch/_dynamo/convert_frame.py:964] [0/8]    function: 'forward' (/home/u/model.py:21)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 #: Colours and other sequences for terminals; some logs have lost the escape character itself.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\[(?:0|1|3\d|1;3\d|0;3\d)m")
+#: Characters of a line that are looked at; of a longer one the begin and the end.
+_LONGEST = 6000
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 #: [rank3]: of torch itself, [default3]: of torchrun --tee; the number of the latter counts on its node.
@@ -70,7 +72,9 @@ def clean(line: str) -> str:
         line = _ANSI.sub("", line)
     if "\r" in line:
         line = _last_shown(line)
-    return _CONTROL.sub("", line) if not line.isprintable() else line
+    if not line.isprintable():
+        line = _CONTROL.sub("", line)
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST * 2 // 3]} ... {line[-_LONGEST // 3 :]}"
 
 
 def _last_shown(line: str) -> str:

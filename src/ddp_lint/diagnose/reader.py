@@ -11,7 +11,7 @@ from ddp_lint.diagnose.records import End, Event, Quote, Reading, Stack, is_libr
 from ddp_lint.knowledge.signatures import Signature, explain, signature
 from ddp_lint.verify.trace import Frame
 
-_HEADER = re.compile(r"(?P<indent>.*?)Traceback \(most recent call last\):")
+_HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^(?P<indent>\s*)File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?\s*$')
 _AT = re.compile(r"^\s*(?P<function>\S+) at (?P<path>(?:/|\w:\\|<|\w)\S*?):(?P<line>\d+)\s*$")
 _RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*)|\s*)$")
@@ -201,10 +201,10 @@ class _Stream:
         if _RICH_HEADER.match(text):
             self._begin(0, text)
             return True
-        if header := _HEADER.search(text):
-            if header["indent"].strip():
-                self._say(header["indent"], quote, piece)
-            self._begin(len(header["indent"]) if not header["indent"].strip() else 0, text)
+        if _HEADER in text:
+            before = text.partition(_HEADER)[0]
+            self._say(before, quote, piece)
+            self._begin(0 if before.strip() else len(before), text)
             return True
         if (frame := _FRAME.match(text)) and self._fatal is None:
             self._begin(max(0, len(frame["indent"]) - 2), text)
@@ -324,7 +324,7 @@ class _Stream:
                 self._add(frame)
             return True
         here = len(text) - len(text.lstrip())
-        if _HEADER.search(text):
+        if _HEADER in text:
             if self._frames:
                 self._frames = None
                 return False
@@ -403,7 +403,7 @@ class _Stream:
             event.quotes.append(quote)
             return True
         if (
-            _HEADER.search(text)
+            _HEADER in text
             or _FRAME.match(text)
             or (_BEGINS.match(text) and not text.startswith("\t"))
             or _RAISED_ALONE.match(text)
