@@ -14,6 +14,7 @@ from ddp_lint import __version__
 _VERBS = {
     "check": ("ddp_lint.cli.check", "Check files and folders for what breaks under DDP and FSDP."),
     "verify": ("ddp_lint.cli.verify", "Run a model or script on two ranks and prove each finding."),
+    "diagnose": ("ddp_lint.cli.diagnose", "Read the log of a job that died: what happened, which rank, which line."),
     "rule": ("ddp_lint.cli.rule", "Explain a rule, or list them all."),
     "server": ("ddp_lint.cli.server", "Serve findings to an editor (a language server)."),
     "config": ("ddp_lint.cli.config", "Explain an option of the configuration, or list them all."),

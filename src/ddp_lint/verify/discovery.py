@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddp_lint.knowledge.signatures import Signature, explain, secondary
 from ddp_lint.verify.compare import REPLICAS_EQUAL, desyncs, deviation, spoken
-from ddp_lint.verify.explain import Signature, cpu_limit, explain, secondary
+from ddp_lint.verify.explain import cpu_limit
 from ddp_lint.verify.match import Mismatch, place
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
@@ -101,7 +102,7 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                 continue
             known = explain(text)
             limit = cpu_limit(text) if examined.run.device == "cpu" else ""
-            if known and known.kind == "hang" and examined.mismatches:
+            if known and known.role == "hang" and examined.mismatches:
                 continue
             where = "" if event.where == "main" else f" in a {event.where}"
             message = f"rank {outcome.rank} raised {_line(text)}{where}"
@@ -124,7 +125,7 @@ def _deaths(examined: Examined) -> Iterator[Discovery]:
 
 def _known(signature: Signature | None) -> tuple[str, str, str]:
     """The rule that looks for what a death tells of, its cause and what to do."""
-    if signature is None or signature.kind == "secondary":
+    if signature is None or signature.role == "secondary":
         return "", "", ""
     return signature.code, signature.cause, signature.fix
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ddp_lint.verify.explain import cpu_limit, explain, secondary
+from ddp_lint.knowledge.signatures import explain, secondary
+from ddp_lint.verify.explain import cpu_limit
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.trace import Raised
 

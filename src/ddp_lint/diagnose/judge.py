@@ -1,0 +1,564 @@
+"""Which event is the root, which are consequences, and which rank is to blame.
+
+The order of precedence: what a rank says of its own failure; how a process was killed; messages that tell that the
+ranks did different things; somebody waited in vain; a rank that left with code 0; and only then what can but be a
+consequence. Within one class the earliest wins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ddp_lint.diagnose import hangs
+from ddp_lint.diagnose.parting import parted
+from ddp_lint.diagnose.records import End, Event, Quote, Reading, site_of
+from ddp_lint.knowledge.signatures import Signature, signature, verdict
+from ddp_lint.verify.trace import Frame
+
+#: Failures that all ranks meet alike, for they run one program: a single rank that is seen to fail is not to blame.
+_OF_THE_PROGRAM = frozenset(
+    {
+        "weights-only",
+        "ckpt-prefix",
+        "env-missing",
+        "port-in-use",
+        "ddp-unused-params",
+        "ddp-ready-twice",
+        "ddp-static-graph",
+        "ddp-sink-inplace",
+        "inplace-version",
+        "fsdp-device",
+        "fsdp-dtype",
+        "fsdp-requires-grad",
+        "dtensor-mixed",
+        "cuda-fork",
+        "duplicate-gpu",
+        "cudagraph-capture",
+        "triton-resources",
+        "triton-cache-race",
+        "recompile-limit",
+        "loss-scale",
+        "rendezvous-timeout",
+        "rendezvous-connection",
+        "nccl-system-error",
+        "collective-mismatch",
+        "shape-mismatch-gather",
+        "gloo-size-mismatch",
+        "oom-rank0-load",
+        "fr-mismatch",
+    }
+)
+#: Errors that often follow from what was before them: they count only where nothing else does.
+_WEAK = frozenset({"nccl-system", "ckpt-size", "load-missing", "dynamo", "rendezvous-connection", "cuda-kernel"})
+_SIGNALS = {-9: "sigkill", -11: "sigsegv", -7: "sigbus", -4: "sigill", -6: "sigabrt", -8: "sigsegv"}
+_LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_dict|from_pretrained|_load_from")
+_OTHER_DTYPE = re.compile(r"same dtype|expected scalar type|but found \w+16|expected dtype")
+_KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
+_SECONDARY_SHOWN = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """The answer. `rank` is None where the log does not determine it; `place` the line of the user's code, or None.
+
+    `sure` is high, medium or low. `root` and `secondary` are lines of the log; `who` says in words what the ranks did.
+    """
+
+    kind: str
+    subkind: str = ""
+    rank: int | None = None
+    place: Frame | None = None
+    root: tuple[Quote, ...] = ()
+    secondary: tuple[Quote, ...] = ()
+    known: Signature | None = None
+    sure: str = "medium"
+    what: str = ""
+    who: str = ""
+    launcher: str = ""
+    event: Event | None = None
+
+    @property
+    def verdict(self) -> str:
+        return "OK" if self.benign else verdict(self.kind) if self.kind != "unknown" else "UNKNOWN"
+
+    @property
+    def benign(self) -> bool:
+        return self.subkind in ("benign", "false-positive")
+
+    @property
+    def found(self) -> bool:
+        """A cause is named: not only victims, and not nothing."""
+        return self.verdict != "UNKNOWN"
+
+
+def judge(reading: Reading) -> Diagnosis:
+    """The diagnosis of everything that was read."""
+    cases = _Cases(reading)
+    found = (
+        cases.own()
+        or cases.killed()
+        or cases.parted()
+        or cases.hung()
+        or cases.vanished()
+        or cases.weak()
+        or cases.told_to_stop()
+        or cases.aborted()
+        or cases.warned()
+        or cases.stuck()
+        or cases.victims()
+        or cases.launcher_only()
+        or Diagnosis("unknown", sure="low")
+    )
+    return dataclasses.replace(found, secondary=cases.secondary(found), launcher=_launcher(reading, found))
+
+
+class _Cases:
+    """Each method tries one class of causes, and is asked only where none before it applied."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.events = [event for event in reading.events if not _superseded(event)]
+        self.ranks = reading.ranks
+
+    # ---- own failures
+
+    def own(self) -> Diagnosis | None:
+        own = [e for e in self.events if e.role == "own" and not e.soft and not _weak(e)]
+        own = [e for e in own if not self._follows(e)]
+        if not own:
+            return None
+        if _autotuning_went_on(own, self.events):
+            return self._warning(next(e for e in self.events if e.known and e.known.subkind == "benign"))
+        shaped = [e for e in own if e.shaped]
+        root = min(shaped or own, key=lambda e: _own_order(e, shaped or own))
+        if root.kind == "python-exception" and not root.known:
+            # A signature of the same process says more than the exception that it ended in.
+            same = [e for e in own if e.known and e.order < root.order and not e.shaped and e.rank in (None, root.rank)]
+            root = same[0] if same else root
+        elif shaped and not root.shaped:
+            root = shaped[0]
+        return self._of_own(root, own)
+
+    def _follows(self, event: Event) -> bool:
+        """The rank had already timed out or lost a peer when it failed."""
+        if event.rank is None:
+            return False
+        return any(
+            e.rank == event.rank and e.role in ("hang", "secondary") and e.order < event.order and e.role != "note"
+            and "monitoredBarrier" not in e.text and e.shaped
+            for e in self.events
+        )  # fmt: skip
+
+    def _of_own(self, root: Event, own: Sequence[Event]) -> Diagnosis:
+        kind = _refined(root)
+        alike = [e for e in own if _refined(e) == kind and e.shaped >= root.shaped]
+        if kind == "python-exception":
+            alike = [e for e in alike if e.type == root.type]
+        rank = self._rank_of(kind, root, alike)
+        event = next((e for e in alike if e.rank == rank and e.site.user), root) if rank is not None else root
+        if event.site.user is None:
+            event = next((e for e in alike if e.site.user), event)
+        sure = "high" if root.shaped and (root.known or event.site.user) else "medium"
+        return Diagnosis(
+            kind=kind,
+            subkind=root.known.subkind if root.known else "",
+            rank=rank,
+            place=event.place or self._cut_off(rank),
+            root=tuple(_once([*root.quotes[:10], *self._soft(root), *_same_rank(root, alike), *event.code])),
+            known=root.known if root.known else None,
+            sure=sure,
+            what=_first_line(root.text),
+            event=event,
+            who=self._who(alike, rank),
+        )
+
+    def _soft(self, root: Event) -> list[Quote]:
+        """Warnings that say the same in more words."""
+        return [e.quote for e in self.reading.events if e.soft and e.kind == root.kind][:2]
+
+    def _cut_off(self, rank: int | None) -> Frame | None:
+        """The user's line of a traceback that the log cuts off, where no other line is known."""
+        frames = [(of, site_of(frames).user) for of, frames in self.reading.cut_off]
+        fits = [user for of, user in frames if user is not None and (rank is None or of in (None, rank))]
+        return fits[-1] if fits else None
+
+    def _who(self, alike: Sequence[Event], rank: int | None) -> str:
+        ranks = sorted({e.rank for e in alike if e.rank is not None})
+        if rank is None and len(ranks) > 1:
+            return f"ranks {_listed(ranks)} failed alike"
+        return ""
+
+    def _rank_of(self, kind: str, root: Event, alike: Sequence[Event]) -> int | None:
+        if len(root.named) == 1 and (kind != "ddp-param-mismatch" or "inconsistent 0 params" in root.text):
+            stale = kind == "fsdp-device" and root.rank not in (None, root.named[0])
+            return None if stale else root.named[0]
+        if kind == "ddp-param-mismatch":
+            return None  # which of the two models is the right one is not to be seen
+        ranks = {e.rank for e in alike if e.rank is not None}
+        if kind == "shape-mismatch-gather":
+            return _odd_shape(root.text)
+        if (
+            kind in _OF_THE_PROGRAM
+            and len(ranks) == 1
+            and (self._others_are_victims(ranks) or (0 not in ranks and ranks == self.ranks))
+        ):
+            return next(iter(ranks))
+        if kind in _OF_THE_PROGRAM:
+            return None
+        if len(ranks) == 1:
+            # What rank 0 alone is seen to say, all may have said: it is the one whose output people keep.
+            return None if ranks == {0} == self.ranks and not self._rank_by_exit() else next(iter(ranks))
+        if len(ranks) > 1:
+            return None
+        return self._rank_by_exit()
+
+    def _others_are_victims(self, ranks: set[int]) -> bool:
+        """Another rank lost its peer, or was stopped while it worked, and did not fail in the same way."""
+        lost = {e.rank for e in self.events if e.role in ("secondary", "hang") and e.shaped} - ranks - {None}
+        return bool(lost)
+
+    def _rank_by_exit(self) -> int | None:
+        """The one rank that failed by itself, by the launcher's list."""
+        failed = {end.rank for end in self.reading.ends if end.rank is not None and not end.stopped and end.code != 0}
+        others = any(end.stopped for end in self.reading.ends) or len(self.reading.ranks) > 1
+        return next(iter(failed)) if len(failed) == 1 and others else None
+
+    # ---- killed
+
+    def killed(self) -> Diagnosis | None:
+        return self._ended((-9, -11, -7, -4, -8))
+
+    def aborted(self) -> Diagnosis | None:
+        return self._ended((-6,))
+
+    def _ended(self, codes: tuple[int, ...]) -> Diagnosis | None:
+        ends = [e for e in self.reading.ends if e.code in codes and not e.stopped]
+        said = [e for e in self.events if e.role == "exit" and _code_of(e) in codes]
+        if codes != (-6,):
+            said += [e for e in self.events if e.role == "exit" and _code_of(e) == 0]
+        if not ends and not said:
+            return None
+        fatal = next((e for e in said if e.shaped), None)
+        code = _code_of(fatal) if fatal else ends[0].code if ends else 0
+        known = signature(_SIGNALS[code]) if code in _SIGNALS else said[0].known
+        assert known is not None
+        first = [e for e in ends if e.first] or ends
+        ranks = {e.rank for e in ends if e.rank is not None}
+        everybody = len(ranks) > 1 and len(ranks) >= (self.reading.size or 0)
+        rank = None if everybody or not ranks else next(iter(ranks)) if len(ranks) == 1 else first[0].rank
+        if rank is None and not ends:
+            rank = next((e.rank for e in said if e.rank is not None), None)
+        quotes = [e.quote for e in said] + [e.quote for e in sorted(ends, key=lambda e: not e.first)]
+        place = fatal.site.user if fatal else self._last_place(rank)
+        return Diagnosis(
+            kind=known.kind,
+            rank=rank,
+            place=place,
+            root=tuple(_once(quotes))[:6],
+            known=known,
+            sure="high" if fatal else "medium",
+            what=_first_line(quotes[0].text),
+            event=fatal,
+        )
+
+    def _last_place(self, rank: int | None) -> Frame | None:
+        """Where the other ranks met the loss of this one: the collective that it did not come to."""
+        waiting = [e for e in self.events if e.rank != rank and e.site.user and e.role in ("secondary", "hang")]
+        places = Counter(e.site.user for e in waiting)
+        return places.most_common(1)[0][0] if places else None
+
+    # ---- the ranks did different things, or somebody waited
+
+    def parted(self) -> Diagnosis | None:
+        events = [e for e in self.events if e.role == "parted"]
+        if not events:
+            return None
+        seen = parted(events, self.reading)
+        if seen is None:
+            return None
+        seen["place"] = seen["place"] or self._cut_off(None)
+        return Diagnosis(**seen)
+
+    def hung(self) -> Diagnosis | None:
+        seen = hangs.hung(self.events, self.reading, self.absent())
+        if seen is None:
+            return None
+        seen["place"] = seen["place"] or self._cut_off(seen["rank"])
+        return Diagnosis(**seen)
+
+    def told_to_stop(self) -> Diagnosis | None:
+        """Only the follow-ups of a timeout are there: the watchdog's own hang, the signal to dump."""
+        events = [e for e in self.events if e.role == "secondary" and e.kind == "nccl-timeout"]
+        if not events:
+            return None
+        heartbeat = next((e for e in events if e.known and e.known.id == "nccl-heartbeat"), events[0])
+        return Diagnosis(
+            kind="nccl-timeout",
+            place=self._cut_off(None),
+            root=tuple(heartbeat.quotes[:2]),
+            known=heartbeat.known,
+            sure="low",
+            what=_first_line(heartbeat.text),
+            event=heartbeat,
+        )
+
+    def stuck(self) -> Diagnosis | None:
+        seen = hangs.stuck(self.reading)
+        return Diagnosis(**seen) if seen else None
+
+    def absent(self) -> set[int]:
+        """Ranks that the launcher neither lists as failed nor had to stop: they had left with code 0."""
+        ends = self.reading.ends
+        blamed = {end.rank for end in ends if end.rank is not None}
+        listed = {end.pid for end in ends if end.rank is not None}
+        stopped = {end.pid for end in ends if end.stopped and end.rank is None} - listed
+        size = self.reading.size
+        if not any(end.first for end in ends) or not size:
+            return set()
+        missing = set(range(size)) - blamed
+        finished = {e.rank for e in self.events if e.rank is not None and e.role != "warning"}
+        missing -= finished
+        return (
+            missing
+            if missing and len(missing) > len(stopped) and not (stopped and len(missing) == len(stopped))
+            else set()
+        )
+
+    def vanished(self) -> Diagnosis | None:
+        missing = self.absent()
+        victims = [e for e in self.events if e.role in ("secondary", "hang") and e.shaped]
+        if not victims:
+            return None
+        if not missing and not self._alone(victims):
+            return None
+        rank = next(iter(missing)) if len(missing) == 1 else _gap({e.rank for e in victims}) if not missing else None
+        said = self.reading.said.get(rank) if rank is not None else None
+        place = self._last_place(rank)
+        quotes = [said] if said else [victims[0].quote]
+        return Diagnosis(
+            kind="early-exit-zero",
+            rank=rank,
+            place=place,
+            root=tuple(quotes),
+            sure="medium",
+            what="a rank is missing from the launcher's list of failures",
+        )
+
+    def _alone(self, victims: Sequence[Event]) -> bool:
+        """torchrun lists one failure, which is a victim, and had nobody to stop."""
+        ends = [end for end in self.reading.ends if end.rank is not None]
+        ranks = {end.rank for end in ends}
+        stopped = any(end.stopped for end in self.reading.ends)
+        return (
+            bool(ends)
+            and not stopped
+            and ranks <= {e.rank for e in victims}
+            and len(ranks) < max(2, self.reading.size or 2)
+        )
+
+    # ---- what is left
+
+    def weak(self) -> Diagnosis | None:
+        own = [e for e in self.events if e.role == "own" and not e.soft]
+        if not own:
+            return None
+        return self._of_own(min(own, key=lambda e: (not e.shaped, e.order)), own)
+
+    def warned(self) -> Diagnosis | None:
+        warnings = [e for e in self.events if e.role == "warning" or e.soft]
+        if not warnings or any(e.role in ("secondary",) and e.shaped for e in self.events):
+            return None
+        order = {"nan-loss": 0, "loss-scale": 0, "recompile-limit": 1, "triton-resources": 1, "nccl-timeout": 2}
+        return self._warning(min(warnings, key=lambda e: (order.get(e.kind, 3), e.order)))
+
+    def _warning(self, event: Event) -> Diagnosis:
+        assert event.known is not None
+        return Diagnosis(
+            kind=event.kind,
+            subkind=event.known.subkind,
+            rank=event.named[0] if len(event.named) == 1 else None,
+            place=next((f for e in (event, *self.events) if e.kind == event.kind for f in e.frames[:1]), None),
+            root=tuple(event.quotes[:3]),
+            known=event.known,
+            sure="low",
+            what=_first_line(event.text),
+            event=event,
+        )
+
+    def victims(self) -> Diagnosis | None:
+        """Nobody but victims: the end that went away is not in this log."""
+        victims = [
+            e
+            for e in self.events
+            if e.role == "secondary" and e.kind not in ("child-failed-no-traceback", "nccl-timeout")
+        ]
+        if not victims:
+            return None
+        remote = [e for e in victims if "remote=[" in e.text]
+        event = (remote or [e for e in victims if e.shaped] or victims)[0]
+        places = Counter(e.site.user for e in victims if e.site.user)
+        host = event.kind == "store-peer-closed" and (
+            remote or any(e.known and e.known.id.startswith("store") for e in victims)
+        )
+        silent = self._silent({e.rank for e in victims})
+        return Diagnosis(
+            kind=event.kind,
+            rank=silent if silent is not None else 0 if host and 0 not in {e.rank for e in victims} else None,
+            place=places.most_common(1)[0][0] if places else None,
+            root=tuple(event.quotes[:3]),
+            known=event.known,
+            sure="low",
+            what=_first_line(event.text),
+            event=event,
+        )
+
+    def _silent(self, speaking: set[int | None]) -> int | None:
+        """The one rank that says nothing while all others complain."""
+        size = self.reading.size
+        if not size or size < 2 or None in speaking:
+            return None
+        silent = set(range(size)) - {rank for rank in speaking if rank is not None}
+        return next(iter(silent)) if len(silent) == 1 and size > 2 else None
+
+    def launcher_only(self) -> Diagnosis | None:
+        cancelled = next((e for e in self.events if e.kind == "job-cancelled"), None)
+        if cancelled is not None:
+            return Diagnosis(
+                cancelled.kind,
+                root=tuple(cancelled.quotes[:2]),
+                known=cancelled.known,
+                what=_first_line(cancelled.text),
+            )
+        said = [e for e in self.events if e.role == "launcher"]
+        ends = [e for e in self.reading.ends if e.code not in (0, None) and not e.stopped]
+        if not said and not ends:
+            return None
+        failed = {e.rank for e in ends if e.rank is not None}
+        stopped = [e for e in self.reading.ends if e.stopped]
+        quotes = [e.quote for e in ends if "To enable" in e.quote.text] or [e.quote for e in ends] or [said[0].quote]
+        return Diagnosis(
+            kind="child-failed-no-traceback",
+            rank=next(iter(failed)) if len(failed) == 1 and stopped else None,
+            root=tuple(_once(quotes))[:3],
+            known=signature("no-record"),
+            sure="low",
+            what=_first_line(quotes[0].text),
+        )
+
+    # ---- consequences
+
+    def secondary(self, found: Diagnosis) -> tuple[Quote, ...]:
+        """The lines that follow from the root, which its own lines are not among."""
+        root = {(quote.source, quote.number) for quote in found.root}
+        quotes = [e.quote for e in self.reading.events if e is not found.event and self._is_consequence(e, found)]
+        quotes += [end.quote for end in self.reading.ends if end.stopped]
+        quotes += [end.quote for end in self.reading.ends if end.rank != found.rank and not end.stopped]
+        return tuple(q for q in _once(quotes) if (q.source, q.number) not in root)[:_SECONDARY_SHOWN]
+
+    def _is_consequence(self, event: Event, found: Diagnosis) -> bool:
+        if event.role in ("secondary", "launcher"):
+            return True
+        if event.role in ("hang", "parted", "exit"):
+            return found.kind != event.kind
+        return event.role == "own" and event.kind != found.kind
+
+
+def _same_rank(root: Event, alike: Sequence[Event]) -> list[Quote]:
+    """What else the same process says of the same failure."""
+    return [e.quote for e in alike if e is not root and e.rank == root.rank and e.stream == root.stream][:2]
+
+
+def _odd_shape(text: str) -> int | None:
+    """The one process whose shape differs from all the others'."""
+    shapes = {int(m[1]): m[2] for m in re.finditer(r"Process (\d+): (\[[^\n]*\])", text)}
+    counts = Counter(shapes.values())
+    odd = [process for process, shape in shapes.items() if counts[shape] == 1]
+    return odd[0] if len(odd) == 1 and len(shapes) > 2 else None
+
+
+def _gap(ranks: set[int | None]) -> int | None:
+    """The one number that lacks among the ranks that speak, else the next one: all others would speak, too."""
+    speaking = {rank for rank in ranks if rank is not None}
+    if not speaking:
+        return None
+    missing = set(range(max(speaking) + 1)) - speaking
+    return next(iter(missing)) if len(missing) == 1 else None if missing else max(speaking) + 1
+
+
+def _superseded(event: Event) -> bool:
+    """An exception that was raised while another one was handled, or the one that led to it: the telling one stays."""
+    after = event.leads_to
+    if after is None:
+        return False
+    if after.role in ("secondary", "hang", "launcher"):
+        return False
+    if event.known and event.role == "own":
+        return False
+    return event.site.user is None or (after.known is not None and event.known is None)
+
+
+def _weak(event: Event) -> bool:
+    return event.known is not None and (event.known.id in _WEAK or event.role != "own")
+
+
+def _own_order(event: Event, among: Iterable[Event]) -> tuple[bool, int]:
+    return (False, event.order)
+
+
+def _autotuning_went_on(own: Sequence[Event], events: Sequence[Event]) -> bool:
+    benign = any(e.known and e.known.subkind == "benign" for e in events)
+    return benign and all(e.kind == "triton-resources" and not e.frames for e in own)
+
+
+def _refined(event: Event) -> str:
+    """The kind of an event, with what its traceback adds."""
+    if event.kind == "cuda-oom" and any(_LOADING.search(f"{f.path} {f.function}") for f in event.frames[:8]):
+        return "oom-rank0-load"
+    if event.kind == "python-exception" and any("/fsdp/" in f.path for f in event.frames):
+        if _OTHER_DTYPE.search(event.text):
+            return "fsdp-dtype"
+        if "on the same device" in event.text:
+            return "fsdp-device"
+    if "key(s) in state_dict" in event.text and _differ_by_a_prefix(event.text):
+        return "ckpt-prefix"
+    return event.kind
+
+
+def _differ_by_a_prefix(text: str) -> bool:
+    """A name that is missing is one of those that are too many, but for what stands before it."""
+    listed = {m[1]: set(re.findall(r'"([^"]+)"', m[2])) for m in _KEYS.finditer(text)}
+    missing, unexpected = listed.get("Missing", set()), listed.get("Unexpected", set())
+    tails = {name.partition(".")[2] for name in missing | unexpected}
+    return any(name in tails and f".{name}" in f" {' '.join(missing | unexpected)}" for name in missing | unexpected)
+
+
+def _code_of(event: Event) -> int:
+    codes = {"sigkill": -9, "sigsegv": -11, "sigbus": -7, "sigabrt": -6, "sigill": -4}
+    return codes.get(event.known.id, 1) if event.known else 1
+
+
+def _once(quotes: Iterable[Quote]) -> list[Quote]:
+    return list({(q.source, q.number): q for q in quotes}.values())
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _listed(ranks: Iterable[int]) -> str:
+    ranks = list(ranks)
+    return ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
+
+
+def _launcher(reading: Reading, found: Diagnosis) -> str:
+    """Whether torchrun's "first observed failure" is the rank that is to blame."""
+    first: list[End] = [end for end in reading.ends if end.first and end.rank is not None]
+    if not first or found.rank is None:
+        return ""
+    named = first[-1].rank
+    if named == found.rank:
+        return f"torchrun's block agrees: it names rank {named}"
+    return f"torchrun's block names rank {named}: it failed first, but as a consequence"

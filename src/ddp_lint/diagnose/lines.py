@@ -1,0 +1,130 @@
+"""Lines of a log as they come from launchers, schedulers and containers: whose they are, and what the process wrote."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+#: Colours and other sequences for terminals; some logs have lost the escape character itself.
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\[(?:0|1|3\d|1;3\d|0;3\d)m")
+#: Characters of a line that are looked at; of a longer one the begin and the end.
+_LONGEST = 6000
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+#: [rank3]: of torch itself, [default3]: of torchrun --tee; the number of the latter counts on its node.
+_BRACKET = re.compile(r"\[([A-Za-z][A-Za-z_]*?)(\d{1,6})\]: ?")
+_TORN = re.compile(r"(?<=.)(?=\[rank\d{1,6}\]:)")
+_MPI = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
+_RAY = re.compile(
+    r"\(([\w.<>-]+)(?:\([^)]*\))? (?:pid|rank)=(\d+)(?:, ip=[\d.a-f:]+)?(?:, [^)]*)?\)(?: \[repeated[^\]]*\])? ?"
+)
+_POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ?")
+_CRI = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d) (?:(?:stdout|stderr) [FP] )?")
+_STREAM = re.compile(r"(?:stdout|stderr): ")
+_SRUN = re.compile(r" *(\d{1,6}): ?")
+_HOST = re.compile(r"([A-Za-z][\w.-]{1,60}): ")
+#: What a program itself prints to say which rank it is: good enough where nothing better is known.
+_OWN = re.compile(r"\W{0,2}(?:global[ _])?rank[ :=_#]*(\d{1,6})\b", re.IGNORECASE)
+
+
+class Piece(NamedTuple):
+    """What one process wrote on one line. `stream` tells processes apart as far as the prefixes do.
+
+    `rank` comes from a prefix; `hint` from what the program itself printed at the start of the line.
+    """
+
+    rank: int | None
+    stream: str
+    text: str
+    hint: int | None = None
+    #: With its prefixes.
+    whole: str = ""
+
+
+class Prefixes(NamedTuple):
+    """Prefixes that look like text and are only taken off when most lines of the file have them."""
+
+    srun: bool = False
+    hosts: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, sample: Iterable[str]) -> Prefixes:
+        lines = [line for line in sample if line.strip()][:400]
+        if len(lines) < 3:
+            return cls()
+        numbered = [m for line in lines if (m := _SRUN.match(line))]
+        srun = len(numbered) >= 0.8 * len(lines) and len({m[1] for m in numbered}) < max(2, len(numbered) / 2)
+        counts = Counter(m[1] for line in lines if (m := _HOST.match(line)))
+        often = {name for name, n in counts.items() if n >= 3 and not _looks_like_text(name)}
+        enough = sum(counts[name] for name in often) >= 0.6 * len(lines)
+        return cls(srun, frozenset(often if enough and not srun else ()))
+
+
+def _looks_like_text(name: str) -> bool:
+    return bool(re.search(r"(Error|Exception|Warning)$|^(INFO|DEBUG|WARNING|ERROR|Epoch|Step|loss|step|epoch)$", name))
+
+
+def clean(line: str) -> str:
+    """Without colours and control characters; of a line that a progress bar rewrote, all that it ever showed."""
+    if "\x1b" in line or "[" in line:
+        line = _ANSI.sub("", line)
+    if "\r" in line:
+        line = _last_shown(line)
+    if not line.isprintable():
+        line = _CONTROL.sub("", line)
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST * 2 // 3]} ... {line[-_LONGEST // 3 :]}"
+
+
+def _last_shown(line: str) -> str:
+    """A progress bar overwrites itself: the last state, unless an earlier one holds more than the bar."""
+    parts = [part for part in line.split("\r") if part.strip()]
+    if not parts:
+        return ""
+    telling = [part for part in parts[:-1] if re.search(r"rror|xception|Traceback|Watchdog|\[rank\d", part)]
+    return " ".join([*telling, parts[-1]])
+
+
+def pieces(line: str, prefixes: Prefixes, rank: int | None = None, stream: str = "") -> Iterator[Piece]:
+    """The parts of a line by who wrote them: two processes can have written at the same time.
+
+    `rank` and `stream` are what the file is known to hold.
+    """
+    for part in _TORN.split(line) if "[rank" in line else (line,):
+        yield _piece(part, prefixes, rank, stream)
+
+
+def _piece(text: str, prefixes: Prefixes, rank: int | None, stream: str) -> Piece:
+    whole = text
+    for _ in range(4):
+        rest, rank, stream = _without_prefix(text, prefixes, rank, stream)
+        if rest == text:
+            break
+        text = rest
+    own = _OWN.match(text)
+    return Piece(rank, stream, text, int(own[1]) if own else None, whole)
+
+
+def _without_prefix(text: str, prefixes: Prefixes, rank: int | None, stream: str) -> tuple[str, int | None, str]:
+    first = text[:1]
+    if first == "[":
+        if match := _BRACKET.match(text):
+            return text[match.end() :], int(match[2]), f"{stream}|{match[1]}{match[2]}"
+        if match := _MPI.match(text):
+            return text[match.end() :], int(match[1]), f"{stream}|{match[1]}"
+        if match := _POD.match(text):
+            return text[match.end() :], rank, f"{stream}|{match[1]}"
+    elif first == "(":
+        if match := _RAY.match(text):
+            return text[match.end() :], rank, f"{stream}|{match[2]}"
+    elif first.isdigit() or first == " ":
+        if match := _CRI.match(text):
+            return text[match.end() :], rank, stream
+        if prefixes.srun and "srun" not in stream and (match := _SRUN.match(text)):
+            return text[match.end() :], int(match[1]), f"{stream}|srun{match[1]}"
+    elif first == "s" and (match := _STREAM.match(text)):
+        return text[match.end() :], rank, stream
+    if prefixes.hosts and (match := _HOST.match(text)) and match[1] in prefixes.hosts:
+        return text[match.end() :], rank, f"{stream}|{match[1]}"
+    return text, rank, stream

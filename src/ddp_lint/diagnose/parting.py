@@ -1,0 +1,98 @@
+"""Messages that say themselves that the ranks did different things."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ddp_lint.diagnose.patterns import prints_in
+from ddp_lint.diagnose.records import Event, Print, Reading, site_of
+from ddp_lint.verify.trace import Frame
+
+_OF_GRADIENTS = frozenset({"ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"})
+_ORDER = ("collective-mismatch", "fr-mismatch", "fr-missing-rank", "gloo-size-mismatch", "shape-mismatch-gather")
+
+
+def parted(events: Sequence[Event], reading: Reading) -> dict[str, Any] | None:
+    """The fields of a diagnosis, from the message that tells most."""
+    event = min(events, key=lambda e: (_ORDER.index(e.kind) if e.kind in _ORDER else 9, not e.frames, e.order))
+    alike = [e for e in events if e.kind == event.kind]
+    prints = {p.rank: p for e in alike for p in prints_in(e.text)}
+    rank, subkind = None, ""
+    if prints:
+        rank, subkind = _of_prints(prints, alike)
+        event = next((e for e in alike if e.rank == rank and e.frames), event)
+    elif len(event.named) == 1:
+        rank = event.named[0]
+    if event.kind == "fr-missing-rank":
+        subkind = "rank-conditional"
+        if rank is None and reading.size and len(event.named) == reading.size - 1:
+            rank = next(iter(set(range(reading.size)) - set(event.named)))
+    if event.kind == "gloo-size-mismatch":
+        subkind = subkind or "shape"
+    if event.kind in ("fr-mismatch", "fr-missing-rank"):
+        telling = [q for q in event.quotes if "missing ranks" in q.text or "error msg" in q.text]
+        event.quotes = list(dict.fromkeys([*telling, *event.quotes]))
+    if event.kind == "fr-mismatch" and (reading.size or 0) <= 2:
+        rank = None  # of two that differ the recorder's own tool blames the second
+    if event.kind == "fr-mismatch":
+        subkind = "shape" if "SIZE" in event.text else "mismatch"
+    # Who aborts says no line; who lost its peer stood in the same collective.
+    spoken = [e for e in (event, *alike, *reading.events) if e.frames and e.role in ("parted", "secondary", "hang")]
+    place = next((e.site.user for e in spoken if e.site.user), None) or _library(spoken)
+    return {
+        "kind": event.kind,
+        "subkind": subkind,
+        "rank": rank,
+        "place": place,
+        "root": (*event.quotes[:8], *(event.code if place is not None and place in event.frames else ())),
+        "known": event.known,
+        "sure": "high",
+        "what": event.text.partition("\n")[0],
+        "who": told(prints.values()),
+        "event": event,
+    }
+
+
+def _library(events: Sequence[Event]) -> Frame | None:
+    """No line of the user's own: the library's that made the call, where it is no general one."""
+    return next((site.library for e in events if (site := site_of(e.frames)).library), None)
+
+
+def told(prints: Any) -> str:
+    return "; ".join(f"rank {p.rank} calls {p.op}{f' [{p.shape}]' if p.shape else ''}" for p in sorted(prints))
+
+
+def _of_prints(prints: dict[int, Print], events: Sequence[Event]) -> tuple[int | None, str]:
+    """The rank that stands elsewhere, and how the two calls differ."""
+    ops = Counter(p.op for p in prints.values())
+    if len(prints) == 1:  # the rest of the message is cut off
+        (only,) = prints.values()
+        return (None, "") if _is_gradient(only) else (only.rank, "rank-conditional")
+    if len(ops) == 1:
+        backward = any("backward" in f.function or "run_backward" in f.function for e in events for f in e.frames)
+        large = any(_elements(p.shape) > 4096 for p in prints.values())
+        return None, "data-dependent-forward" if backward or (large and "ALLREDUCE" in ops) else "shape"
+    rarest = min(ops.values())
+    few = [p for p in prints.values() if ops[p.op] == rarest]
+    if len(prints) > 2 and len(few) == 1:
+        return few[0].rank, "rank-conditional"
+    # Of two, the one whose call is no step of training: gradients are what everybody reduces.
+    odd = [p for p in prints.values() if not _is_gradient(p)]
+    if len(odd) == 1 and len(prints) == 2:
+        return odd[0].rank, "rank-conditional"
+    zero = [p for p in odd if p.rank == 0]
+    return (0 if zero and len(prints) == 2 else None), "rank-conditional"
+
+
+def _is_gradient(p: Print) -> bool:
+    return p.op.upper() in _OF_GRADIENTS and p.dtype not in ("Long", "Int", "Byte", "Bool")
+
+
+def _elements(shape: str) -> int:
+    total = 1
+    for part in shape.split(","):
+        if part.strip().isdigit():
+            total *= int(part)
+    return total if shape.strip() else 0

@@ -1,0 +1,540 @@
+"""From lines to events: one state machine for each process that writes into a log."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+
+from ddp_lint.diagnose.lines import Piece
+from ddp_lint.diagnose.patterns import ends_in, named_in, time_in, work_in, world_in
+from ddp_lint.diagnose.records import End, Event, Quote, Reading, Stack, is_library
+from ddp_lint.knowledge.signatures import Signature, explain, signature
+from ddp_lint.verify.trace import Frame
+
+_HEADER = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^(?P<indent>\s*)File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?\s*$')
+_AT = re.compile(r"^\s*(?P<function>\S+) at (?P<path>(?:/|\w:\\|<|\w)\S*?):(?P<line>\d+)\s*$")
+_RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*)|\s*)$")
+_RAISED_ALONE = re.compile(
+    r"^(?:[A-Z]+ *[:|-] *)?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout))"
+    r"(?P<of>\([\w.]+\))?:(?: (?P<message>.*)|\s*)$"
+)
+#: rich's tracebacks, in a box.
+_RICH_HEADER = re.compile(r"^\s*[╭┌].{0,40}Traceback \(most recent call last\)")
+_RICH_FRAME = re.compile(
+    r"^\s*[│|]\s*(?P<path>(?:/|\w:\\|\.{0,2}[\w-])[^│|]*?\.py):(?P<line>\d+) in\s*"
+    r"(?P<function>[\w<>.]*)(?P<indent>)\s*[│|]?\s*$"
+)
+_RICH = re.compile(r"^\s*[│|╰└╭┌]")
+_FATAL = re.compile(r"Fatal Python error: |^(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
+#: py-spy's: a process, a thread, a frame.
+_PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.+)$")
+_RANK_ARGUMENT = re.compile(r"--(?:local[-_]|global[-_]|node[-_])?rank[= ](\d+)")
+_THREAD = re.compile(r"^Thread (?:0x[0-9A-Fa-f]+|\d+) \([\w+ ]+\)(?:: \"(?P<name>[^\"]*)\")?\s*$")
+_SPY_FRAME = re.compile(r"^ {4}(?P<function>\S.*?) \((?P<path>[^()]+):(?P<line>\d+)\)(?P<indent>)\s*$")
+_WHAT = re.compile(r"^\s*what\(\):\s*(?P<message>.*)")
+#: What a worker's exception is raised again with; the exception itself follows.
+_CAUGHT = re.compile(r"Caught \w+ in (?:DataLoader worker|pin memory thread|replica)")
+#: The function that torch.compile complains of.
+_COMPILED = re.compile(r"function: '(?P<function>[^']+)' \((?P<path>[^()]+):(?P<line>\d+)\)")
+_CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
+_INNER = re.compile(r"Original Traceback \(most recent call last\):")
+_SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
+_PSEUDO_CODE = re.compile(r"^\s*[\^~ ]+$|^\s*\[Previous line repeated \d+ more times?\]|^\s*\.\.\.")
+#: A line that cannot be the continuation of an exception's message: something else has begun.
+_BEGINS = re.compile(
+    r"^\s*(?:Traceback|={10,}|-{20,}|\[(?:E|W|I|F)[\d ]|[EWIF]\d{3,4} \d\d:|\[?\d{4}[-/]\d\d[-/]\d\d|terminate called|"
+    r"frame #\d+|Exception raised from|srun:|slurmstepd|Killing |INFO|WARNING|ERROR|DEBUG|Fatal Python|wandb:|"
+    r"\[\d{4}-|\w+:\d+:\d+ \[\d+\]|Root Cause|Failures:|During handling|The above exception|Exception in thread|"
+    r"Exception ignored|Process \w+:|\d+%\||[Ee]poch|[Ss]tep\b|\[W |\[E |\S+\.py:\d+: \w*Warning)"
+)
+#: What a launcher or a C++ stack adds, which says nothing about the cause.
+_NOISE = re.compile(
+    r"^\s*(?:frame #\d+|Exception raised from|\*{5,}|={5,}|-{5,}|Compile with `TORCH_USE_CUDA_DSA|"
+    r"For debugging consider passing CUDA_LAUNCH|CUDA kernel errors might be asynch)"
+)
+#: Lines in which nothing of interest stands need no closer look.
+_TELLING = re.compile(
+    r"rror|xception|[Ff]ail|FAIL|[Ff]atal|[Tt]ime|illed|[Kk]illing|ignal|SIG|exit|oom|OOM|emory|NCCL|\bn[ac]|[Nn]a[Nn]|\binf\b|"
+    r"[Aa]ssert|Watchdog|barrier|ollective|closed|[Cc]losing|[Rr]ank|abort|Abort|fault|ECC|Xid|GPU|limit|[Oo]verflow|"
+    r"OVERFLOW|choice|[Ii]nvalid|[Cc]annot|[Uu]nable|refused|address|reset|pipe|worker|stor|CANCEL|DUE TO|[Ll]oss|"
+    r"expected|[Ee]xpect|resource|shm|state_dict|key\(s\)|version|world|WORLD|MEMBER|processes|Thread 0x|found|"
+    r"traceback|function: |NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|capture|capturing"
+)
+_BLOCK = re.compile(r"^\s*(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
+_BLOCK_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
+_BLOCK_CODE = re.compile(r"(-?\d+) \(pid: (\d+)\)")
+_WARNING = re.compile(r"\w*Warning\b|\bWARN(?:ING)?\b(?! NCCL)|^\s*\[?W[\d ]\d{2,3} |\[W[\d ]")
+_LAUNCHER_TYPES = re.compile(
+    r"(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit|SignalException|"
+    r"RayTaskError|RayActorError|ActorDiedError|TrainingFailedError|TuneError|WorkerCrashedError)(?:\([\w.]+\))?$"
+)
+_SAID = re.compile(r"[A-Za-z]{3}")
+_FR_REPORT = re.compile(
+    r"Not all ranks joining collective|Collective sequence number: \S+ has errors|"
+    r"Input/output mismatch in the collective"
+)
+#: At most so many events are kept of one kind and rank, and lines of one message.
+_KEPT, _MESSAGE_LINES = 20, 60
+_STREAMS, _SHAPES = 20_000, 50_000
+_DIGITS = re.compile(r"\d+")
+#: Lines whose numbers tell: they are looked at each time.
+_COUNTS = re.compile(r"exit|[Ss]ignal|code|Xid|rror|world|WORLD|rank \d+ ?/|MEMBER|processes")
+#: What the first line of a message may say although later ones know better.
+_UNSPECIFIC = frozenset({"nccl-system", "load-missing", "dynamo"})
+
+
+class Reader:
+    """Takes the pieces of all lines, in order; `reading` holds what they say once `finish` was called."""
+
+    def __init__(self) -> None:
+        self.reading = Reading()
+        self._streams: OrderedDict[str, _Stream] = OrderedDict()
+        #: Lines, with their numbers left out, that were seen to tell nothing: training logs repeat a few of them.
+        self.dull: set[str] = set()
+        self._kept: dict[tuple[int | None, str, str], list[Event]] = {}
+        self.order = 0
+
+    def take(self, piece: Piece, source: str, number: int) -> None:
+        key = f"{source}\0{piece.stream}"
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = _Stream(self, piece.stream)
+            if len(self._streams) > _STREAMS:
+                self._streams.popitem(last=False)[1].finish()
+        if piece.rank is not None:
+            self.reading.ranks.add(piece.rank)
+        self.order += 1
+        stream.take(piece, Quote(source, number, piece.whole, piece.rank))
+
+    def finish(self) -> Reading:
+        for stream in self._streams.values():
+            stream.finish()
+        self._streams.clear()
+        self.reading.events.sort(key=lambda event: event.order)
+        return self.reading
+
+    def keep(self, event: Event) -> Event:
+        """The event, or the one of the same rank and text that was kept before."""
+        key = (event.rank, event.known.id if event.known else event.type, event.stream)
+        known = self._kept.setdefault(key, [])
+        same = next((e for e in known if e.quote.text == event.quote.text), None)
+        if same is not None or len(known) >= _KEPT:
+            same = same or known[-1]
+            same.count += 1
+            if not same.frames and event.frames:
+                same.frames, same.shaped = event.frames, True
+            return same
+        known.append(event)
+        self.reading.events.append(event)
+        if not self.reading.said_before and event.role not in ("warning", "note"):
+            self.reading.said_before = dict(self.reading.said)
+        return event
+
+
+class _Stream:
+    """What one process writes: at any time it is in a traceback, in a message, in torchrun's block, or in neither."""
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self._reader = reader
+        self._name = name
+        self._frames: list[Frame] | None = None
+        self._code: list[Quote] = []
+        self._user_code: list[Quote] = []
+        self._rank: int | None = None
+        #: The last event that was a line by itself.
+        self._last: Event | None = None
+        self._innermost_first = False
+        self._indent = 0
+        self._patience = 0
+        self._message: Event | None = None
+        self._inner_of: Event | None = None
+        self._block: dict[str, str] = {}
+        self._in_root = False
+        self._block_quotes: list[Quote] = []
+        self._rank_of_next: int | None = None
+        self._fatal: Event | None = None
+        self._report: Event | None = None
+        self._previous: Event | None = None
+        self._chained = False
+        self._process = ""
+        self._process_rank: int | None = None
+
+    # ---- one line
+
+    def take(self, piece: Piece, quote: Quote) -> None:
+        text = piece.text
+        if self._message is not None and self._continue(text, quote):
+            return
+        if self._frames is not None and self._in_traceback(text, quote, piece):
+            return
+        if self._report is not None and self._in_report(text, quote):
+            return
+        self._idle(text, quote, piece)
+
+    def finish(self) -> None:
+        self._close_message()
+        if self._fatal is not None:
+            self._end_dump()
+        self._cut_off()
+        self._frames = None
+        self._report = None
+
+    # ---- neither traceback nor message
+
+    def _idle(self, text: str, quote: Quote, piece: Piece) -> None:
+        if self._begins_something(text, quote, piece):
+            return
+        if not _TELLING.search(text):
+            self._say(text, quote, piece)
+            return
+        if self._in_block(text, quote) or _NOISE.match(text):
+            return
+        shape = None if _COUNTS.search(text) else _DIGITS.sub("0", text[:500])
+        if shape is not None and shape in self._reader.dull:
+            self._say(text, quote, piece)
+        elif not self._look(text, quote, piece) and shape is not None and len(self._reader.dull) < _SHAPES:
+            self._reader.dull.add(shape)
+
+    def _begins_something(self, text: str, quote: Quote, piece: Piece) -> bool:
+        """A traceback, a stack, or the words between two of them."""
+        if _RICH_HEADER.match(text):
+            self._begin(0, text)
+            return True
+        if _HEADER in text:
+            before = text.partition(_HEADER)[0]
+            self._say(before, quote, piece)
+            self._begin(0 if before.strip() else len(before), text)
+            return True
+        if (frame := _FRAME.match(text)) and self._fatal is None:
+            self._begin(max(0, len(frame["indent"]) - 2), text)
+            self._add(frame, quote)
+            return True
+        if _CHAINED.search(text):
+            self._chained = True
+            return True
+        if match := _SPAWNED.search(text):
+            self._rank_of_next = int(match[1])
+            return True
+        if match := _PROCESS.match(text):
+            told = _RANK_ARGUMENT.search(match["command"])
+            self._process, self._process_rank = match["pid"], int(told[1]) if told else None
+            return True
+        if match := _THREAD.match(text):
+            if match["name"] in (None, "MainThread"):
+                self._fatal = self._event(text, quote, piece.rank, None, shaped=True)
+                self._begin(0, text, innermost_first=True)
+            return True
+        return False
+
+    def _look(self, text: str, quote: Quote, piece: Piece) -> bool:
+        """A line that may tell something by itself; whether it does."""
+        reading, rank = self._reader.reading, piece.rank
+        reading.world = world_in(text) or reading.world
+        ended = False
+        for end in ends_in(text, rank, quote):
+            reading.ends.append(end)
+            ended = True
+        work = work_in(text, rank, quote, self._reader.order)
+        if work is not None:
+            reading.works.append(work)
+            rank = work.rank
+        what = _WHAT.match(text)
+        if fatal := _FATAL.search(text):
+            self._fatal = self._event(text, quote, rank, explain(text), shaped=True)
+            self._begin(0, text, innermost_first=True)
+            if "Fatal" in fatal[0]:
+                self._fatal = self._keep(self._fatal)
+            return True
+        raised = _RAISED_ALONE.match(text.strip())
+        if raised and not ended:
+            self._raise(raised["type"], text, quote, rank, ())
+            return True
+        known = explain(text)
+        if what and known is None:
+            known = signature("sigabrt")
+        if known is None:
+            place, last = _COMPILED.search(text), self._last
+            if place and last is not None and last.kind == "recompile-limit" and not last.frames:
+                last.frames = (Frame(place["path"], int(place["line"]), place["function"]),)
+            self._say(text, quote, piece)
+            return ended or work is not None or place is not None
+        shaped = bool(what) or "Process group watchdog thread terminated" in text or known.id == "device-assertion"
+        event = self._event(text, quote, rank, known, shaped=shaped)
+        event.soft = known.role == "own" and not shaped and bool(_WARNING.search(text)) and "NCCL WARN" not in text
+        if known.id == "gather-shape":
+            self._message = event  # the shapes of all ranks follow
+            return True
+        event = self._last = self._keep(event)
+        if _FR_REPORT.search(text):
+            self._report = event
+        if known.role in ("warning", "note"):
+            self._say(text, quote, piece)
+        return True
+
+    def _say(self, text: str, quote: Quote, piece: Piece) -> None:
+        if _SAID.search(text) and not _NOISE.match(text):
+            rank = piece.rank if piece.rank is not None else piece.hint
+            if piece.hint is not None and piece.hint < 100_000:
+                self._reader.reading.ranks.add(piece.hint)
+            self._reader.reading.said[rank] = quote
+
+    # ---- tracebacks
+
+    def _begin(self, indent: int, text: str, *, innermost_first: bool = False) -> None:
+        self._inner_of = self._message if _INNER.search(text) else None
+        if self._inner_of is None:
+            self._close_message()
+        self._message = None
+        self._cut_off()
+        self._frames, self._indent, self._patience = [], indent, 0
+        self._code, self._user_code = [], []
+        self._innermost_first = innermost_first
+
+    def _cut_off(self) -> None:
+        if self._frames:
+            self._reader.reading.cut_off.append((self._rank, tuple(self._frames)))
+            del self._reader.reading.cut_off[_KEPT:]
+
+    def _add(self, match: re.Match[str], quote: Quote | None = None) -> None:
+        assert self._frames is not None
+        frame = Frame(match["path"], int(match["line"]), match["function"] or "")
+        self._frames.insert(len(self._frames) if self._innermost_first else 0, frame)
+        del self._frames[200:]
+        if quote is not None:
+            self._rank = quote.rank
+            self._code = [quote]
+            if not is_library(frame.path):
+                self._user_code = self._code
+
+    def _in_traceback(self, text: str, quote: Quote, piece: Piece) -> bool:
+        """Whether the line belongs to the traceback; False for one that somebody else wrote in between."""
+        if frame := _FRAME.match(text):
+            self._add(frame, quote)
+            return True
+        if self._innermost_first and (frame := _SPY_FRAME.match(text)):
+            self._add(frame)
+            return True
+        if self._innermost_first:
+            return self._in_dump(text)
+        if not text.strip() or _PSEUDO_CODE.match(text):
+            return True
+        if _RICH.match(text):
+            if frame := _RICH_FRAME.match(text):
+                self._add(frame)
+            return True
+        here = len(text) - len(text.lstrip())
+        if _HEADER in text:
+            if self._frames:
+                self._frames = None
+                return False
+            return True
+        if here >= self._indent + 4 and not _WHAT.match(text):
+            if len(self._code) == 1:
+                self._code.append(quote)
+            return True
+        raised = _RAISED.match(text.strip())
+        if raised and (raised["message"] is not None or "." in raised["type"] or _ends_like_exception(raised["type"])):
+            frames, self._frames = tuple(self._frames or ()), None
+            self._raise(raised["type"], text, quote, piece.rank, frames)
+            return True
+        self._patience += 1
+        if self._patience > 40:
+            self._frames = None
+        return False
+
+    def _in_dump(self, text: str) -> bool:
+        """faulthandler's stacks, of the thread that failed first; those of other threads are left alone."""
+        if not text.strip() or text.startswith(("  <", "  ...")):
+            return True
+        if _FATAL.search(text) and not self._frames:
+            return True
+        self._end_dump()
+        return text.startswith(("Thread 0x", "Current thread 0x", "Extension modules:", "  "))
+
+    def _end_dump(self) -> None:
+        """The stack of a process that crashed, or (faulthandler's and py-spy's) of one that hangs."""
+        event, frames = self._fatal, tuple(self._frames or ())
+        self._frames, self._fatal, self._innermost_first = None, None, False
+        if event is None or not frames:
+            return
+        if "Fatal" in event.text:
+            event.frames = event.frames or frames
+            return
+        rank = event.rank if event.rank is not None else self._process_rank
+        name = f"{event.stream}|{self._process}"
+        self._reader.reading.stacks.setdefault(name, Stack(rank, self._process, frames, event.quote))
+
+    def _raise(self, name: str, text: str, quote: Quote, rank: int | None, frames: tuple[Frame, ...]) -> None:
+        """The last line of a traceback: its message may go on."""
+        if self._inner_of is not None:
+            outer, self._inner_of = self._inner_of, None
+            outer.frames = (*frames, *outer.frames)
+            outer.quotes.append(quote)
+            outer.code = tuple(dict.fromkeys([*self._user_code, *self._code]))
+            outer.text += f"\n{text}"
+            self._message = outer
+            return
+        if self._block and "rank" in self._block and rank is None:
+            match = _BLOCK_RANK.search(self._block["rank"])
+            rank = int(match[1]) if match else None
+        if self._rank_of_next is not None and rank is None:
+            rank, self._rank_of_next = self._rank_of_next, None
+        event = self._event(text.strip(), quote, rank, None, shaped=True)
+        event.type, event.frames = name.rpartition(".")[2], frames
+        event.code = tuple(dict.fromkeys([*self._user_code, *self._code])) if frames else ()
+        if self._chained and self._previous is not None:
+            self._previous.leads_to = event
+        self._chained = False
+        self._message = self._previous = event
+
+    def _continue(self, text: str, quote: Quote) -> bool:
+        """Whether the line goes on with the message of an exception."""
+        event = self._message
+        assert event is not None
+        if _INNER.search(text):
+            self._begin(0, text)
+            return True
+        if match := _SPAWNED.search(text):
+            self._rank_of_next = int(match[1])
+            return True
+        if _CAUGHT.search(event.text) and "\n" not in event.text and _RAISED_ALONE.match(text):
+            event.text += f"\n{text}"
+            event.quotes.append(quote)
+            return True
+        if (
+            _HEADER in text
+            or _FRAME.match(text)
+            or (_BEGINS.match(text) and not text.startswith("\t"))
+            or _RAISED_ALONE.match(text)
+            or event.text.count("\n") > _MESSAGE_LINES
+            or _WHAT.match(text)
+        ):
+            self._close_message()
+            return False
+        if not text.strip():
+            if event.text.endswith("\n\n"):
+                self._close_message()
+            else:
+                event.text += "\n"
+            return True
+        if event.text.endswith("\n") and not text.startswith((" ", "\t")) and not _TELLING.search(text):
+            self._close_message()
+            return False
+        event.text += f"\n{text}"
+        if len(event.quotes) < 12 and not _NOISE.match(text):
+            event.quotes.append(quote)
+        return True
+
+    def _close_message(self) -> None:
+        event, self._message = self._message, None
+        if event is None:
+            return
+        event.text = event.text.strip("\n")
+        event.known = _explained(event)
+        event.named = named_in(event.text)
+        work = work_in(event.text, event.rank, event.quote, event.order)
+        if work is not None:
+            self._reader.reading.works.append(work)
+        self._reader.reading.ends.extend(ends_in(event.text, event.rank, event.quote))
+        kept = self._keep(event)
+        self._previous = kept
+
+    # ---- torchrun's block, torchfrtrace's report
+
+    def _in_block(self, text: str, quote: Quote) -> bool:
+        """torchrun's list of failures. True for a line that is only a part of it."""
+        if "Root Cause (first observed failure)" in text:
+            self._in_root = True
+            self._block = {}
+            return True
+        match = _BLOCK.match(text)
+        if match is None:
+            if text.startswith("====="):
+                self._in_root, self._block = False, {}
+            return False
+        if match["key"] == "time":
+            self._block, self._block_quotes = {}, []
+        self._block[match["key"]] = match["value"]
+        if match["key"] in ("exitcode", "traceback"):
+            self._block_quotes.append(quote)
+        if match["key"] == "traceback":
+            self._end_block(match["value"], quote)
+        return True
+
+    def _end_block(self, value: str, quote: Quote) -> None:
+        rank, code = (
+            _BLOCK_RANK.search(self._block.get("rank", "")),
+            _BLOCK_CODE.search(self._block.get("exitcode", "")),
+        )
+        if rank is None or code is None:
+            return
+        number = int(code[1])
+        self._reader.reading.ranks.add(int(rank[1]))
+        self._reader.reading.ends.append(
+            End(
+                rank=int(rank[1]),
+                code=number,
+                quote=self._block_quotes[0] if number >= 0 and "To enable" not in value else quote,
+                pid=int(code[2]),
+                first=self._in_root,
+                stopped=number == -15,
+                time=time_in(self._block.get("time", "")),
+            )
+        )
+        if "Traceback" in value:
+            self._begin(0, value)
+
+    def _in_report(self, text: str, quote: Quote) -> bool:
+        """torchfrtrace's words about one collective, up to the end of its stack."""
+        event = self._report
+        assert event is not None
+        frame = _AT.match(text)
+        if frame:
+            place = Frame(frame["path"], int(frame["line"]), frame["function"])
+            event.frames = (*event.frames, place)
+        elif _FR_REPORT.search(text) or event.frames or not text.strip() or event.text.count("\n") > 40:
+            self._report = None
+            return False
+        event.text += f"\n{text}"
+        if len(event.quotes) < 14 and not frame:
+            event.quotes.append(quote)
+        event.named = named_in(event.text) or event.named
+        self._reader.reading.world = world_in(text) or self._reader.reading.world
+        return True
+
+    # ---- events
+
+    def _event(self, text: str, quote: Quote, rank: int | None, known: Signature | None, *, shaped: bool) -> Event:
+        return Event(
+            order=self._reader.order,
+            rank=rank,
+            text=text,
+            quotes=[quote],
+            known=known,
+            shaped=shaped,
+            named=named_in(text),
+            time=time_in(text),
+            stream=f"{quote.source}|{self._name}",
+        )
+
+    def _keep(self, event: Event) -> Event:
+        if event.rank is not None:
+            self._reader.reading.ranks.add(event.rank)
+        return self._reader.keep(event)
+
+
+def _explained(event: Event) -> Signature | None:
+    """What is known of an exception, by its last words and then by all of them."""
+    if _LAUNCHER_TYPES.search(event.type):
+        return explain("ChildFailedError")
+    first = explain(event.text.partition("\n")[0][:2000])
+    if first is None or first.id in _UNSPECIFIC:
+        return explain(event.text[:6000]) or first
+    return first
+
+
+def _ends_like_exception(name: str) -> bool:
+    return name.endswith(
+        ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Warning", "Timeout", "Empty", "Full")
+    )

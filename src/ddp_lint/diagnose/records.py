@@ -1,0 +1,183 @@
+"""What the readers hand to the judge: quoted lines, events, ends of processes, work of process groups."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import NamedTuple
+
+from ddp_lint.knowledge.signatures import Signature
+from ddp_lint.verify.trace import Frame
+
+#: Files of Python, of what it has installed, and of the launchers.
+_LIBRARY = re.compile(
+    r"(^|[/\\])(site|dist)-packages[/\\]|(^|[/\\])lib(64)?[/\\]python\d(\.\d+)?[/\\]|[/\\]bin[/\\][\w.-]+$|^<|"
+    r"(^|[/\\])torch[/\\](distributed|nn|autograd|utils|_\w+|cuda|optim|multiprocessing)[/\\]|^torch[/\\]|"
+    r"^(multiprocessing|threading|concurrent|asyncio|importlib|runpy|ctypes|socket)([/\\.]|$)|\.(so|cpp|cc|cu|h|hpp|c)$"
+)
+#: Libraries that every program runs through: their frames say nothing about who called.
+_PLUMBING = re.compile(
+    r"[/\\](torch|accelerate|transformers|lightning\w*|pytorch_lightning|deepspeed|apex|numpy|ray|click|fire|hydra|"
+    r"torchrun|contextlib2|tqdm|wandb|datasets)[/\\]"
+)
+
+
+class Quote(NamedTuple):
+    """One line as it stands in the log. `number` is 1-based; `rank` is None where the line does not tell it."""
+
+    source: str
+    number: int
+    text: str
+    rank: int | None = None
+
+
+class Site(NamedTuple):
+    """A frame of the user's code and the innermost of the program's frames below a library that is not torch."""
+
+    user: Frame | None
+    library: Frame | None
+
+
+def is_library(path: str) -> bool:
+    """The file is no part of the user's own code, judged by its name alone: the log comes from another machine."""
+    return _LIBRARY.search(path) is not None
+
+
+@dataclasses.dataclass(eq=False)
+class Event:
+    """Something that a rank (or the launcher, or a kernel log) said.
+
+    `frames` are those of its traceback, innermost first; `shaped` tells an exception, a C++ error or a stack dump from
+    a line that merely contains the words. `named` are ranks that the text itself blames.
+    """
+
+    order: int
+    rank: int | None
+    text: str
+    quotes: list[Quote]
+    known: Signature | None = None
+    type: str = ""
+    shaped: bool = False
+    frames: tuple[Frame, ...] = ()
+    named: tuple[int, ...] = ()
+    time: float | None = None
+    count: int = 1
+    #: A warning with the words of an error: it only counts beside the error itself.
+    soft: bool = False
+    #: The lines of its traceback that show the innermost frame and the user's one.
+    code: tuple[Quote, ...] = ()
+    #: The stream (a process, as far as prefixes tell) that it came from.
+    stream: str = ""
+    #: What was raised while this one was handled, or by it.
+    leads_to: Event | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.known.kind if self.known else "python-exception"
+
+    @property
+    def role(self) -> str:
+        return self.known.role if self.known else "own"
+
+    @property
+    def quote(self) -> Quote:
+        return self.quotes[0]
+
+    @property
+    def site(self) -> Site:
+        return site_of(self.frames)
+
+    @property
+    def place(self) -> Frame | None:
+        """The line to show: the user's innermost."""
+        return self.site.user
+
+
+@functools.lru_cache(maxsize=4096)
+def site_of(frames: tuple[Frame, ...]) -> Site:
+    user = next((frame for frame in frames if not is_library(frame.path)), None)
+    library = next(
+        (f for f in frames if "-packages" in f.path and not _PLUMBING.search(f.path.rpartition("-packages")[2])), None
+    )
+    return Site(user, library)
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """How a process ended, as its launcher tells it. `code` is negative for a signal."""
+
+    rank: int | None
+    code: int | None
+    quote: Quote
+    pid: int | None = None
+    #: Named by torchrun as the first failure.
+    first: bool = False
+    #: Ended by the launcher because of another one.
+    stopped: bool = False
+    time: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A collective of NCCL that a watchdog has given up. Numbers that the line does not tell are None."""
+
+    rank: int | None
+    group: str
+    seq: int | None
+    op: str
+    numel: int | None
+    quote: Quote
+    order: int
+    enqueued: int | None = None
+    completed: int | None = None
+    timed_out: bool = True
+
+
+class Stack(NamedTuple):
+    """Where the main thread of a process stood, innermost first. `process` is its id, '' where the dump has none."""
+
+    rank: int | None
+    process: str
+    frames: tuple[Frame, ...]
+    quote: Quote
+
+
+class Print(NamedTuple):
+    """One side of a collective that did not match: CollectiveFingerPrint(...)."""
+
+    rank: int
+    op: str
+    shape: str
+    dtype: str
+    seq: int | None
+
+
+@dataclasses.dataclass
+class Reading:
+    """Everything that was found in the files."""
+
+    events: list[Event] = dataclasses.field(default_factory=list)
+    ends: list[End] = dataclasses.field(default_factory=list)
+    works: list[Work] = dataclasses.field(default_factory=list)
+    #: The last line that each rank wrote for people to read; None holds what no rank is known for.
+    said: dict[int | None, Quote] = dataclasses.field(default_factory=dict)
+    #: The same before the first failure.
+    said_before: dict[int | None, Quote] = dataclasses.field(default_factory=dict)
+    ranks: set[int] = dataclasses.field(default_factory=set)
+    world: int | None = None
+    #: Tracebacks that the log cuts off before it comes to the exception: rank and frames, innermost first.
+    cut_off: list[tuple[int | None, tuple[Frame, ...]]] = dataclasses.field(default_factory=list)
+    #: Stacks of processes that still ran.
+    stacks: dict[str, Stack] = dataclasses.field(default_factory=dict)
+    lines: int = 0
+    sources: list[str] = dataclasses.field(default_factory=list)
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def size(self) -> int | None:
+        """The number of ranks, where the log tells it or at least shows the highest."""
+        highest = max(self.ranks, default=None)
+        if self.world is not None and (highest is None or highest < self.world):
+            return self.world
+        return highest + 1 if highest is not None else None

@@ -1,0 +1,297 @@
+"""The answer for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ddp_lint.diagnose.judge import Diagnosis
+from ddp_lint.diagnose.records import Event, Quote
+from ddp_lint.diagnose.session import Answer
+from ddp_lint.knowledge.signatures import of_subkind, says
+from ddp_lint.output.style import Style
+from ddp_lint.verify.match import describe
+from ddp_lint.verify.trace import Frame
+
+FORMATS = ("full", "json", "html")
+_WIDTH = 160
+_COLORS = {"OK": "green", "UNKNOWN": "yellow"}
+_COLLECT = (
+    "run again with `torchrun --log-dir logs --tee 3`, @record on main(), TORCH_FR_BUFFER_SIZE=2000 and "
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1, and give the folder to diagnose"
+)
+_HANG_ENVIRONMENT = "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_DISTRIBUTED_DEBUG=DETAIL"
+
+
+def place_text(frame: Frame | None) -> str | None:
+    """`train.py:88`: the path as the job saw it may be another one here."""
+    return f"{frame.path.replace(chr(92), '/').rpartition('/')[2]}:{frame.line}" if frame else None
+
+
+def full(answer: Answer, style: Style, verbose: bool = False) -> str:
+    """At most twelve lines in the common case; all events with `verbose`."""
+    lines = list(_lines(answer, style))
+    if verbose:
+        lines += ["", *_timeline(answer, style)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(answer: Answer, style: Style) -> Iterator[str]:
+    found = answer.diagnosis
+    yield _headline(found, style)
+    for quote in _shown(found):
+        yield f"  {style.dim(_where(quote))} {_cut(quote.text)}"
+    if found.who:
+        yield _line("ranks", _cut(found.who, 2 * _WIDTH), style)
+    if found.secondary:
+        yield _line("follows", _consequences(found), style)
+    if found.launcher:
+        yield _line("launcher", found.launcher, style)
+    yield from _joined(answer, style)
+    cause, sure = _cause(found)
+    yield _line("cause", f"{cause} ({sure})" if sure else cause, style)
+    if fix := _fix(found):
+        yield _line("fix", fix, style)
+    yield _line("next", next_step(answer), style)
+
+
+def _headline(found: Diagnosis, style: Style) -> str:
+    paint = {"OK": style.green, "UNKNOWN": style.yellow}.get(found.verdict, style.red)
+    parts = [paint(style.bold(found.verdict))]
+    if found.rank is not None:
+        parts.append(f"rank {found.rank}")
+    if found.place is not None:
+        function = f" in {found.place.function}" if found.place.function not in ("", "<module>") else ""
+        parts.append(f"{found.place.path}:{found.place.line}{function}")
+    name = found.kind + (f", {found.subkind}" if found.subkind else "")
+    what = says(found.kind) if found.kind != "unknown" else "nothing in here says why the job ended"
+    return f"{'  '.join(parts)}  {what} [{name}]"
+
+
+def _shown(found: Diagnosis) -> list[Quote]:
+    return list(found.root[:3])
+
+
+def _where(quote: Quote) -> str:
+    return f"{quote.source}:{quote.number}:"
+
+
+def _cut(text: str, width: int = _WIDTH) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _line(name: str, text: str, style: Style) -> str:
+    return f"  {style.bold((name + ':').ljust(10))}{text}"
+
+
+def _consequences(found: Diagnosis) -> str:
+    first = found.secondary[0]
+    more = len(found.secondary) - 1
+    also = f" and {more} more line{'s' * (more > 1)}" if more else ""
+    return f"{_where(first)} {_cut(first.text, 90)}{also} only follow{'s' * (not more)} from it"
+
+
+def _joined(answer: Answer, style: Style) -> Iterator[str]:
+    joined = answer.joined
+    if joined is None:
+        return
+    finding = joined.finding
+    at = f"{joined.local.path.name}:{joined.local.frame.line}"
+    if finding is None:
+        yield _line("check", f"no rule of check fires at {at} or in the function around it", style)
+        return
+    branch = next(
+        (label for label in finding.labels if "part here" in label.message or "ranks go round" in label.message), None
+    )
+    where = f"they part at {branch.span.path}:{branch.span.line}: {branch.message}; " if branch else ""
+    yield _line("check", f"{where}{finding.span.path}:{finding.span.line} {finding.code} {finding.message}", style)
+
+
+def _cause(found: Diagnosis) -> tuple[str, str]:
+    if found.kind == "early-exit-zero":
+        return (
+            "A rank ended without an error (sys.exit(0), os._exit(0), a return) while its peers still communicate.",
+            found.sure,
+        )
+    if found.kind == "unknown":
+        return "unknown", ""
+    if special := of_subkind(found.subkind):
+        return special[0], found.sure
+    if found.known is not None:
+        return found.known.cause, found.sure
+    return f"{found.what[:300]}: the code at that line failed on this rank's own data or state.", found.sure
+
+
+def _fix(found: Diagnosis) -> str:
+    if found.kind == "early-exit-zero":
+        return (
+            "Let all ranks leave together (all_reduce the decision to stop), and never end with code 0 in an except or "
+            "finally."
+        )
+    if special := of_subkind(found.subkind):
+        return special[1]
+    if found.known is not None:
+        return found.known.fix
+    if found.kind == "unknown":
+        return ""
+    return "Mend that line; if only some ranks can fail there, let all of them stop together."
+
+
+def next_step(answer: Answer) -> str:
+    """What to do now: a command, or what to collect in the next run."""
+    found = answer.diagnosis
+    if found.verdict == "OK":
+        return "nothing to mend; if the job did die, what killed it is not in this log: " + _COLLECT
+    if found.verdict == "UNKNOWN":
+        return _COLLECT
+    path = answer.joined.local.path if answer.joined else None
+    command = f"ddp-lint check {_relative(path)}" if path else _named_check(found)
+    if found.verdict in ("HANG", "DIVERGENCE") and answer.flight is None:
+        return f"{command}; for the next run set {_HANG_ENVIRONMENT}"
+    return command
+
+
+def _relative(path: Any) -> str:
+    import pathlib
+
+    here = pathlib.Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _named_check(found: Diagnosis) -> str:
+    if found.place is not None:
+        return f"ddp-lint check {place_text(found.place).rpartition(':')[0]}"  # type: ignore[union-attr]
+    if found.known is not None and found.known.code:
+        return f"ddp-lint rule {found.known.code}"
+    return "ddp-lint check ."
+
+
+def _timeline(answer: Answer, style: Style) -> Iterator[str]:
+    """All events in the order of the log, then the last collectives of each rank."""
+    yield style.bold("events")
+    root = {(quote.source, quote.number) for quote in answer.diagnosis.root}
+    for event in answer.reading.events:
+        mark = "*" if (event.quote.source, event.quote.number) in root else " "
+        who = f"rank {event.rank}" if event.rank is not None else "-"
+        times = f" (x{event.count})" if event.count > 1 else ""
+        name = event.known.id if event.known else event.type or "event"
+        yield f" {mark}{_where(event.quote):>14} {who:8} {event.role:10} {name:24} {_cut(event.quote.text, 90)}{times}"
+    if answer.flight is not None:
+        yield from _table(answer, style)
+
+
+def _table(answer: Answer, style: Style) -> Iterator[str]:
+    """Ranks x last collectives."""
+    flight = answer.flight
+    assert flight is not None
+    yield style.bold("last collectives (* not complete, ! where the ranks part)")
+    for dump in flight.dumps[:64]:
+        cells = []
+        for row in flight.rows:
+            call = row.calls.get(dump.rank)
+            state = "" if call is None or flight.state(dump.rank, call) == "completed" else "*"
+            mark = "!" if row.mismatch else ""
+            site = f"@{call.site.line}" if call is not None and call.site else ""
+            cells.append(f"{mark}{describe(call)}{site}{state}" if call is not None else f"{mark}-")
+        yield f"  rank {dump.rank:<5} {' | '.join(cells)}"
+    if len(flight.dumps) > 64:
+        yield f"  and {len(flight.dumps) - 64} more ranks"
+
+
+# ---- JSON
+
+
+def as_dict(answer: Answer) -> dict[str, Any]:
+    """The contract of --output-format json (docs/diagnose.schema.json)."""
+    found = answer.diagnosis
+    cause, sure = _cause(found)
+    return {
+        "version": 1,
+        "verdict": found.verdict,
+        "kind": found.kind,
+        "subkind": found.subkind or None,
+        "culprit_rank": found.rank,
+        "line": place_text(found.place),
+        "place": _frame(found.place),
+        "root": [quote.text for quote in found.root],
+        "secondary": [quote.text for quote in found.secondary],
+        "evidence": [_quote(quote) for quote in found.root],
+        "ranks": found.who or None,
+        "launcher": found.launcher or None,
+        "cause": cause,
+        "confidence": sure or "low",
+        "fix": _fix(found) or None,
+        "codes": list(found.known.codes) if found.known else [],
+        "signature": found.known.id if found.known else None,
+        "check": _check(answer),
+        "next": next_step(answer),
+        "events": [_event(event) for event in answer.reading.events[:1000]],
+        "flight": _flight(answer),
+        "problems": list(answer.problems),
+        "lines": answer.reading.lines,
+    }
+
+
+def _frame(frame: Frame | None) -> dict[str, Any] | None:
+    return {"path": frame.path, "line": frame.line, "function": frame.function or None} if frame else None
+
+
+def _quote(quote: Quote) -> dict[str, Any]:
+    return {"source": quote.source, "line": quote.number, "rank": quote.rank, "text": quote.text}
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        **_quote(event.quote),
+        "rank": event.rank,
+        "kind": event.kind,
+        "role": event.role,
+        "signature": event.known.id if event.known else None,
+        "place": _frame(event.site.user),
+        "count": event.count,
+    }
+
+
+def _check(answer: Answer) -> dict[str, Any] | None:
+    joined = answer.joined
+    if joined is None:
+        return None
+    finding = joined.finding
+    return {
+        "path": str(joined.local.path),
+        "line": joined.local.frame.line,
+        "code": finding.code if finding else None,
+        "message": finding.message if finding else None,
+        "at": f"{finding.span.path}:{finding.span.line}" if finding else None,
+        "labels": [{"at": f"{x.span.path}:{x.span.line}", "message": x.message} for x in finding.labels]
+        if finding
+        else [],
+    }
+
+
+def _flight(answer: Answer) -> dict[str, Any] | None:
+    flight = answer.flight
+    if flight is None:
+        return None
+    return {
+        "ranks": [dump.rank for dump in flight.dumps],
+        "without_dump": list(flight.without),
+        "mismatches": [
+            {"kind": m.kind.value, "group": m.group, "position": m.position, "text": str(m)[:2000]}
+            for m in flight.mismatches[:20]
+        ],
+        "last": [
+            {
+                "position": row.position,
+                "parts": row.mismatch is not None,
+                "calls": {str(rank): describe(call) if call else None for rank, call in row.calls.items()},
+            }
+            for row in flight.rows
+        ],
+    }
+
+
+def as_json(answer: Answer) -> str:
+    return json.dumps(as_dict(answer), indent=2, ensure_ascii=False) + "\n"

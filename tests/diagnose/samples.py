@@ -1,0 +1,527 @@
+"""Pieces of logs in the forms of several releases and launchers, with what happened in them.
+
+Each is: name, kind, rank to blame, `file:line` to blame, a piece of a line that must be quoted as the root (None for
+any), the log.
+"""
+
+# ruff: noqa: E501, E101
+
+TRACE = 'Traceback (most recent call last):\n  File "/home/u/train.py", line {line}, in main\n    {code}\n'
+
+SAMPLES = [
+    (
+        "OOM on one rank, the peers time out",
+        "cuda-oom",
+        2,
+        "train.py:40",
+        "CUDA out of memory",
+        """[rank2]: Traceback (most recent call last):
+[rank2]:   File "/home/u/train.py", line 40, in main
+[rank2]:     loss.backward()
+[rank2]:   File "/opt/conda/lib/python3.10/site-packages/torch/_tensor.py", line 522, in backward
+[rank2]:     torch.autograd.backward(
+[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has a total capacity of 79.15 GiB
+[rank0]:[E1204 10:11:12.000000001 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77, OpType=ALLREDUCE, NumelIn=100, NumelOut=100, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.
+[rank1]:[E1204 10:11:12.000000001 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77, OpType=ALLREDUCE, NumelIn=100, NumelOut=100, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.
+""",
+    ),
+    (
+        "OOM printed after the others' timeouts",
+        "cuda-oom",
+        3,
+        "train.py:41",
+        "OutOfMemoryError",
+        """[rank0]:[E204 10:11:12.1 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.
+[rank0]:[E204 10:11:13.1 ProcessGroupNCCL.cpp:621] Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "/home/u/train.py", line 41, in main
+[rank3]:     out = net(x)
+[rank3]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 3; 23.69 GiB total capacity)
+""",
+    ),
+    (
+        "all ranks load onto one GPU",
+        "oom-rank0-load",
+        None,
+        "train.py:12",
+        "CUDA out of memory",
+        """Traceback (most recent call last):
+  File "/home/u/train.py", line 12, in resume
+    state = torch.load(path)
+  File "/opt/conda/lib/python3.9/site-packages/torch/serialization.py", line 712, in load
+    return _load(opened_zipfile, map_location, pickle_module, **pickle_load_args)
+RuntimeError: CUDA out of memory. Tried to allocate 64.00 MiB (GPU 0; 31.75 GiB total capacity; 30.1 GiB already allocated)
+""",
+    ),
+    (
+        "torch 1.x unused parameters without prefixes",
+        "ddp-unused-params",
+        None,
+        "train.py:5",
+        "finished reduction in the prior iteration",
+        TRACE.format(line=5, code="out = model(x)")
+        + "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error "
+        "indicates that your module has parameters that were not used in producing loss.\n",
+    ),
+    (
+        "Lightning's words for it",
+        "ddp-unused-params",
+        None,
+        None,
+        "LightningModule has parameters",
+        "RuntimeError: It looks like your LightningModule has parameters that were not used in producing the loss returned "
+        "by training_step. If this is intentional, you must enable the detection of unused parameters in DDP, either by "
+        "setting the string value `strategy='ddp_find_unused_parameters_true'`\n",
+    ),
+    (
+        "the OOM killer",
+        "host-oom",
+        None,
+        None,
+        "oom-kill",
+        """slurmstepd: error: Detected 1 oom-kill event(s) in StepId=123.0. Some of your processes may have been killed by the cgroup out-of-memory handler.
+srun: error: node01: task 3: Out Of Memory
+srun: Terminating job step 123.0
+""",
+    ),
+    (
+        "killed without a word under torchrun 1.x",
+        "exit-sigkill",
+        1,
+        None,
+        "exitcode: -9",
+        """WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 100 closing signal SIGTERM
+ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 1 (pid: 101) of binary: /usr/bin/python
+Traceback (most recent call last):
+  File "/usr/local/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+======================================================
+train.py FAILED
+------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2023-05-01_10:00:00
+  host      : node
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 101)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 101
+======================================================
+""",
+    ),
+    (
+        "mp.spawn, killed",
+        "exit-sigkill",
+        2,
+        None,
+        "SIGKILL",
+        TRACE.format(line=80, code="mp.spawn(run, nprocs=4)")
+        + '  File "/opt/conda/lib/python3.9/site-packages/torch/multiprocessing/spawn.py", line 140, in join\n'
+        "    raise ProcessExitedException(\n"
+        "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL\n",
+    ),
+    (
+        "mp.spawn, an exception of one process",
+        "python-exception",
+        1,
+        "train.py:33",
+        "ZeroDivisionError",
+        """Traceback (most recent call last):
+  File "/home/u/train.py", line 80, in <module>
+    mp.spawn(run, nprocs=4)
+  File "/opt/conda/lib/python3.9/site-packages/torch/multiprocessing/spawn.py", line 163, in join
+    raise ProcessRaisedException(msg, error_index, failed_process.pid)
+torch.multiprocessing.spawn.ProcessRaisedException:
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/opt/conda/lib/python3.9/site-packages/torch/multiprocessing/spawn.py", line 74, in _wrap
+    fn(i, *args)
+  File "/home/u/train.py", line 33, in run
+    x = 1 / 0
+ZeroDivisionError: division by zero
+""",
+    ),
+    (
+        "record: the traceback in torchrun's block",
+        "python-exception",
+        3,
+        "train.py:9",
+        "IndexError",
+        """============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2024-05-01_10:00:00
+  host      : node
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 99)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 99
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2024-05-01_10:00:00
+  host      : node
+  rank      : 3 (local_rank: 3)
+  exitcode  : 1 (pid: 100)
+  error_file: /tmp/torchelastic_x/none_y/attempt_0/3/error.json
+  traceback : Traceback (most recent call last):
+    File "/opt/conda/lib/python3.10/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 346, in wrapper
+      return f(*args, **kwargs)
+    File "/home/u/train.py", line 9, in main
+      x = items[4]
+  IndexError: list index out of range
+
+============================================================
+""",
+    ),
+    (
+        "NCCL 1.x timeout: one of four did not come",
+        "nccl-timeout",
+        2,
+        None,
+        None,
+        "".join(
+            f"[E ProcessGroupNCCL.cpp:587] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, "
+            "Timeout(ms)=1800000) ran for 1800116 milliseconds before timing out.\n"
+            for rank in (0, 1, 3)
+        ),
+    ),
+    (
+        "the desync report names the rank",
+        "nccl-timeout",
+        1,
+        None,
+        None,
+        """[rank0]:[E1204 10:11:12.1 ProcessGroupNCCL.cpp:630] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=10000) ran for 10010 milliseconds before timing out.
+[rank0]:[E1204 10:11:12.2 ProcessGroupNCCL.cpp:1680]
+	 - [0] Timeout at collective: ALLREDUCE, #3
+	 - To our best knowledge, ranks [1] are the lagging ranks that caused this timeout. They never joined any collectives
+""",
+    ),
+    (
+        "a broken GPU",
+        "hardware-ecc",
+        5,
+        "train.py:7",
+        "uncorrectable ECC",
+        """[rank5]: Traceback (most recent call last):
+[rank5]:   File "/home/u/train.py", line 7, in step
+[rank5]:     torch.cuda.synchronize()
+[rank5]: RuntimeError: CUDA error: uncorrectable ECC error encountered
+[rank4]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, remote process exited or there was a network error, NCCL version 2.20.5
+[rank4]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+""",
+    ),
+    (
+        "only a victim speaks",
+        "nccl-remote-error",
+        None,
+        None,
+        "network error",
+        """torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, remote process exited or there was a network error, NCCL version 2.20.5
+ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+Last error:
+NET/Socket : socket 0x7f connection closed by remote peer
+""",
+    ),
+    (
+        "InfiniBand",
+        "nccl-ib",
+        None,
+        None,
+        "NET/IB",
+        """node7:312:500 [3] transport/net_ib.cc:1234 NCCL WARN NET/IB : Got completion from peer 10.0.0.7<4242> with error 12, opcode 0, len 0, vendor err 129
+RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:47, unhandled system error, NCCL version 2.10.3
+ncclSystemError: System call (socket, malloc, munmap, etc) failed.
+""",
+    ),
+    (
+        "/dev/shm too small for NCCL",
+        "nccl-system-error",
+        None,
+        None,
+        "shared memory segment",
+        """host:1:20 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-1 (size 9637888)
+RuntimeError: NCCL error in: ../torch/lib/c10d/ProcessGroupNCCL.cpp:911, unhandled system error, NCCL version 2.7.8
+""",
+    ),
+    (
+        "workers without shared memory",
+        "dataloader-shm",
+        None,
+        "train.py:61",
+        "Bus error",
+        """ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).
+Traceback (most recent call last):
+  File "/home/u/train.py", line 61, in main
+    for batch in loader:
+  File "/opt/conda/lib/python3.8/site-packages/torch/utils/data/dataloader.py", line 1011, in _try_get_data
+    raise RuntimeError('DataLoader worker (pid(s) {}) exited unexpectedly'.format(pids_str)) from e
+RuntimeError: DataLoader worker (pid 4242) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory. Please try to raise your shared memory limit.
+""",
+    ),
+    (
+        "the launcher's environment, as a KeyError",
+        "env-missing",
+        None,
+        "train.py:3",
+        "LOCAL_RANK",
+        TRACE.format(line=3, code="local_rank = int(os.environ['LOCAL_RANK'])")
+        + '  File "/usr/lib/python3.8/os.py", line 675, in __getitem__\n    raise KeyError(key) from None\n'
+        "KeyError: 'LOCAL_RANK'\n",
+    ),
+    (
+        "too few GPUs",
+        "invalid-device",
+        None,
+        "train.py:4",
+        "invalid device ordinal",
+        TRACE.format(line=4, code="torch.cuda.set_device(local_rank)")
+        + '  File "/opt/conda/lib/python3.9/site-packages/torch/cuda/__init__.py", line 350, in set_device\n'
+        "    torch._C._cuda_setDevice(device)\n"
+        "RuntimeError: CUDA error: invalid device ordinal\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call,so the stacktrace below might be incorrect.\n",
+    ),
+    (
+        "a rich traceback of accelerate",
+        "python-exception",
+        None,
+        "train.py:88",
+        "ValueError",
+        """╭─────────────────────────────── Traceback (most recent call last) ────────────────────────────────╮
+│ /home/u/proj/train.py:120 in <module>                                                              │
+│                                                                                                    │
+│   117                                                                                              │
+│ ❱ 120     main()                                                                                   │
+│ /home/u/proj/train.py:88 in main                                                                   │
+│                                                                                                    │
+│ ❱  88     raise ValueError("no data")                                                              │
+╰────────────────────────────────────────────────────────────────────────────────────────────────────╯
+ValueError: no data
+""",
+    ),
+    (
+        "a checkpoint of DDP in a plain model",
+        "ckpt-prefix",
+        None,
+        None,
+        "module.",
+        'RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "fc.weight", "fc.bias". \n'
+        '\tUnexpected key(s) in state_dict: "module.fc.weight", "module.fc.bias". \n',
+    ),
+    (
+        "recompilation",
+        "recompile-limit",
+        None,
+        "model.py:21",
+        "recompile_limit",
+        """W0412 10:00:00.000000 4242 torch/_dynamo/convert_frame.py:964] [0/8] torch._dynamo hit config.recompile_limit (8)
+W0412 10:00:00.000000 4242 torch/_dynamo/convert_frame.py:964] [0/8]    function: 'forward' (/home/u/model.py:21)
+W0412 10:00:00.000000 4242 torch/_dynamo/convert_frame.py:964] [0/8]    last reason: 0/7: x.size()[1] == 96
+step 100 loss 2.1
+""",
+    ),
+    (
+        "capture",
+        "cudagraph-capture",
+        None,
+        "serve.py:30",
+        "stream is capturing",
+        'Traceback (most recent call last):\n  File "/home/u/serve.py", line 30, in capture\n    y = net(x).sum().item()\n'
+        "RuntimeError: CUDA error: operation not permitted when stream is capturing\n",
+    ),
+    (
+        "Triton on an H100",
+        "triton-resources",
+        None,
+        "train.py:4",
+        "OutOfResources",
+        TRACE.format(line=4, code="kernel[grid](x)")
+        + '  File "/opt/conda/lib/python3.10/site-packages/triton/compiler/compiler.py", line 255, in _init_handles\n'
+        '    raise OutOfResources(self.shared, max_shared, "shared memory")\n'
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 294912, Hardware limit: 232448. Reducing block sizes or `num_stages` may help.\n",
+    ),
+    (
+        "a cache that two ranks write",
+        "triton-cache-race",
+        None,
+        None,
+        ".triton/cache",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/root/.triton/cache/ab12/kernel.cubin.tmp.pid_42_17'\n",
+    ),
+    (
+        "loss is NaN, in the form of many training scripts",
+        "nan-loss",
+        None,
+        None,
+        "Loss is nan",
+        "Epoch: [3]  [ 120/5004]  lr: 0.000100  loss: nan (nan)\nLoss is nan, stopping training\n",
+    ),
+    (
+        "an NCCL group in which somebody is missing from the start",
+        "store-timeout",
+        0,
+        None,
+        "ncclUniqueId",
+        "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d "
+        "key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//cuda//0\n",
+    ),
+    (
+        "clients that did not join",
+        "store-timeout",
+        None,
+        "train.py:6",
+        "clients joined",
+        TRACE.format(line=6, code='dist.init_process_group("nccl")')
+        + '  File "/opt/conda/lib/python3.10/site-packages/torch/distributed/rendezvous.py", line 189, in _create_c10d_store\n'
+        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 3/4 clients joined.\n",
+    ),
+    (
+        "srun -l",
+        "python-exception",
+        1,
+        "train.py:9",
+        "KeyError",
+        """0: step 1
+1: step 1
+2: step 1
+1: Traceback (most recent call last):
+1:   File "/home/u/train.py", line 9, in main
+1:     x = table[key]
+1: KeyError: 'a'
+0: step 2
+2: step 2
+2: step 3
+""",
+    ),
+    (
+        "Ray",
+        "python-exception",
+        None,
+        "train.py:11",
+        "TypeError",
+        """(RayTrainWorker pid=4242, ip=10.0.0.1) Traceback (most recent call last):
+(RayTrainWorker pid=4242, ip=10.0.0.1)   File "/home/u/train.py", line 11, in train_func
+(RayTrainWorker pid=4242, ip=10.0.0.1)     len(3)
+(RayTrainWorker pid=4242, ip=10.0.0.1) TypeError: object of type 'int' has no len()
+ray.exceptions.RayTaskError(TypeError): ray::_RayTrainWorker__execute.get_next() (pid=4242, ip=10.0.0.1)
+  File "/home/u/train.py", line 11, in train_func
+    len(3)
+TypeError: object of type 'int' has no len()
+""",
+    ),
+    (
+        "mpirun's prefixes",
+        "python-exception",
+        2,
+        "train.py:11",
+        "TypeError",
+        """[1,2]<stderr>:Traceback (most recent call last):
+[1,2]<stderr>:  File "/home/u/train.py", line 11, in main
+[1,2]<stderr>:    len(3)
+[1,2]<stderr>:TypeError: object of type 'int' has no len()
+[1,0]<stdout>:step 3
+""",
+    ),
+    (
+        "torn lines of two ranks",
+        "python-exception",
+        1,
+        "train.py:11",
+        "TypeError",
+        """[rank1]: Traceback (most recent call last):[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/u/train.py", line 12, in main[rank1]:   File "/home/u/train.py", line 11, in main
+[rank1]:     len(3)[rank0]:     dist.barrier()
+[rank1]: TypeError: object of type 'int' has no len()[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:1
+""",
+    ),
+    (
+        "DeepSpeed's launcher",
+        "exit-sigkill",
+        3,
+        None,
+        "return code = -9",
+        """[2023-04-13 18:08:55,469] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 1
+[2023-04-13 18:08:55,479] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 2
+[2023-04-13 18:09:33,220] [ERROR] [launch.py:324:sigkill_handler] ['/usr/bin/python3', '-u', 'run.py', '--local_rank=3'] exits with return code = -9
+""",
+    ),
+    (
+        "a port that is taken, torch 1.x",
+        "port-in-use",
+        None,
+        None,
+        "Address already in use",
+        "RuntimeError: Address already in use\n",
+    ),
+    (
+        "the rendezvous is not to be reached",
+        "rendezvous-connection",
+        None,
+        None,
+        "client socket has timed out",
+        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (10.0.0.1, 29500).\n",
+    ),
+    (
+        "two processes on a GPU, NCCL 2.18",
+        "duplicate-gpu",
+        None,
+        None,
+        "Duplicate GPU detected",
+        """torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, invalid usage, NCCL version 2.18.1
+ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+Last error:
+Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000
+""",
+    ),
+    (
+        "a group's rank is no global rank",
+        "nccl-timeout",
+        None,
+        None,
+        None,
+        "[E ProcessGroupNCCL.cpp:563] [PG 7 Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, "
+        "OpType=_ALLGATHER_BASE, NumelIn=8, NumelOut=16, Timeout(ms)=600000) ran for 600100 milliseconds before timing out.\n",
+    ),
+    (
+        "FSDP with frozen parameters",
+        "fsdp-requires-grad",
+        None,
+        None,
+        "uniform `requires_grad`",
+        "ValueError: Must flatten tensors with uniform `requires_grad` when `use_orig_params=False`\n",
+    ),
+    (
+        "a gather of unlike shapes under accelerate",
+        "shape-mismatch-gather",
+        None,
+        None,
+        "shape mismatches",
+        "accelerate.utils.operations.DistributedOperationException: Cannot apply desired operation due to shape mismatches. "
+        "All shapes across devices must be valid.\n\nOperation: `accelerate.utils.operations.gather`\nInput shapes:\n  - Process 0: [1, 5]\n"
+        "  - Process 1: [1, 2, 5]\n",
+    ),
+    (
+        "a hang that somebody interrupted",
+        "unknown",
+        None,
+        None,
+        None,
+        "step 10\nstep 11\n^C\n",
+    ),
+    (
+        "a healthy run",
+        "unknown",
+        None,
+        None,
+        None,
+        "epoch 1 loss 0.3\nepoch 2 loss 0.2\nSaved checkpoint to out/last.pt\n",
+    ),
+]
