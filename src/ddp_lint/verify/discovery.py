@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.verify.compare import REPLICAS_EQUAL, desyncs, deviation, spoken
+from ddp_lint.verify.causes import Cause, cause_of
+from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import Signature, cpu_limit, explain, secondary
 from ddp_lint.verify.match import Mismatch, place
 from ddp_lint.verify.options import RankOutcome
@@ -172,9 +173,7 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
     traces = [outcome.trace for outcome in examined.run.ranks]
     for what, when in (("gradients", ("before_step",)), ("parameters", REPLICAS_EQUAL)):
         for desync in desyncs(traces, what, when, ("ddp",)):
-            message = f"{what} differ between the ranks {moment(desync)}: {spoken(desync.names)}"
-            kind = what.removesuffix("s")
-            yield Discovery(what, message, evidence=(Evidence(examined.run.wrap, None, kind, message),))
+            yield _apart(examined, desync, cause_of(traces, desync))
             return
     for trace in traces:
         reference = trace.last(Reference)
@@ -193,6 +192,16 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
                 evidence = Evidence(examined.run.wrap, trace.rank, "nograd", message)
                 yield Discovery("nograd", message, evidence=(evidence,))
                 return
+
+
+def _apart(examined: Examined, desync: Desync, cause: Cause | None) -> Discovery:
+    """Replicas that differ, at the line of the cause where it is known, else at that of the update."""
+    message = f"{desync.what} differ between the ranks {moment(desync)}: {spoken(desync.names)}"
+    site = (cause.site if cause else None) or desync.site
+    path, line = (shown(site.path), site.line) if site else ("", 0)
+    evidence = Evidence(examined.run.wrap, None, desync.what.removesuffix("s"), message, path, line)
+    known = (cause.text, cause.fix) if cause else ("", "")
+    return Discovery(desync.what, message, "", *known, evidence=(evidence,))
 
 
 def _evidence(examined: Examined, rank: int, kind: str, message: str, frame: Frame | None) -> Evidence:

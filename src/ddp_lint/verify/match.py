@@ -121,20 +121,44 @@ def rows(streams: Streams, endings: Mapping[int, Ending]) -> list[Row]:
     return sorted(table, key=lambda row: order(row.calls))
 
 
-def swapped(streams: Streams, lines: frozenset[tuple[str, int]]) -> tuple[Call, Call] | None:
-    """The first two calls that met although they come from different lines, both of them in `lines` (path, line).
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """Two calls of one op and shape that met although they are not the same step of the program. `crossed`: the ranks
+    make the same calls, each in an order of its own, so that tensors of unlike meaning were mixed; else one rank made
+    a call that the other did not, and another one took its place."""
 
-    Equal shapes hide such a swap from everything else: both ranks get the sum of two different tensors. Whether it is
-    one knows only who has read the source, hence the restriction to lines that a finding names.
+    one: Call
+    other: Call
+    crossed: bool
+
+
+def exchanged(streams: Streams, lines: frozenset[tuple[str, int]]) -> Exchange | None:
+    """The first calls that met although they differ in what they are for, both of them in `lines` (path, line).
+
+    Equal shapes hide this from everything else. What a call is for says its label (the tensor's name, the variables of
+    the loops around it), else its line. Two arms of a rank branch may do the same with other names: whether they do
+    knows only who has read the source, hence the restriction to lines that a finding names.
     """
     for group in _groups(streams):
         for cells in group.cells():
-            calls = [Call(rank, call) for rank, call in cells.items() if call is not None]
+            calls = [Call(rank, call) for rank, call in cells.items() if call is not None and place(call) in lines]
             for call in calls[1:]:
-                places = {place(calls[0].collective), place(call.collective)}
-                if len(places) > 1 and places <= lines:
-                    return calls[0], call
+                if _purpose(calls[0].collective) != _purpose(call.collective):
+                    return Exchange(calls[0], call, _crossed(group, calls[0].rank, call.rank, lines))
     return None
+
+
+def _purpose(call: Collective) -> object:
+    return call.label or place(call)
+
+
+def _crossed(group: _Group, one: int, other: int, lines: frozenset[tuple[str, int]]) -> bool:
+    """Both ranks make the same calls on these lines."""
+    made = [
+        collections.Counter((call.op, _purpose(call)) for call in group.streams[rank] if place(call) in lines)
+        for rank in (one, other)
+    ]
+    return made[0] == made[1]
 
 
 def place(call: Collective) -> tuple[str, int]:

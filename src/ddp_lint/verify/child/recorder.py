@@ -100,11 +100,11 @@ class Recorder:
             frames, attributed = self.frames(sys._getframe(1))
         thread = threading.current_thread()
         fields.setdefault("module", self.modules[-1] if self.modules else "")
+        fields.setdefault("step", self.step)
         return self.writer.write(
             cls(
                 thread="main" if thread is threading.main_thread() else thread.name,
                 phase=self.phase,
-                step=self.step,
                 frames=frames,
                 attributed=attributed,
                 **fields,

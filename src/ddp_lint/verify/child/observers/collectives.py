@@ -16,6 +16,7 @@ import torch.distributed as dist
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import arguments, tensors
+from ddp_lint.verify.child.loops import loop_variables
 from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
@@ -38,6 +39,7 @@ _NAMES = {
     "isend": "send",
     "irecv": "recv",
 }
+_LABEL_LIMIT = 120
 _NO_COLLECTIVE = {"check_for_nan", "wait_tensor", "wait_tensors", "_wrap_tensor_autograd"}
 _ROOT_NAMES = ("root_rank", "src")
 _PEER_NAMES = {"send": "dst", "recv_": "src", "isend": "dst", "irecv": "src"}
@@ -98,6 +100,8 @@ class _Origin:
     api: str
     module: str
     variables: dict[str, Any]
+    #: The user's frame, None where there is none.
+    frame: FrameType | None = None
 
 
 class Collectives(Observer):
@@ -150,6 +154,7 @@ class Collectives(Observer):
             asynchronous=asynchronous,
             functional=op.namespace == "_c10d_functional",
             issued_by=origin.issuer,
+            label=self._label(given, origin.frame) if origin.issuer == "user" else "",
             module=origin.module or (self.recorder.modules or [""])[-1],
         )
 
@@ -193,7 +198,7 @@ class Collectives(Observer):
         for here in outwards(frame):
             path = here.f_code.co_filename
             if is_user(path):
-                return _Origin(issuer or "user", api, module, variables)
+                return _Origin(issuer or "user", api, module, variables, here)
             if path.endswith(_APIS) and not issuer and not here.f_code.co_name.startswith("_"):
                 api = here.f_code.co_name
                 variables = variables or dict(here.f_locals)
@@ -203,6 +208,17 @@ class Collectives(Observer):
                 module = str(getattr(here.f_locals.get("self"), "_module_fqn", "") or "")
         in_reducer = self.recorder.phase == "backward" and any(model.wrap == "ddp" for model in self.models)
         return _Origin(issuer or ("ddp" if in_reducer else "user"), api, module, variables)
+
+    def _label(self, given: dict[str, Any], frame: FrameType | None) -> str:
+        """What the user's line calls the first tensor, and where the loops around it stand."""
+        if frame is None:
+            return ""
+        moved = next((t for value in given.values() for t in tensors(value)), None)
+        variables = frame.f_locals
+        names = [name for name, value in variables.items() if value is moved] if moved is not None else []
+        loops = loop_variables(frame.f_code.co_filename, frame.f_lineno)
+        where = [f"{name}={value!r}" for name in loops if isinstance(value := variables.get(name), str)]
+        return ", ".join([*names[:1], *where])[:_LABEL_LIMIT]
 
     # ---- groups
 
