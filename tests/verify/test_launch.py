@@ -15,8 +15,9 @@ import time
 import pytest
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.launch import TOKEN, run
+from ddp_lint.verify.launch import run
 from ddp_lint.verify.options import Options, RankOutcome, RunResult, UsageError, Watch
+from ddp_lint.verify.spec import TOKEN
 from ddp_lint.verify.target import resolve
 
 pytest.importorskip("torch")

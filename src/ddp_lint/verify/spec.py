@@ -46,6 +46,13 @@ class Spec:
     guards: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     graph_breaks: bool = False
     streams: bool = False
+    #: What its supervisor has imported before the rank is forked from it (`verify/preload.py`); "" for a Python of its
+    #: own, which imports torch when the target does.
+    preload: str = ""
+    #: The number of the run in its launch.
+    job: int = 0
+    #: The run has a launch to itself, whose supervisors end as their ranks do.
+    job_alone: bool = False
 
     def save(self, path: pathlib.Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
@@ -53,6 +60,28 @@ class Spec:
     @classmethod
     def load(cls, path: pathlib.Path) -> Spec:
         return cls(**json.loads(path.read_text(encoding="utf-8")))
+
+
+@dataclasses.dataclass(frozen=True)
+class Jobs:
+    """What the supervisors of a launch are asked to do, one file for each job, numbered from 0: {"spec": path} runs a
+    rank, {"probe": [request, answer, log, done]} the probe on the first one."""
+
+    directory: pathlib.Path
+
+    def put(self, number: int, job: Mapping[str, Any]) -> None:
+        """Hand out a job; no supervisor sees half of it."""
+        path = self.directory / f"job{number}"
+        path.with_suffix(".part").write_text(json.dumps(job), encoding="utf-8")
+        path.with_suffix(".part").rename(path)
+
+    def get(self, number: int) -> dict[str, Any] | None:
+        """The job with this number, None while there is none."""
+        try:
+            job: dict[str, Any] = json.loads((self.directory / f"job{number}").read_text(encoding="utf-8"))
+        except OSError:
+            return None
+        return job
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,9 +25,13 @@ def _loops(path: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[int, int, str]]:
-    loops = [node] if isinstance(node, ast.For | ast.AsyncFor) else getattr(node, "generators", ())
-    for loop in loops:
-        for inner in ast.walk(loop.target):
+    if isinstance(node, ast.For | ast.AsyncFor):
+        targets, at = [node.target], node.lineno
+    elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        targets, at = [loop.target for loop in node.generators], node.lineno
+    else:
+        return
+    for target in targets:
+        for inner in ast.walk(target):
             if isinstance(inner, ast.Name):
-                last = getattr(node, "end_lineno", None) or node.lineno
-                yield node.lineno, last, inner.id
+                yield at, node.end_lineno or at, inner.id

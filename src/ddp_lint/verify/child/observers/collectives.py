@@ -122,6 +122,7 @@ class Collectives(Observer):
 
     def install(self) -> None:
         patching.replace(dist.distributed_c10d, "init_process_group", self._init)
+        patching.replace(sys.modules["torch.distributed.rendezvous"], "_create_c10d_store", self._keys_apart)
         patching.replace(dist.distributed_c10d, "new_group", self._new_group)
         patching.before(dist.distributed_c10d, "destroy_process_group", self._destroy)
 
@@ -232,6 +233,16 @@ class Collectives(Observer):
             self.groups.forget()
             self._warm_up(None)
             return result
+
+        return replacement
+
+    def _keys_apart(self, original: Any) -> Any:
+        """The runs of a launch share torchrun's store, where the keys of one must not meet those of another."""
+
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            store = original(*args, **kwargs)
+            job = self.recorder.spec.job
+            return dist.PrefixStore(f"run{job}", store) if job else store
 
         return replacement
 
