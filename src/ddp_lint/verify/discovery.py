@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ddp_lint.verify.causes import Cause, cause_of
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import Signature, cpu_limit, explain, secondary
-from ddp_lint.verify.match import Mismatch, place
+from ddp_lint.verify.match import Mismatch, describe, place
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
@@ -87,11 +87,29 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
 
 
 def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
+    stuck = _standing(examined, first)
+    if stuck is not None:
+        return stuck
     sites = {rank: place(call) for rank, call in first.calls.items() if call is not None}
     known = [(rank, site) for rank, site in sites.items() if site[1]]
     rank, (path, line) = known[0] if known else (None, ("", 0))
     evidence = Evidence(examined.run.wrap, rank, "sequence", str(first), shown(path) if path else "", line)
     return Discovery("mismatch", f"the ranks call different collectives: {first}", evidence=(evidence,))
+
+
+def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
+    """A rank that stands still outside of any collective is what its peers wait for: its line is the place."""
+    for outcome in examined.run.ranks:
+        waiting = [(rank, call) for rank, call in first.calls.items() if call is not None]
+        frame = outcome.last.frame
+        if outcome.rank in first.absent and outcome.how == "stalled" and not first.direct and frame is not None:
+            rank, call = waiting[0]
+            message = (
+                f"rank {outcome.rank} stands still at line {frame.line} in {frame.function}; "
+                f"rank {rank} waits for it in {describe(call)} (line {place(call)[1]})"
+            )
+            return Discovery("stall", message, evidence=(_evidence(examined, outcome.rank, "stall", message, frame),))
+    return None
 
 
 def _raised(examined: Examined) -> Iterator[Discovery]:

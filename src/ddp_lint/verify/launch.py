@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ddp_lint.verify.live import Live
+from ddp_lint.verify.match import Mismatch
 from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
 from ddp_lint.verify.outcome import rank_outcome, run_outcome
 from ddp_lint.verify.pool import Pool, tail, workspace
@@ -126,7 +128,11 @@ class Launcher:
         directory = pathlib.Path(spec.directory)
         self.progress(f"{directory.name}: {self.options.nproc} ranks, {plan.backend}")
         started = time.monotonic()
-        ended = self._pool.run(spec)
+        live = Live(directory, range(0 if self.options.several_nodes else self.options.nproc))
+        try:
+            ended = self._pool.run(spec, lambda: self._tell(live.poll()))
+        finally:
+            live.close()
         seconds = time.monotonic() - started
         ranks = tuple(rank_outcome(directory, rank) for rank in ended.ranks)
         outcome, message = run_outcome(ranks, ended.code, directory / "torchrun.log")
@@ -147,6 +153,10 @@ class Launcher:
             directory=directory,
             launcher_exit=ended.code,
         )
+
+    def _tell(self, parted: Mismatch | None) -> None:
+        if parted is not None:
+            self.progress(f"the ranks part: {parted}")
 
 
 def run(target: Target, options: Options, watch: Watch, progress: Progress = lambda _: None) -> list[RunResult]:

@@ -85,9 +85,25 @@ class Mismatch:
     calls: Cells
     culprits: tuple[Call, ...] = ()
 
+    @property
+    def direct(self) -> bool:
+        """A send or a receive between two ranks, which its peer does not answer."""
+        return any(call is not None and call.peer is not None for call in self.calls.values())
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """The ranks that have no call here."""
+        return tuple(rank for rank, call in self.calls.items() if call is None)
+
     def __str__(self) -> str:
-        said = [f"rank {rank} {_said(call)}" for rank, call in self.calls.items()]
+        said = [f"rank {rank} {self._of(rank, call)}" for rank, call in self.calls.items()]
         return f"{self.kind.value}: {', '.join(said)}"
+
+    def _of(self, rank: int, call: Collective | None) -> str:
+        if call is None and self.direct:
+            asked = next(call.op for call in self.calls.values() if call is not None)
+            return "never sends to it" if asked == "recv" else "never receives from it"
+        return _said(call)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +119,27 @@ class Row:
 def mismatches(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch]:
     """All mismatches, the first one (the root cause) first. A rank without an entry in `endings` counts as unknown."""
     order = _order_of(streams)
+    direct = _unanswered_in(streams, endings)
+    # Who waits in a receive reaches no collective: that it is missing there is a consequence.
+    stuck = {rank for mismatch in direct for rank in mismatch.calls.keys() - set(mismatch.absent)}
     found = [mismatch for group in _groups(streams) for mismatch in _mismatches_of(group, endings)]
+    found = direct + [one for one in found if one.kind is not Kind.MISSING or not stuck & set(one.absent)]
     return sorted(found, key=lambda mismatch: order(mismatch.calls))
+
+
+def unanswered(
+    waiting: Mapping[tuple[int, int], Sequence[Collective]], endings: Mapping[int, Ending]
+) -> Mismatch | None:
+    """The first send or receive that its peer does not answer, a receive before a send (which may be buffered).
+
+    `waiting` holds by (sender, receiver) the calls that have found no partner; the peer's ending must be known.
+    """
+    for op, peer in (("recv", 0), ("send", 1)):
+        for pair, calls in sorted(waiting.items()):
+            unmet = [call for call in calls if call.op == op]
+            if unmet and endings.get(pair[peer], Ending.UNKNOWN) is not Ending.UNKNOWN:
+                return Mismatch(Kind.MISSING, unmet[0].group, -1, {pair[1 - peer]: unmet[0], pair[peer]: None})
+    return None
 
 
 def rows(streams: Streams, endings: Mapping[int, Ending]) -> list[Row]:
@@ -178,6 +213,8 @@ def describe(call: Collective) -> str:
         words.append(call.reduce_op)
     if call.root is not None:
         words.append(f"root {call.root}")
+    if call.peer is not None:
+        words.append(f"{'from' if call.op == 'recv' else 'to'} rank {call.peer}")
     if call.group != "world":
         words.append(f"on ranks {call.group}")
     return " ".join(words)
@@ -215,6 +252,29 @@ def _groups(streams: Streams) -> list[_Group]:
     ]
 
 
+def _unanswered_in(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch]:
+    """The point-to-point call that its peer does not answer, where somebody waits in one.
+
+    Calls of one pair meet in order. A rank that takes what comes from anybody leaves open whose send it took.
+    """
+    calls: dict[tuple[int, int], dict[str, list[Collective]]] = collections.defaultdict(
+        lambda: {"send": [], "recv": []}
+    )
+    for rank, stream in streams.items():
+        for call in stream:
+            if call.op == "recv" and call.peer is None:
+                return []
+            if call.op in ("send", "recv") and call.peer is not None:
+                calls[(rank, call.peer) if call.op == "send" else (call.peer, rank)][call.op].append(call)
+    waiting = {}
+    for pair, ways in calls.items():
+        met = min(len(ways["send"]), len(ways["recv"]))
+        stalled = endings.get(pair[0]) is Ending.STALLED
+        waiting[pair] = ways["recv"][met:] or (ways["send"][met:] if stalled else [])
+    found = unanswered(waiting, endings)
+    return [found] if found else []
+
+
 def _order_of(streams: Streams) -> Callable[[Cells], int]:
     """A sort key for cells: the earliest position at which any rank stood when it made its call."""
     position = {(rank, call.n): n for rank, calls in streams.items() for n, call in enumerate(calls)}
@@ -228,7 +288,7 @@ def _order_of(streams: Streams) -> Callable[[Cells], int]:
 def _mismatches_of(group: _Group, endings: Mapping[int, Ending]) -> Iterator[Mismatch]:
     seen: set[tuple[Kind, tuple[tuple[str, int], ...]]] = set()
     for position, cells in enumerate(group.cells()):
-        for kind in _differences(cells, endings):
+        for kind in differences(cells, endings):
             key = (kind, tuple(place(call) for call in cells.values() if call))
             if key not in seen:
                 seen.add(key)
@@ -240,7 +300,7 @@ def _mismatches_of(group: _Group, endings: Mapping[int, Ending]) -> Iterator[Mis
             return
 
 
-def _differences(cells: Cells, endings: Mapping[int, Ending]) -> Iterator[Kind]:
+def differences(cells: Cells, endings: Mapping[int, Ending]) -> Iterator[Kind]:
     """What differs at one position; a broken order comes alone."""
     present = [call for call in cells.values() if call is not None]
     if len({call.op for call in present}) > 1:

@@ -88,8 +88,9 @@ class Jobs:
 class Marks:
     """Files by which the ranks of one machine tell each other and the launcher where they are.
 
-    pid (the supervisor started) · ready (torch is imported) · beat (its time: last progress) · trained · dying ·
-    dumped · over · overdue (the launcher gave it up) · exit.
+    pid (the supervisor started) · ready (torch is imported) · beat (its time: last progress) · trained · parted (the
+    launcher saw that its calls meet no others, and that nothing moves) · dying · dumped · over · overdue (the launcher
+    gave it up) · exit.
     """
 
     directory: pathlib.Path

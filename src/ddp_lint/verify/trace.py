@@ -438,7 +438,9 @@ class Exit(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stall(Event):
-    """Stacks of all threads. `reason`: timeout (nothing moved for `--timeout`), peer (another rank is dying), signal.
+    """Stacks of all threads. `reason`: timeout (nothing moved for `--timeout`), mismatch (the launcher saw that what is
+    called here meets nothing), slow (nothing was recorded for several timeouts, but `doing` says what the rank was busy
+    with), peer (another rank is dying).
 
     The event's own `frames` are the user frames of the main thread; `pending` are the event numbers of collectives
     that have not completed as far as can be told, the oldest first; `seconds` since the last progress;
@@ -447,10 +449,16 @@ class Stall(Event):
 
     kind: ClassVar[str] = "stall"
     reason: str = "timeout"
+    doing: str = ""
     seconds: float = 0.0
     pending: tuple[int, ...] = ()
     stacks: Mapping[str, tuple[Frame, ...]] = dataclasses.field(default_factory=dict)
     recorder: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def stuck(self) -> bool:
+        """The rank was ended because it stood still."""
+        return self.reason in ("timeout", "mismatch")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

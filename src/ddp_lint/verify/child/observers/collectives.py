@@ -19,6 +19,7 @@ from ddp_lint.verify.child.dispatch import arguments, tensors
 from ddp_lint.verify.child.loops import loop_variables
 from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.observers.watchdog import longest_wait
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
 
@@ -40,6 +41,8 @@ _NAMES = {
     "irecv": "recv",
 }
 _LABEL_LIMIT = 120
+#: Seconds that a collective may take beyond the time for which a busy peer is waited for.
+_MARGIN = 30.0
 _NO_COLLECTIVE = {"check_for_nan", "wait_tensor", "wait_tensors", "_wrap_tensor_autograd"}
 _ROOT_NAMES = ("root_rank", "src")
 _PEER_NAMES = {"send": "dst", "recv_": "src", "isend": "dst", "irecv": "src"}
@@ -107,14 +110,14 @@ class _Origin:
 class Collectives(Observer):
     """Writes a Collective before the operator runs and a Done when it returned to Python.
 
-    Process groups, also those that user code makes, get a short timeout, and are used once before they are handed
-    out: a first collective that hangs in the making of a communicator would escape every watchdog.
+    Process groups, also those that user code makes, time out soon after the watchdog would have ended the rank. Nothing
+    else is done to them: a collective of our own would make what the target's first one makes, and fail in its stead.
     """
 
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
         self.groups = Groups()
-        self._timeout = datetime.timedelta(seconds=2 * recorder.spec.timeout + 15)
+        self._timeout = datetime.timedelta(seconds=longest_wait(recorder.spec.timeout) + _MARGIN)
         #: The latest works by event number, to be asked whether they are complete.
         self.works: collections.OrderedDict[int, Any] = collections.OrderedDict()
         #: The collective issued last is an asynchronous one of the user's.
@@ -231,7 +234,6 @@ class Collectives(Observer):
             kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
             result = original(*args, **kwargs)
             self.groups.forget()
-            self._warm_up(None)
             return result
 
         return replacement
@@ -262,25 +264,9 @@ class Collectives(Observer):
                 self.recorder.emit(trace.Done, frames=(), of=number)
             if isinstance(group, dist.ProcessGroup):
                 self.groups.name(group)
-                if "nccl" in str(dist.get_backend(group)):
-                    self._warm_up(group)
             return group
 
         return replacement
-
-    def _warm_up(self, group: Any) -> None:
-        """One all_reduce, so that the group's communicator exists. It never fails the run: that is the user's part."""
-        nccl = "nccl" in str(dist.get_backend(group))
-        bound = getattr(group or dist.group.WORLD, "bound_device_id", None)
-        device = (bound or torch.device("cuda", self.recorder.local_rank)) if nccl else torch.device("cpu")
-        try:
-            with self.recorder.quieted(), torch.cuda.device(device) if nccl else contextlib.nullcontext():
-                dist.all_reduce(torch.zeros(1, device=device), group=group)
-                if nccl:
-                    torch.cuda.synchronize(device)
-        except RuntimeError as error:
-            text = f"the first collective of a group failed: {type(error).__name__}: {str(error)[:300]}"
-            self.recorder.emit(trace.Note, text=text)
 
     def _emit_new_group(self, members: tuple[int, ...]) -> int:
         world, ranks = self.groups.name(dist.group.WORLD)
