@@ -120,7 +120,9 @@ class Launcher:
         for model in plan.recipes:
             for wrap in (SCRIPT,) if self.target.kind == SCRIPT else options.wraps:
                 spec = _spec(self._folder, self.target, options, watch, plan, model=model, wrap=wrap, stimuli=stimuli)
-                spec = dataclasses.replace(spec, preload=self._preload, job_alone=options.several_nodes)
+                spec = dataclasses.replace(
+                    spec, preload=self._preload, job_alone=options.several_nodes, cwd=str(pathlib.Path.cwd())
+                )
                 results.append(self._result(spec, plan))
         return results
 

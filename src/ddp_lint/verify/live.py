@@ -44,7 +44,7 @@ class Live:
 
     def poll(self) -> Mismatch | None:
         """Read what has been written since; the mismatch where the ranks were told to end because of one."""
-        if self._told:
+        if self._told or any(self._marks.has(rank, "dying") for rank in self._tails):
             return None
         for rank, tail in self._tails.items():
             for call in tail.read():

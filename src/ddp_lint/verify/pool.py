@@ -77,7 +77,14 @@ class Pool:
 
     def call(self, request: pathlib.Path, answer: pathlib.Path) -> pathlib.Path:
         """Ask the first rank's supervisor to run the probe; the log of it. There is no answer when it died."""
-        return self._ready().call(request, answer)
+        launch = self._ready()
+        log = launch.call(request, answer)
+        if log is None:  # there is no launch, which the runs will tell of: the probe needs none
+            log = answer.with_suffix(".log")
+            command = [sys.executable, "-m", "ddp_lint.verify.child.probe", str(request), str(answer)]
+            with _processes(answer.parent) as environment, log.open("wb") as file:
+                subprocess.run(command, stdout=file, stderr=file, env=environment, check=False)
+        return log
 
     def close(self) -> None:
         """End the launch that is up, if one is."""
@@ -119,6 +126,7 @@ class _Launch:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 env=environment,
+                cwd=folder,
                 start_new_session=True,
                 # Told to, torchrun ends its ranks: nothing stays when this process is killed.
                 preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - one thread runs here
@@ -157,13 +165,14 @@ class _Launch:
             shutil.copyfile(self.folder / "torchrun.log", directory / "torchrun.log")
         return Ended(self._code(run), run.ranks())
 
-    def call(self, request: pathlib.Path, answer: pathlib.Path) -> pathlib.Path:
+    def call(self, request: pathlib.Path, answer: pathlib.Path) -> pathlib.Path | None:
+        """The log of the probe, None when the launch ended before there was one."""
         log = answer.with_suffix(".log")
         done = answer.with_suffix(".done")
-        self._submit({"probe": [str(request), str(answer), str(log), str(done)]})
+        self._submit({"probe": [str(request), str(answer), str(log), str(done)], "cwd": str(pathlib.Path.cwd())})
         while not done.exists() and not self.ended:
             time.sleep(_POLL)
-        return log if log.exists() else self.folder / "torchrun.log"
+        return log if log.exists() else None
 
     def _submit(self, job: dict[str, Any]) -> None:
         self.jobs.put(self._number, job)
@@ -312,7 +321,8 @@ def _processes(folder: pathlib.Path) -> Iterator[dict[str, str]]:
 
 def _end_all(token: str, folder: pathlib.Path) -> None:
     """SIGKILL every process that carries the token, until none is left (each may have started others meanwhile)."""
-    for _ in range(50):
+    until = time.monotonic() + _GRACE
+    while time.monotonic() < until:
         alive = _carriers(token) if pathlib.Path("/proc/self/environ").exists() else _recorded(folder.parent)
         if not alive:
             return

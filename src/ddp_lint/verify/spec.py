@@ -49,6 +49,8 @@ class Spec:
     #: What its supervisor has imported before the rank is forked from it (`verify/preload.py`); "" for a Python of its
     #: own, which imports torch when the target does.
     preload: str = ""
+    #: The working directory of the ranks.
+    cwd: str = ""
     #: The number of the run in its launch.
     job: int = 0
     #: The run has a launch to itself, whose supervisors end as their ranks do.
@@ -65,7 +67,7 @@ class Spec:
 @dataclasses.dataclass(frozen=True)
 class Jobs:
     """What the supervisors of a launch are asked to do, one file for each job, numbered from 0: {"spec": path} runs a
-    rank, {"probe": [request, answer, log, done]} the probe on the first one."""
+    rank, {"probe": [request, answer, log, done], "cwd": path} the probe on the first one."""
 
     directory: pathlib.Path
 

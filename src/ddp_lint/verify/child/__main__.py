@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from ddp_lint.verify.lifetime import end_with_parent
 from ddp_lint.verify.preload import MODULES
 from ddp_lint.verify.spec import Jobs, Marks, Spec
 
@@ -42,6 +43,7 @@ class Supervisor:
 
     def run(self) -> int:
         """The exit code of the last rank; a signal that ended it ends this process too."""
+        end_with_parent()
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, self._forward)
@@ -53,7 +55,7 @@ class Supervisor:
                 continue
             number += 1
             if "probe" in job:
-                self._probe(*map(pathlib.Path, job["probe"]))
+                self._probe(job["probe"], job["cwd"])
                 continue
             spec = Spec.load(pathlib.Path(job["spec"]))
             code = self._run_rank(spec, job["spec"])
@@ -72,10 +74,13 @@ class Supervisor:
         marks = Marks(pathlib.Path(spec.directory))
         oom_before = _oom_kills()
         log = marks.path(self._rank, "log")
-        if self._can_fork(spec.preload):
-            self._child = _Forked(lambda: _rank_main(spec_path), log)
+        forks = self._can_fork(spec.preload)
+        if self._told:  # while torch was imported
+            return 0
+        if forks:
+            self._child = _Forked(lambda: _rank_main(spec_path), log, spec.cwd)
         else:
-            self._child = _Started([sys.executable, "-m", "ddp_lint.verify.child.rank", spec_path], log)
+            self._child = _Started([sys.executable, "-m", "ddp_lint.verify.child.rank", spec_path], log, spec.cwd)
         pids = {"supervisor": os.getpid(), "rank": self._child.pid, "group": self._child.pid}
         marks.set(self._rank, "pid", json.dumps(pids))
         code, stopped = self._watch(self._child, marks)
@@ -107,14 +112,15 @@ class Supervisor:
                         return True
         return False
 
-    def _probe(self, request: pathlib.Path, answer: pathlib.Path, log: pathlib.Path, done: pathlib.Path) -> None:
+    def _probe(self, paths: list[str], cwd: str) -> None:
         """Only the first of the ranks of this machine asks; the others wait for the next job."""
         if self._local_rank:
             return
+        request, answer, log, done = map(pathlib.Path, paths)
         if self._can_fork("torch"):
-            child: _Process = _Forked(lambda: _probe_main(request, answer), log)
+            child: _Process = _Forked(lambda: _probe_main(request, answer), log, cwd)
         else:
-            child = _Started([sys.executable, "-m", "ddp_lint.verify.child.probe", str(request), str(answer)], log)
+            child = _Started([sys.executable, "-m", "ddp_lint.verify.child.probe", str(request), str(answer)], log, cwd)
         self._child = child
         while child.poll() is None:
             time.sleep(_POLL)
@@ -154,9 +160,9 @@ class _Process:
 class _Started(_Process):
     """A Python of its own."""
 
-    def __init__(self, command: list[str], log: pathlib.Path) -> None:
+    def __init__(self, command: list[str], log: pathlib.Path, cwd: str) -> None:
         with log.open("ab") as file:
-            self._process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+            self._process = subprocess.Popen(command, stdout=file, stderr=file, cwd=cwd, start_new_session=True)
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
@@ -166,7 +172,7 @@ class _Started(_Process):
 class _Forked(_Process):
     """A copy of this process, which runs `main` and never comes back."""
 
-    def __init__(self, main: Callable[[], None], log: pathlib.Path) -> None:
+    def __init__(self, main: Callable[[], None], log: pathlib.Path, cwd: str) -> None:
         self._code: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
@@ -178,6 +184,8 @@ class _Forked(_Process):
                 for standard in (1, 2):
                     os.dup2(descriptor, standard)
                 os.close(descriptor)
+                os.chdir(cwd)
+                sys.path[0] = cwd  # as in a Python that was started there with -m
                 main()
             finally:
                 os._exit(1)

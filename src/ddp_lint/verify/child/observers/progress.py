@@ -29,10 +29,12 @@ _COMPILERS = {
 
 class Sleeps:
     """`time.sleep` of the user's code: one whose end is known is no hang. A loop that polls for something that never
-    comes sleeps at one place again and again: each place is excused once in a time without progress."""
+    comes sleeps at one place again and again: each place is excused once in a time without progress, and none for
+    longer than `longest` seconds."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, longest: float) -> None:
         self._recorder = recorder
+        self._longest = longest
         self._seen: dict[tuple[str, int], float] = {}
         self._ticks = -1
         self.until = 0.0
@@ -44,7 +46,7 @@ class Sleeps:
         if threading.current_thread() is not threading.main_thread() or not isinstance(seconds, int | float):
             return
         site = next((here for here in outwards(sys._getframe(2)) if is_user(here.f_code.co_filename)), None)
-        if site is None:
+        if site is None or seconds > self._longest:
             return
         if self._recorder.ticks != self._ticks:
             self._ticks = self._recorder.ticks

@@ -44,7 +44,7 @@ class Watchdog:
         self._flush = flush
         self._timeout = recorder.spec.timeout
         self._main = threading.main_thread()
-        self._sleeps = Sleeps(recorder)
+        self._sleeps = Sleeps(recorder, longest_wait(recorder.spec.timeout))
         #: How often the processor and the disk are asked what this rank does: asking costs more than waiting.
         self._asked = 0.0
         self._doing = ""
