@@ -20,7 +20,8 @@ from ddp_lint.verify.live import Live
 from ddp_lint.verify.match import Mismatch
 from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
 from ddp_lint.verify.outcome import rank_outcome, run_outcome
-from ddp_lint.verify.pool import Pool, tail, workspace
+from ddp_lint.verify.ownranks import starts_own_ranks
+from ddp_lint.verify.pool import Ended, Pool, tail, workspace
 from ddp_lint.verify.preload import preload_of
 from ddp_lint.verify.spec import Spec
 from ddp_lint.verify.target import Target
@@ -60,6 +61,7 @@ class Launcher:
     def __enter__(self) -> Launcher:
         self._device, self._torch = _device(self.options)
         self._preload = preload_of(self.target)
+        self._own_ranks = self.target.kind == SCRIPT and starts_own_ranks(self.target.path)
         self._folder = self._stack.enter_context(workspace(self.options.traces))
         # Processes start with the first run.
         self._pool = self._given or self._stack.enter_context(Pool(self._folder, self.options, self._device))
@@ -128,13 +130,10 @@ class Launcher:
 
     def _result(self, spec: Spec, plan: Plan) -> RunResult:
         directory = pathlib.Path(spec.directory)
-        self.progress(f"{directory.name}: {self.options.nproc} ranks, {plan.backend}")
+        ranks_of = "its own ranks" if self._own_ranks else f"{self.options.nproc} ranks"
+        self.progress(f"{directory.name}: {ranks_of}, {plan.backend}")
         started = time.monotonic()
-        live = Live(directory, range(0 if self.options.several_nodes else self.options.nproc))
-        try:
-            ended = self._pool.run(spec, lambda: self._tell(live.poll()))
-        finally:
-            live.close()
+        ended = self._ended(spec)
         seconds = time.monotonic() - started
         ranks = tuple(rank_outcome(directory, rank) for rank in ended.ranks)
         outcome, message = run_outcome(ranks, ended.code, directory / "torchrun.log")
@@ -147,7 +146,7 @@ class Launcher:
             outcome=outcome,
             message=message,
             seconds=seconds,
-            nproc=self.options.nproc,
+            nproc=len(ranks) or self.options.nproc,
             device=plan.device,
             backend=plan.backend,
             torch=plan.torch,
@@ -155,6 +154,24 @@ class Launcher:
             directory=directory,
             launcher_exit=ended.code,
         )
+
+    def _ended(self, spec: Spec) -> Ended:
+        """Run it: as it is where it starts its ranks by itself, else under torchrun."""
+        directory = pathlib.Path(spec.directory)
+        if self._own_ranks and not spec.stimuli:
+            live = Live(directory, None)
+            with contextlib.closing(live):
+                own = dataclasses.replace(spec, own_ranks=True)
+                ended = self._pool.run_own(own, self._command(), lambda: self._tell(live.poll()))
+            if ended.ranks or ended.code:
+                return ended
+            self.progress("it started no ranks by itself: running it under torchrun")
+        live = Live(directory, range(0 if self.options.several_nodes else self.options.nproc))
+        with contextlib.closing(live):
+            return self._pool.run(spec, lambda: self._tell(live.poll()))
+
+    def _command(self) -> list[str]:
+        return [sys.executable, str(self.target.path), *self.target.arguments]
 
     def _tell(self, parted: Mismatch | None) -> None:
         if parted is not None:

@@ -26,9 +26,11 @@ _COLLECTIVE = b'{"kind": "collective"'
 class Live:
     """The ranks of one run on this machine; groups that have members on other machines are left to the timeout."""
 
-    def __init__(self, directory: pathlib.Path, ranks: range) -> None:
+    def __init__(self, directory: pathlib.Path, ranks: range | None) -> None:
+        """`ranks`: None where the program starts them by itself, and tells how many in the mark "world"."""
         self._marks = Marks(directory)
-        self._tails = {rank: _Tail(directory / f"rank{rank}.jsonl") for rank in ranks}
+        self._ranks = ranks
+        self._tails = self._opened(ranks or range(0))
         #: Of each group the calls of each rank that have not all met yet.
         self._waiting: dict[str, dict[int, collections.deque[Collective]]] = {}
         self._broken: set[str] = set()
@@ -42,10 +44,16 @@ class Live:
         for tail in self._tails.values():
             tail.close()
 
+    def _opened(self, ranks: range) -> dict[int, _Tail]:
+        return {rank: _Tail(self._marks.directory / f"rank{rank}.jsonl") for rank in ranks}
+
     def poll(self) -> Mismatch | None:
         """Read what has been written since; the mismatch where the ranks were told to end because of one."""
         if self._told or any(self._marks.has(rank, "dying") for rank in self._tails):
             return None
+        if self._ranks is None and self._marks.has(0, "world"):
+            self._ranks = range(int(self._marks.path(0, "world").read_text(encoding="utf-8") or 0))
+            self._tails = self._opened(self._ranks)
         for rank, tail in self._tails.items():
             for call in tail.read():
                 self._take(rank, call)

@@ -20,12 +20,12 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ddp_lint.verify.lifetime import end_with_parent
 from ddp_lint.verify.options import Options
-from ddp_lint.verify.spec import TOKEN, Jobs, Marks, Spec
+from ddp_lint.verify.spec import OWN_RANKS, TOKEN, Jobs, Marks, Spec, longest_wait
 
 #: Seconds that importing torch and meeting at the rendezvous may take on a cold disk.
 _START_LIMIT = 120.0
@@ -33,9 +33,9 @@ _START_LIMIT = 120.0
 _NODES_LIMIT = 600.0
 #: Seconds for processes to end after they were told to.
 _GRACE = 10.0
-#: Seconds without progress after which its own watchdog (`child/observers/watchdog.py`) ends a rank at the latest.
-_WATCHDOG_LIMIT, _WATCHDOG_TIMEOUTS = 90.0, 6
 _POLL = 0.05
+#: What Python imports at the start of each process of a program that starts its own ranks.
+_INJECTED = pathlib.Path(__file__).parent / "child" / "inject"
 #: Called between two looks at the marks of a run.
 Poll = Callable[[], None]
 
@@ -74,6 +74,37 @@ class Pool:
         if spec.job_alone or launch.ended:
             self.close()
         return ended
+
+    def run_own(self, spec: Spec, command: Sequence[str], poll: Poll = lambda: None) -> Ended:
+        """One run of a program that starts its ranks by itself: it runs as it is, its processes observe themselves.
+
+        The ranks of `Ended` are those that began; there are none when the program made no process group.
+        """
+        directory = pathlib.Path(spec.directory)
+        spec.save(directory / "spec.json")
+        with (directory / "torchrun.log").open("wb") as log, _processes(directory) as environment:
+            if self._device == "cpu":
+                environment["CUDA_VISIBLE_DEVICES"] = ""
+            environment[OWN_RANKS] = str(directory / "spec.json")
+            path = [str(_INJECTED), *filter(None, [environment.get("PYTHONPATH")])]
+            environment["PYTHONPATH"] = os.pathsep.join(path)
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - one thread runs here
+            )
+            run = _Run(directory, spec, self._options)
+            began = time.monotonic()
+            while (code := process.poll()) is None:
+                time.sleep(_POLL)
+                poll()
+                if not run.began() and time.monotonic() - began > _START_LIMIT + longest_wait(spec.timeout):
+                    process.kill()
+        return Ended(code, run.ranks() if run.began() else range(0))
 
     def call(self, request: pathlib.Path, answer: pathlib.Path) -> pathlib.Path:
         """Ask the first rank's supervisor to run the probe; the log of it. There is no answer when it died."""
@@ -221,10 +252,16 @@ class _Run:
 
     def ranks(self) -> range:
         """The ranks of this machine: those that torchrun numbered, else (none came up) as many as were asked for."""
-        numbers = [int(path.name.removeprefix("rank").partition(".")[0]) for path in self._directory.glob("rank*.pid")]
+        numbers = self.began()
+        if self._spec.own_ranks:
+            return range(max(numbers, default=-1) + 1)
         first = min(numbers, default=0)
         first -= first % self._options.nproc
         return range(first, first + self._options.nproc)
+
+    def began(self) -> list[int]:
+        """The ranks whose process was started."""
+        return [int(path.name.removeprefix("rank").partition(".")[0]) for path in self._directory.glob("rank*.pid")]
 
     def code(self, rank: int) -> int | None:
         with contextlib.suppress(OSError, ValueError):
@@ -267,7 +304,7 @@ class _Run:
     def _overdue(self, rank: int) -> bool:
         last = [self.marks.time(rank, mark) for mark in ("pid", "beat", "dumped", "over")]
         ending = any(last[2:])
-        patience = self._spec.timeout if ending else max(_WATCHDOG_TIMEOUTS * self._spec.timeout, _WATCHDOG_LIMIT)
+        patience = self._spec.timeout if ending else longest_wait(self._spec.timeout)
         return time.time() - max(last) > patience + _GRACE
 
     def _pids(self) -> Iterator[int]:

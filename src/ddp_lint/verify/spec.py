@@ -10,6 +10,8 @@ from typing import Any
 
 #: In the environment of every process of a run: what carries it belongs to the run and is ended with it.
 TOKEN = "DDP_LINT_RUN"
+#: In the environment of a program that starts its own ranks: the path of its spec, and how many ranks it starts.
+OWN_RANKS, OWN_WORLD = "DDP_LINT_OWN_RANKS", "DDP_LINT_OWN_WORLD"
 #: Exit code of a rank that its watchdog ended.
 STALLED = 86
 #: How a pass can differ from a plain one, and what that does, in words for the evidence.
@@ -19,6 +21,15 @@ STIMULI: Mapping[str, str] = {
     "nan": "the last rank's loss is NaN in the second step",
     "large": "inputs are 100 times as large",
 }
+
+
+#: A rank that is busy is waited for this many timeouts, and for this many seconds at least.
+_BUSY_FACTOR, _BUSY_LIMIT = 6, 90.0
+
+
+def longest_wait(timeout: float) -> float:
+    """Seconds for which a rank that records nothing is waited for at most, whatever it is busy with."""
+    return max(_BUSY_FACTOR * timeout, _BUSY_LIMIT)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +64,8 @@ class Spec:
     cwd: str = ""
     #: The number of the run in its launch.
     job: int = 0
+    #: The target is a script that starts its ranks by itself.
+    own_ranks: bool = False
     #: The run has a launch to itself, whose supervisors end as their ranks do.
     job_alone: bool = False
 

@@ -117,7 +117,7 @@ class Supervisor:
         if self._local_rank:
             return
         request, answer, log, done = map(pathlib.Path, paths)
-        if self._can_fork("torch"):
+        if self._can_fork(self._preloaded or "torch"):
             child: _Process = _Forked(lambda: _probe_main(request, answer), log, cwd)
         else:
             child = _Started([sys.executable, "-m", "ddp_lint.verify.child.probe", str(request), str(answer)], log, cwd)

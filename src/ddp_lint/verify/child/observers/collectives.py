@@ -18,9 +18,9 @@ from ddp_lint.verify.child.dispatch import arguments, tensors
 from ddp_lint.verify.child.loops import loop_variables
 from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.observers.watchdog import longest_wait
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
+from ddp_lint.verify.spec import longest_wait
 
 #: Operators of c10d and _c10d_functional whose name is not the one that users know.
 _NAMES = {

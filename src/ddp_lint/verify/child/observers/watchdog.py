@@ -15,23 +15,16 @@ from ddp_lint.verify import trace
 from ddp_lint.verify.child.observers.progress import Sleeps, Still
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import as_frame, outwards, user_frames
-from ddp_lint.verify.spec import STALLED
+from ddp_lint.verify.spec import STALLED, longest_wait
 
 _POLL = 0.1
 #: Seconds that ranks wait for each other's dumps before they end (torchrun ends the others with the first that fails).
 _PEER_WAIT = 3.0
-#: A rank that is busy or whose peers still move is waited for this many timeouts at most.
-_BUSY_FACTOR = 6
-#: Seconds that a peer may take to import torch, and for which a busy rank is waited for at least.
+#: Seconds that a peer may take to import torch.
 _START_LIMIT = 90.0
 #: A rank that another one's death interrupts after this share of the timeout was stuck itself.
 _STUCK_SHARE = 0.7
 _RECORDER_ENTRIES = 5
-
-
-def longest_wait(timeout: float) -> float:
-    """Seconds for which a rank that records nothing is waited for at most, whatever it is busy with."""
-    return max(_BUSY_FACTOR * timeout, _START_LIMIT)
 
 
 class Watchdog:
