@@ -98,6 +98,16 @@ def test_point_to_point_calls_do_not_shift_the_order() -> None:
     assert match([send, send, call(5)], [receive, call(5)]) == []
 
 
+def test_a_receive_without_its_send_is_the_cause_of_what_its_rank_misses() -> None:
+    """Rank 0 waits for rank 1, which is in the barrier that rank 0 never reaches."""
+    receive = Collective(**{**vars(call(4, "recv")), "peer": 1})
+    (found,) = mismatches(
+        streams([receive], [call(5, "barrier")]), {0: Ending.STALLED, 1: Ending.STALLED}
+    )  # fmt: skip
+    assert found.direct and found.absent == (1,)
+    assert "rank 0 calls recv [4] from rank 1 (line 4), rank 1 never sends to it" in str(found)
+
+
 def test_the_earliest_mismatch_comes_first() -> None:
     late = [call(1), call(1), call(2, reduce_op="SUM")], [call(1), call(1), call(2, reduce_op="MAX")]
     found = match(

@@ -69,8 +69,16 @@ class Pool:
 
     def run(self, spec: Spec, poll: Poll = lambda: None) -> Ended:
         """One run; `poll` is called many times a second until all its ranks have ended."""
-        launch = self._ready(pathlib.Path(spec.directory).name)
+        directory = pathlib.Path(spec.directory)
+        launch = self._ready(directory.name)
         ended = launch.run(spec, poll)
+        if launch.ended and launch.proven and not spec.job_alone:  # it died, which is no fault of the target
+            self.close()
+            shutil.rmtree(directory)
+            directory.mkdir()
+            launch = self._ready(directory.name)
+            ended = launch.run(spec, poll)
+        launch.proven = True
         if spec.job_alone or launch.ended:
             self.close()
         return ended
@@ -142,6 +150,8 @@ class _Launch:
         self.folder = folder
         self.options = options
         self.jobs = Jobs(folder)
+        #: A run has come to its end in it.
+        self.proven = False
         self._title = title
         self._number = 0
         self._closing = contextlib.ExitStack()
