@@ -9,7 +9,7 @@ import pytest
 
 from ddp_lint.verify.options import Options
 from ddp_lint.verify.ownranks import starts_own_ranks
-from ddp_lint.verify.preload import ALL, NOTHING, preload_of
+from ddp_lint.verify.preload import ALL, NOTHING, preload_of, uses_streams
 from ddp_lint.verify.target import resolve
 
 TRAIN = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
@@ -62,3 +62,12 @@ def test_who_starts_the_ranks(tmp_path: pathlib.Path, source: str, expected: boo
     path = tmp_path / "train.py"
     path.write_text(source)
     assert starts_own_ranks(path) is expected
+
+
+@pytest.mark.parametrize(("source", "expected"), [("side = torch.cuda.Stream()\n", True), ("stream = 1\n", False)])
+def test_streams_are_followed_where_the_source_speaks_of_them(
+    tmp_path: pathlib.Path, source: str, expected: bool
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n" + source + TRAIN)
+    assert uses_streams(resolve(str(path), Options())) is expected

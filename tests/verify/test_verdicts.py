@@ -434,3 +434,12 @@ def test_a_call_in_the_place_of_another_is_neither_confirmed_nor_refuted(path: s
     other = [lines(path, {ALL_REDUCE: 1}, (1, 2)), call(ALL_REDUCE, path=path), call(BARRIER, path=path)]
     judged = verdict(here, run(one, other))
     assert judged.verdict is Verdict.INCONCLUSIVE and "these are not the same call" in judged.reason
+
+
+def test_unordered_streams_are_discovered_without_a_finding() -> None:
+    def at_line(line: int) -> tuple[Frame, ...]:
+        return (Frame("/p/train.py", line, "main"),)
+
+    race = Unordered(op="aten.addmm", earlier_op="aten.div_", frames=at_line(38), earlier=at_line(25))
+    (found,) = discover([run([race], [], device="cuda")], [])
+    assert found.kind == "race" and found.evidence[0].line == 38 and "line 25" in found.message

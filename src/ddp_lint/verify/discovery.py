@@ -12,7 +12,7 @@ from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.trace import Exit, Frame, NoGrad, Race, Raised, Reference
+from ddp_lint.verify.trace import Exit, Frame, NoGrad, Race, Raised, Reference, Unordered
 
 #: Which kinds of damage one confirmed finding accounts for: what a rank-dependent write also desynchronises is one
 #: fault, not two.
@@ -83,6 +83,7 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     if not causes and not mismatches:
         yield from _stalls(examined)
     yield from _hidden(examined)
+    yield from _unordered(examined)
     yield from _silent(examined)
 
 
@@ -182,6 +183,22 @@ def _hidden(examined: Examined) -> Iterator[Discovery]:
                 evidence = _evidence(examined, outcome.rank, "value", message, race.site)
                 yield Discovery("race", message, "", "", "call wait() on the handle first", (evidence,))
                 return
+
+
+def _unordered(examined: Examined) -> Iterator[Discovery]:
+    """Memory that two CUDA streams use, one of them writing, with nothing that orders them: the first of them."""
+    for outcome in examined.run.ranks:
+        for event in outcome.trace.of(Unordered):
+            if event.site is None or not event.earlier:
+                continue
+            earlier = f"{event.earlier_op} of line {event.earlier[0].line} on {event.streams[0]}"
+            message = (
+                f"rank {outcome.rank}: {event.op} on {event.streams[1]} uses memory of {earlier}; nothing orders them"
+            )
+            evidence = _evidence(examined, outcome.rank, "streams", message, event.site)
+            fix = "wait_stream() (or wait for an event) before the tensor is used on another stream"
+            yield Discovery("race", message, "", "whichever stream comes first decides what is read", fix, (evidence,))
+            return
 
 
 def _silent(examined: Examined) -> Iterator[Discovery]:

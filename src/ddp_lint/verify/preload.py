@@ -31,18 +31,30 @@ MODULES = {
 }
 _READS = frozenset({"get", "keys", "values", "items", "copy", "__getitem__", "__contains__"})
 _WRITERS = frozenset({"putenv", "unsetenv", "load_dotenv"})
+_STREAMS = frozenset({"Stream", "ExternalStream", "wait_stream", "record_stream"})
 #: Files of the project that are looked at: more are another program.
 _MOST_FILES = 500
 
 
 def preload_of(target: Target) -> str:
-    """What ranks of this target may be forked from."""
+    """The most that ranks of this target may be forked from."""
     if not hasattr(sys, "getdlopenflags") or sys.platform != "linux":
         return NOTHING
     writes = any(map(_writes_environment, _trees(target)))
     if target.kind == "script":
         return NOTHING if writes else ALL
     return TORCH if writes else ALL
+
+
+def uses_streams(target: Target) -> bool:
+    """The target, or a file that it imports, speaks of CUDA streams: their order is worth following."""
+    names = {
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for tree in _trees(target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Name)
+    }
+    return bool(names & _STREAMS)
 
 
 def _trees(target: Target) -> Iterator[ast.Module]:

@@ -18,6 +18,7 @@ from ddp_lint.verify.discovery import discover
 from ddp_lint.verify.examine import examine
 from ddp_lint.verify.options import Options, RunResult
 from ddp_lint.verify.pool import Pool
+from ddp_lint.verify.preload import uses_streams
 from ddp_lint.verify.results import Examined, Verification
 from ddp_lint.verify.situation import Situation, situation, watch
 from ddp_lint.verify.target import Target, resolve
@@ -101,6 +102,8 @@ def _runs(launcher: launch.Launcher, options: Options, at: Sequence[Situation], 
     for reason in plan.skipped.values():
         progress(f"left out: {reason}")
     watched = watch(at, {oracle for s in at for oracle in all_rules()[s.finding.code].oracles})
+
+    watched = dataclasses.replace(watched, streams=watched.streams or uses_streams(launcher.target))
 
     def one_pass(chosen: Options, stimuli: tuple[str, ...]) -> list[Examined]:
         return [examine(result) for result in launcher.run(plan, watched, chosen, stimuli)]
