@@ -18,13 +18,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ddp_lint.verify.lifetime import end_with_parent
 from ddp_lint.verify.preload import MODULES
 from ddp_lint.verify.spec import Jobs, Marks, Spec
 
 _POLL = 0.02
+_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 #: Seconds that a rank may take to end after it was told to.
 _GRACE = 10.0
 
@@ -134,9 +135,10 @@ class Supervisor:
         if preload not in MODULES or (self._preloaded == "all" and preload != "all"):
             return False
         if self._preloaded != preload:
-            for name in MODULES[preload]:
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(name)
+            with _without_driver():
+                for name in MODULES[preload]:
+                    with contextlib.suppress(ImportError):
+                        importlib.import_module(name)
             self._preloaded = preload
             gc.collect()
             gc.freeze()
@@ -211,6 +213,20 @@ def _probe_main(request: pathlib.Path, answer: pathlib.Path) -> None:
     probe.main(str(request), str(answer))
     sys.stdout.flush()
     os._exit(0)
+
+
+@contextlib.contextmanager
+def _without_driver() -> Iterator[None]:
+    """Whether there is a GPU is asked of NVML inside, which leaves the CUDA driver alone."""
+    asked = os.environ.get(_NVML)
+    os.environ[_NVML] = "1"
+    try:
+        yield
+    finally:
+        if asked is None:
+            del os.environ[_NVML]
+        else:
+            os.environ[_NVML] = asked
 
 
 def _has_cuda() -> bool:

@@ -58,7 +58,7 @@ class Hashes(Observer):
             self._after(list(self.models), self._by_hand)
 
     def before_step(self, optimizer: Any) -> None:
-        if self.recorder.step >= _STEPS:
+        if self.recorder.step >= _STEPS or _captured():
             return
         for model in self._stepped(optimizer):
             parameters = model.parameters()
@@ -70,7 +70,9 @@ class Hashes(Observer):
                 self.recorder.emit(trace.NoGrad, names=names, reference=tuple(n for n in names if n in known))
 
     def after_step(self, optimizer: Any) -> None:
-        rates = tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+        # A rate that is a tensor lies on the device: reading it would make the host wait.
+        found = (group.get("lr") for group in optimizer.param_groups)
+        rates = tuple(float(rate) for rate in found if isinstance(rate, int | float))
         self._after(self._stepped(optimizer), self.recorder.step, rates)
 
     def finish(self) -> None:
@@ -80,6 +82,8 @@ class Hashes(Observer):
 
     def _after(self, models: list[Model], times: int, rates: tuple[float, ...] = ()) -> None:
         """The models were updated for the `times`-th time."""
+        if _captured():
+            return
         self.recorder.parameters_written = False
         self._read()
         for model in models:
@@ -130,6 +134,11 @@ class Hashes(Observer):
             norms={name: norm(tensor) for name, tensor in named.items()},
             sharded=sharded,
         )
+
+
+def _captured() -> bool:
+    """What runs now becomes part of a CUDA graph, in which nothing may be read."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _in_full(step: int) -> bool:
