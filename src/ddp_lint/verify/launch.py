@@ -130,6 +130,8 @@ class Launcher:
                     spec, preload=preload, job_alone=options.several_nodes, cwd=str(pathlib.Path.cwd())
                 )
                 results.append(self._result(spec, plan))
+                if results[-1].outcome == "interrupted":
+                    return results
         return results
 
     def _result(self, spec: Spec, plan: Plan) -> RunResult:
@@ -141,6 +143,8 @@ class Launcher:
         seconds = time.monotonic() - started
         ranks = tuple(rank_outcome(directory, rank) for rank in ended.ranks)
         outcome, message = run_outcome(ranks, ended.code, directory / "torchrun.log")
+        if ended.interrupted:
+            outcome, message = "interrupted", "ended by you; what follows is what was seen until then"
         self.progress(f"{directory.name}: {message} ({seconds:.1f} s)")
         return RunResult(
             name=directory.name,

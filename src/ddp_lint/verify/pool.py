@@ -42,10 +42,12 @@ Poll = Callable[[], None]
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How a run ended: the exit code that torchrun has (or would have) for it, and the ranks of this machine."""
+    """How a run ended: the exit code that torchrun has (or would have) for it, and the ranks of this machine;
+    `interrupted`: by Ctrl-C."""
 
     code: int
     ranks: range
+    interrupted: bool = False
 
 
 class Pool:
@@ -108,11 +110,15 @@ class Pool:
             run = _Run(directory, spec, self._options)
             began = time.monotonic()
             while (code := process.poll()) is None:
-                time.sleep(_POLL)
-                poll()
+                try:
+                    time.sleep(_POLL)
+                    poll()
+                except KeyboardInterrupt:
+                    run.interrupt()
+                    process.terminate()
                 if not run.began() and time.monotonic() - began > _START_LIMIT + longest_wait(spec.timeout):
                     process.kill()
-        return Ended(code, run.ranks() if run.began() else range(0))
+        return Ended(code, run.ranks() if run.began() else range(0), run.interrupted)
 
     def call(self, request: pathlib.Path, answer: pathlib.Path) -> pathlib.Path:
         """Ask the first rank's supervisor to run the probe; the log of it. There is no answer when it died."""
@@ -204,7 +210,7 @@ class _Launch:
         finally:
             run.end_all()
             shutil.copyfile(self.folder / "torchrun.log", directory / "torchrun.log")
-        return Ended(self._code(run), run.ranks())
+        return Ended(self._code(run), run.ranks(), run.interrupted)
 
     def call(self, request: pathlib.Path, answer: pathlib.Path) -> pathlib.Path | None:
         """The log of the probe, None when the launch ended before there was one."""
@@ -259,6 +265,7 @@ class _Run:
         self._directory = directory
         self._spec = spec
         self._options = options
+        self.interrupted = False
 
     def ranks(self) -> range:
         """The ranks of this machine: those that torchrun numbered, else (none came up) as many as were asked for."""
@@ -286,8 +293,12 @@ class _Run:
         while not all(self.marks.has(rank, "exit") for rank in self.ranks()):
             if launch.ended:
                 return
-            time.sleep(_POLL)
-            poll()
+            try:
+                time.sleep(_POLL)
+                poll()
+            except KeyboardInterrupt:
+                self.interrupt()
+                return
             if time.monotonic() > limit and not any(self.marks.has(rank, "ready") for rank in self.ranks()):
                 launch.stop()
             if self._beyond_rescue():
@@ -296,6 +307,13 @@ class _Run:
                 self._end(signal.SIGKILL)
         if self._spec.job_alone:
             launch.wait(_GRACE)
+
+    def interrupt(self) -> None:
+        """End the ranks: what they have written until now is the run."""
+        self.interrupted = True
+        if self.began():
+            self._end(signal.SIGTERM)
+            self._wait_for_exits()
 
     def _wait_for_exits(self) -> None:
         until = time.monotonic() + _GRACE
