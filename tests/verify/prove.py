@@ -1,4 +1,5 @@
-"""Prove one rule by running its page: `python -m tests.verify.prove CODE SECTION DEVICE` prints the verdict as JSON.
+"""Prove rules by running their pages: `python -m tests.verify.prove DEVICE` reads `CODE SECTION` from each line of its
+standard input and answers with the verdict as one line of JSON. All runs of one such process share a launch.
 
 The Example must be confirmed where the rule flags it. The Use instead has no finding: the rule's oracles are asked
 about every line of it at once, and must refute; no run may fail, and nothing may be discovered.
@@ -6,12 +7,14 @@ about every line of it at once, and must refute; no run may fail, and nothing ma
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import sys
 import tempfile
+import traceback
 
 from ddp_lint.config import Configuration, Overrides
 from ddp_lint.findings import Confidence, Finding, Span
@@ -19,6 +22,7 @@ from ddp_lint.output import Sources
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify.options import Options
+from ddp_lint.verify.pool import Pool
 from ddp_lint.verify.results import Verification
 from ddp_lint.verify.session import prove, verify
 from ddp_lint.verify.situation import Situation, situation
@@ -29,13 +33,23 @@ EXAMPLE, USE_INSTEAD = "example", "use_instead"
 WRAPS = ("ddp", "fsdp2")
 
 
-def main(code: str, section: str, device: str) -> dict[str, object]:
+def main(device: str) -> None:
     options = Options(wraps=WRAPS, device=device, timeout=float(os.environ.get("DDP_LINT_PROOF_TIMEOUT", "15")))
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
+    with tempfile.TemporaryDirectory() as folder, Pool(pathlib.Path(folder), options, device) as pool:
+        for line in sys.stdin:
+            try:
+                answer = proof(*line.split(), options, pool)
+            except Exception:
+                answer = {"error": traceback.format_exc()[-3000:]}
+            print(json.dumps(answer), flush=True)
+
+
+def proof(code: str, section: str, options: Options, pool: Pool) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         path = pathlib.Path("train.py")
         path.write_text(getattr(Page.of(all_rules()[code]), section))
-        found = example(code, options) if section == EXAMPLE else use_instead(code, options, path)
+        prove_it = example if section == EXAMPLE else use_instead
+        found = prove_it(code, options, path, pool)
     return {
         "verdicts": [judged.verdict.value for judged in found.findings],
         "reasons": [judged.reason for judged in found.findings],
@@ -46,13 +60,14 @@ def main(code: str, section: str, device: str) -> dict[str, object]:
     }
 
 
-def example(code: str, options: Options) -> Verification:
+def example(code: str, options: Options, _path: pathlib.Path, pool: Pool) -> Verification:
     settings = Configuration(Overrides(select=(code,), isolated=True)).of(pathlib.Path.cwd())
-    return verify("train.py", options, settings, Sources(), lambda _: None)
+    return verify("train.py", options, settings, Sources(), lambda _: None, pool)
 
 
-def use_instead(code: str, options: Options, path: pathlib.Path) -> Verification:
-    return prove("train.py", resolve("train.py", options), [everywhere(code, path)], options, lambda _: None)
+def use_instead(code: str, options: Options, path: pathlib.Path, pool: Pool) -> Verification:
+    target = resolve("train.py", options)
+    return prove("train.py", target, [everywhere(code, path)], options, lambda _: None, pool)
 
 
 def everywhere(code: str, path: pathlib.Path) -> Situation:
@@ -65,4 +80,4 @@ def everywhere(code: str, path: pathlib.Path) -> Situation:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:])))
+    main(sys.argv[1])

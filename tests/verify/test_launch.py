@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import signal
@@ -15,8 +16,9 @@ import time
 import pytest
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.launch import TOKEN, run
+from ddp_lint.verify.launch import Launcher, run
 from ddp_lint.verify.options import Options, RankOutcome, RunResult, UsageError, Watch
+from ddp_lint.verify.spec import TOKEN
 from ddp_lint.verify.target import resolve
 
 pytest.importorskip("torch")
@@ -169,6 +171,58 @@ def test_a_rank_that_computes_is_not_stuck() -> None:
     assert result.outcome == "completed", result.message
 
 
+def test_a_rank_that_sleeps_for_a_set_time_is_not_stuck(tmp_path: pathlib.Path) -> None:
+    """And of two ranks that part, the run ends at once, whatever the timeout."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "if dist.get_rank() == 0:\n"
+        "    time.sleep(5)\n"
+        "dist.barrier()\n"
+        "if dist.get_rank() == 0:\n"
+        "    dist.all_reduce(torch.ones(1))\n"
+        "dist.barrier()\n"
+    )
+    options = dataclasses.replace(CPU, timeout=2.0)
+    (result,) = run(resolve(str(path), options), options, Watch())
+    first, second = (rank.trace.last(trace.Stall) for rank in result.ranks)
+    assert result.outcome == "hang" and first is not None and second is not None
+    assert {first.reason, second.reason} == {"mismatch"}, result.message
+    assert first.site is not None and first.site.line == 7
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_script_that_spawns_its_ranks(tmp_path: pathlib.Path, hangs: bool) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import sys, torch, torch.distributed as dist, torch.multiprocessing as mp\n"
+        "def main(rank, world, store):\n"
+        "    dist.init_process_group('gloo', rank=rank, world_size=world, init_method=store)\n"
+        "    dist.all_reduce(torch.ones(1))\n"
+        "    if rank == 0 and 'hangs' in sys.argv:\n"
+        "        dist.barrier()\n"
+        "if __name__ == '__main__':\n"
+        f"    mp.spawn(main, args=(2, 'file://{tmp_path}/store'), nprocs=2)\n"
+    )
+    options = dataclasses.replace(CPU, arguments=("hangs",) if hangs else ("",))
+    (result,) = run(resolve(str(path), options), options, Watch())
+    assert result.outcome == ("hang" if hangs else "completed"), result.message
+    assert [rank.how for rank in result.ranks] == ["stalled" if hangs else "completed", "completed"]
+    assert sites(result.ranks[0], trace.Collective) == ({4, 6} if hangs else {4})
+
+
+def test_a_launch_that_dies_is_started_anew_for_the_runs_that_are_left(tmp_path: pathlib.Path) -> None:
+    target = resolve(str(TARGETS / "clean.py"), CPU)
+    with Launcher(target, dataclasses.replace(CPU, wraps=("ddp",), traces=tmp_path)) as launcher:
+        plan = launcher.probe()
+        (first,) = launcher.run(plan, Watch())
+        supervisor = json.loads((tmp_path / "ddp" / "rank0.pid").read_text())["supervisor"]
+        os.kill(supervisor, signal.SIGKILL)
+        (second,) = launcher.run(plan, Watch())
+    assert first.outcome == second.outcome == "completed", second.message
+
+
 def test_a_port_in_use() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -198,7 +252,7 @@ def test_no_process_is_left_after_ctrl_c_or_a_kill(tmp_path: pathlib.Path, numbe
     while _processes_below(tmp_path) and time.monotonic() < until:
         time.sleep(0.1)
     assert not _processes_below(tmp_path)
-    assert number == signal.SIGKILL or not list(tmp_path.iterdir()), "who is killed cannot clean up its folder"
+    assert number == signal.SIGKILL or not list(tmp_path.glob("ddp-lint*")), "who is killed cannot clean up its folder"
 
 
 def _processes_below(folder: pathlib.Path) -> list[int]:

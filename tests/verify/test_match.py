@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddp_lint.verify.match import Ending, Kind, Mismatch, mismatches, rows, swapped
+from ddp_lint.verify.match import Ending, Kind, Mismatch, exchanged, mismatches, rows
 from ddp_lint.verify.trace import Collective
 
 from .traces import call, numbered
@@ -98,6 +98,16 @@ def test_point_to_point_calls_do_not_shift_the_order() -> None:
     assert match([send, send, call(5)], [receive, call(5)]) == []
 
 
+def test_a_receive_without_its_send_is_the_cause_of_what_its_rank_misses() -> None:
+    """Rank 0 waits for rank 1, which is in the barrier that rank 0 never reaches."""
+    receive = Collective(**{**vars(call(4, "recv")), "peer": 1})
+    (found,) = mismatches(
+        streams([receive], [call(5, "barrier")]), {0: Ending.STALLED, 1: Ending.STALLED}
+    )  # fmt: skip
+    assert found.direct and found.absent == (1,)
+    assert "rank 0 calls recv [4] from rank 1 (line 4), rank 1 never sends to it" in str(found)
+
+
 def test_the_earliest_mismatch_comes_first() -> None:
     late = [call(1), call(1), call(2, reduce_op="SUM")], [call(1), call(1), call(2, reduce_op="MAX")]
     found = match(
@@ -108,9 +118,30 @@ def test_the_earliest_mismatch_comes_first() -> None:
 
 def test_swapped_lines_show_only_to_who_names_them() -> None:
     ranks = streams([call(2), call(3)], [call(3), call(2)])
-    assert swapped(ranks, frozenset()) is None
-    one, other = swapped(ranks, frozenset({("/p/train.py", 2), ("/p/train.py", 3)})) or pytest.fail("not seen")
-    assert {one.collective.frames[0].line, other.collective.frames[0].line} == {2, 3}
+    assert exchanged(ranks, frozenset()) is None
+    found = exchanged(ranks, frozenset({("/p/train.py", 2), ("/p/train.py", 3)})) or pytest.fail("not seen")
+    assert found.crossed
+    assert {found.one.collective.frames[0].line, found.other.collective.frames[0].line} == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("labels", "crossed"),
+    [
+        ((("a", "b"), ("b", "a")), True),
+        ((("t, name='x'", "t, name='y'"), ("t, name='y'", "t, name='z'")), False),
+        ((("a", "b"), ("a", "b")), None),
+    ],
+)
+def test_calls_of_one_line_are_told_apart_by_what_they_are_for(
+    labels: tuple[tuple[str, ...], ...], crossed: bool | None
+) -> None:
+    ranks = streams(*([call(2, label=label) for label in of_rank] for of_rank in labels))
+    found = exchanged(ranks, frozenset({("/p/train.py", 2)}))
+    assert (found and found.crossed) == crossed
+
+
+def test_arms_that_reduce_one_tensor_do_the_same() -> None:
+    assert exchanged(streams([call(2, label="x")], [call(3, label="x")]), frozenset({("/p/train.py", 2)})) is None
 
 
 # ---- properties

@@ -40,6 +40,13 @@ def run(folder: pathlib.Path, *ranks: RankOutcome, code: int = 1, log: str = "")
         ((Start(),), {"code": -11, "oom": True}, "signal", "ended by SIGSEGV"),
         ((Start(),), {"code": -15, "stopped": True}, "stopped", "ended by torchrun after another rank failed"),
         ((Start(), Stall(seconds=5.0)), {"code": STALLED}, "stalled", "no progress for 5 s"),
+        (
+            (Start(), Stall(reason="mismatch"), PEER_LOST),
+            {"code": 1},
+            "stalled",
+            "stuck in a call that no peer answers",
+        ),
+        ((Start(), Stall(reason="peer")), {"code": STALLED}, "stopped", "waited for a rank that is slow"),
         ((Start(), PEER_LOST), {"code": 1}, "exception", "RuntimeError: Connection closed by peer [127.0.0.1]:7575"),
         ((Start(),), {"code": 3}, "exit", "left with exit code 3"),
         ((), {"code": 1}, "not_started", "ended with exit code 1 before it began"),
@@ -97,3 +104,11 @@ def test_no_rank_starts(tmp_path: pathlib.Path) -> None:
     )
     outcome, message = run(tmp_path, *ranks, log="The server socket has failed to bind: EADDRINUSE")
     assert outcome == "port_in_use" and "--master-port" in message
+
+
+def test_a_rank_that_is_busy_is_slow_and_not_stuck(tmp_path: pathlib.Path) -> None:
+    busy = rank(tmp_path, 0, Start(), Stall(reason="slow", doing="reads or writes", seconds=120.0), code=STALLED)
+    waiting = rank(tmp_path, 1, Start(), Stall(reason="timeout", seconds=110.0), code=STALLED)
+    outcome, message = run(tmp_path, busy, waiting)
+    assert outcome == "slow" and "rank 0 is slow, not stuck: it still reads or writes" in message
+    assert "raise --timeout" in message

@@ -9,9 +9,11 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import queue
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,18 +36,43 @@ ON_CUDA = list(RULES)
 
 pytestmark = pytest.mark.launch
 
+_HOMES = ("HOME", "USERPROFILE", "TMPDIR")
 
-def proof(code: str, section: str, device: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.verify.prove", code, section, device]
-    with tempfile.TemporaryDirectory(prefix="proof-") as folder:  # pages write into the user's cache
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOME": folder, "USERPROFILE": folder, "TMPDIR": folder}
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+
+class Prover:
+    """A process that proves one rule after the other, and is replaced when it hangs or dies."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._process: subprocess.Popen[str] | None = None
+        #: The home of the process: pages write into the user's cache.
+        self._home = tempfile.TemporaryDirectory(prefix="proof-")
+
+    def proof(self, code: str, section: str) -> dict[str, Any]:
+        self._process = self._process or self._started()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        watch = threading.Timer(LIMIT, self._process.kill)
+        watch.start()
+        try:
+            print(code, section, file=self._process.stdin, flush=True)
+            return dict(json.loads(self._process.stdout.readline()))
+        except (ValueError, OSError) as error:
+            self.close()
+            return {"error": f"the prover ended: {error}"}
+        finally:
+            watch.cancel()
+
+    def _started(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.verify.prove", self._device]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **dict.fromkeys(_HOMES, self._home.name)}
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-    try:
-        return dict(json.loads(done.stdout))
-    except ValueError:
-        return {"error": done.stderr[-3000:] or done.stdout[-3000:]}
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
 
 
 class Proofs:
@@ -53,17 +80,29 @@ class Proofs:
 
     def __init__(self, codes: list[str], device: str, at_once: int) -> None:
         self._pool = concurrent.futures.ThreadPoolExecutor(at_once)
+        self._provers: queue.SimpleQueue[Prover] = queue.SimpleQueue()
+        for _ in range(at_once):
+            self._provers.put(Prover(device))
         self._futures = {
-            (code, section): self._pool.submit(proof, code, section, device)
+            (code, section): self._pool.submit(self._prove, code, section)
             for code in codes
             for section in (EXAMPLE, USE_INSTEAD)
         }
+
+    def _prove(self, code: str, section: str) -> dict[str, Any]:
+        prover = self._provers.get()
+        try:
+            return prover.proof(code, section)
+        finally:
+            self._provers.put(prover)
 
     def of(self, code: str, section: str) -> dict[str, Any]:
         return self._futures[code, section].result()
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        while not self._provers.empty():
+            self._provers.get().close()
 
 
 @pytest.fixture(scope="session")

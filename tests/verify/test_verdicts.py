@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddp_lint.findings import Confidence, Finding, Label, Span
+from ddp_lint.findings import Confidence, Finding, Label, RankTrace, Span
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify.discovery import discover
@@ -19,12 +19,14 @@ from ddp_lint.verify.trace import (
     Call,
     Event,
     Exit,
+    Fingerprint,
     Frame,
     GraphBreak,
     Hashes,
     Lines,
     NoGrad,
     Ordered,
+    Phase,
     Race,
     Raised,
     Reference,
@@ -378,3 +380,66 @@ def test_every_rule_names_oracles_that_exist() -> None:
     unknown = {code: set(rule.oracles) - known for code, rule in all_rules().items() if not set(rule.oracles) <= known}
     assert not unknown
     assert all(issubclass(rule, Rule) and rule.oracles for rule in all_rules().values())
+
+
+# ---- replicas that come apart in silence
+
+
+def replica(digests: tuple[str, ...], rates: tuple[float, ...]) -> list[Event]:
+    """A rank that steps with these rates, and holds these parameters after each step."""
+    steps = enumerate(zip(digests, rates, strict=True), 1)
+    return [
+        Fingerprint(wrap="ddp", step=step, digest=digest, rates=(rate,), frames=(Frame("/p/train.py", 21, "main"),))
+        for step, (digest, rate) in steps
+    ]
+
+
+def test_a_step_between_two_full_looks_is_compared_too() -> None:
+    examined = run(replica(("a", "b", "c"), (0.1, 0.1, 0.1)), replica(("a", "b", "d"), (0.1, 0.1, 0.05)))
+    (found,) = discover([examined], [])
+    assert "parameters differ between the ranks after optimizer step 3" in found.message
+    assert "unlike learning rates from optimizer step 3 on: 0.1 on rank 0 and 0.05 on rank 1" in found.cause
+    assert found.evidence[0].line == 21
+
+
+def test_replicas_that_never_averaged_have_the_line_of_no_sync() -> None:
+    def rank(digest: str) -> list[Event]:
+        return [
+            Call(name="no_sync", frames=(Frame("/p/train.py", 26, "main"),)),
+            Phase(phase="backward"),
+            Hashes(what="gradients", when="before_step", wrap="ddp", digests={"weight": digest}),
+        ]
+
+    (found,) = discover([run(rank("a"), rank("b"))], [])
+    assert "no_sync()" in found.cause and found.evidence[0].line == 26
+
+
+def test_ranks_that_were_not_compared_are_no_evidence(path: str) -> None:
+    code = rule_with("write", "parameter")
+    write = Write(op="aten.mul_", name="head.weight", phase="forward", frames=frames(path, HEAD))
+    bare = [lines(path, {HEAD: 1}), write]
+    assert verdict(at(code, HEAD), run(bare, bare, wrap="none")).verdict is Verdict.INCONCLUSIVE
+    seen = [*bare, *replica(("a", "b"), (0.1, 0.1))]
+    judged = verdict(at(code, HEAD), run(seen, seen, wrap="ddp"))
+    assert judged.verdict is not Verdict.CONFIRMED
+    assert any("up to optimizer step 2" in one.message for one in judged.evidence)
+
+
+def test_a_call_in_the_place_of_another_is_neither_confirmed_nor_refuted(path: str) -> None:
+    """The ranks made unlike calls, and the run came to the right end all the same."""
+    code = rule_with("sequence", "stall")
+    here = at(code, ALL_REDUCE, BARRIER)
+    here = dataclasses.replace(here, finding=dataclasses.replace(here.finding, witness=(RankTrace("rank 0", ()),)))
+    one = [lines(path, {ALL_REDUCE: 1}, (1, 2)), call(ALL_REDUCE, path=path), call(ALL_REDUCE, path=path)]
+    other = [lines(path, {ALL_REDUCE: 1}, (1, 2)), call(ALL_REDUCE, path=path), call(BARRIER, path=path)]
+    judged = verdict(here, run(one, other))
+    assert judged.verdict is Verdict.INCONCLUSIVE and "these are not the same call" in judged.reason
+
+
+def test_unordered_streams_are_discovered_without_a_finding() -> None:
+    def at_line(line: int) -> tuple[Frame, ...]:
+        return (Frame("/p/train.py", line, "main"),)
+
+    race = Unordered(op="aten.addmm", earlier_op="aten.div_", frames=at_line(38), earlier=at_line(25))
+    (found,) = discover([run([race], [], device="cuda")], [])
+    assert found.kind == "race" and found.evidence[0].line == 38 and "line 25" in found.message

@@ -23,12 +23,13 @@ def call(  # noqa: PLR0913 - a collective has many sides
     reduce_op: str = "",
     root: int | None = None,
     name: str = "",
+    label: str = "",
 ) -> Collective:
     """A collective called from a line; its number is set by `numbered`."""
     tensors = (Tensor(shape=shape, dtype=dtype, name=name),) if op != "barrier" else ()
     frames = (Frame(path, line, "main"),)
     return Collective(
-        op=op, tensors=tensors, group=group, ranks=ranks, reduce_op=reduce_op, root=root, frames=frames
+        op=op, tensors=tensors, group=group, ranks=ranks, reduce_op=reduce_op, root=root, frames=frames, label=label
     )  # fmt: skip
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ddp_lint.verify.trace import Hashes, Reference, Trace
+from ddp_lint.verify.trace import Fingerprint, Frame, Hashes, Reference, Trace
 
 #: Below this a difference from the reference is rounding: absolute, plus a share of the parameter's size.
 #: Damage measured in tiny models starts at 5e-4; runs without damage stay below 1e-5.
@@ -21,7 +21,9 @@ REPLICAS_EQUAL = ("after_wrap", "after_step", "at_end")
 
 @dataclasses.dataclass(frozen=True)
 class Desync:
-    """Tensors that should be equal on all ranks and are not, at one moment. `names` in the module's order."""
+    """Tensors that should be equal on all ranks and are not, at one moment. `names` in the module's order: none where
+    only the fingerprint of that step tells, and no later look found a tensor that differs. `site` is the user's
+    line that updated them."""
 
     what: str
     when: str
@@ -29,11 +31,53 @@ class Desync:
     step: int
     names: tuple[str, ...]
     ranks: tuple[int, ...]
+    model: int = 0
+    site: Frame | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """How far replicas were compared: the number of moments, and the last optimizer step among them."""
+
+    times: int = 0
+    step: int = 0
+
+    def __str__(self) -> str:
+        until = f", up to optimizer step {self.step}" if self.step else ""
+        return f"compared {self.times} time{'s' * (self.times != 1)}{until}"
+
+
+_Key = tuple[int, int, str, int]
 
 
 def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tuple[str, ...]) -> Iterator[Desync]:
     """The moments at which tensors differ across ranks, in order; only names that every rank has and none shards."""
-    moments: dict[tuple[int, int, str, int], dict[int, Hashes]] = collections.defaultdict(dict)
+    traces = tuple(traces)
+    seen = [_desync(what, key, events) for key, events in _moments(traces, what, when, wraps).items()]
+    found = [desync for desync in seen if desync.names]
+    for earlier in _unlike_fingerprints(traces, when, wraps) if what == "parameters" else ():
+        later = [desync for desync in found if desync.model == earlier.model and desync.step >= earlier.step]
+        if not any(desync.model == earlier.model and desync.step <= earlier.step for desync in found):
+            yield dataclasses.replace(earlier, names=later[0].names if later else ())
+    yield from found
+
+
+def compared(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tuple[str, ...]) -> Compared:
+    """How often all ranks of a run were compared."""
+    traces = tuple(traces)
+    keys = {key[:3] for key, events in _moments(traces, what, when, wraps).items() if len(events) == len(traces)}
+    if what == "parameters" and "after_step" in when:
+        for key, prints in _fingerprints(traces, wraps).items():
+            if len(prints) == len(traces):
+                keys.add((key[0], key[1], "after_step"))
+    return Compared(len(keys), max((step for step, _, _ in keys), default=0))
+
+
+def _moments(
+    traces: Sequence[Trace], what: str, when: tuple[str, ...], wraps: tuple[str, ...]
+) -> dict[_Key, dict[int, Hashes]]:
+    """What each rank held at each moment: (step, model, when, how many times before at that)."""
+    moments: dict[_Key, dict[int, Hashes]] = collections.defaultdict(dict)
     for trace in traces:
         times: collections.Counter[tuple[int, int, str]] = collections.Counter()
         for event in trace.of(Hashes):
@@ -41,11 +85,37 @@ def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tu
                 key = (event.step, event.model, event.when)
                 moments[(*key, times[key])][trace.rank] = event
                 times[key] += 1
-    for (step, _, moment, _), events in moments.items():
-        names = _differing(events)
-        if names:
-            wrap = next(iter(events.values())).wrap
-            yield Desync(what, moment, wrap, step, names, tuple(sorted(events)))
+    return moments
+
+
+def _desync(what: str, key: _Key, events: Mapping[int, Hashes]) -> Desync:
+    step, model, moment, _ = key
+    first = next(iter(events.values()))
+    return Desync(what, moment, first.wrap, step, _differing(events), tuple(sorted(events)), model, first.site)
+
+
+def _fingerprints(
+    traces: Sequence[Trace], wraps: tuple[str, ...]
+) -> dict[tuple[int, int, int], dict[int, Fingerprint]]:
+    """By (step, model, how many times before in that step) and rank."""
+    found: dict[tuple[int, int, int], dict[int, Fingerprint]] = collections.defaultdict(dict)
+    for trace in traces:
+        times: collections.Counter[tuple[int, int]] = collections.Counter()
+        for event in trace.of(Fingerprint):
+            if event.wrap in wraps:
+                found[event.step, event.model, times[event.step, event.model]][trace.rank] = event
+                times[event.step, event.model] += 1
+    return found
+
+
+def _unlike_fingerprints(traces: Sequence[Trace], when: tuple[str, ...], wraps: tuple[str, ...]) -> Iterator[Desync]:
+    """The first step of each model after which its replicas differ."""
+    told: set[int] = set()
+    for (step, model, _), prints in _fingerprints(traces, wraps).items() if "after_step" in when else ():
+        if model not in told and len({event.digest for event in prints.values()}) > 1:
+            told.add(model)
+            first = next(iter(prints.values()))
+            yield Desync("parameters", "after_step", first.wrap, step, (), tuple(sorted(prints)), model, first.site)
 
 
 def _differing(events: Mapping[int, Hashes]) -> tuple[str, ...]:
@@ -105,5 +175,7 @@ def _allowed(reference: Reference, name: str) -> float:
 def spoken(names: Iterable[str], limit: int = 3) -> str:
     """`a, b, c and 4 more`."""
     items = list(names)
+    if not items:
+        return "some of them"
     head = ", ".join(items[:limit])
     return head if len(items) <= limit else f"{head} and {len(items) - limit} more"

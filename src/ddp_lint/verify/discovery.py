@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
-from ddp_lint.verify.compare import REPLICAS_EQUAL, desyncs, deviation, spoken
+from ddp_lint.verify.causes import Cause, cause_of
+from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit
-from ddp_lint.verify.match import Mismatch, place
+from ddp_lint.verify.match import Mismatch, describe, place
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.trace import Exit, Frame, NoGrad, Race, Raised, Reference
+from ddp_lint.verify.trace import Exit, Frame, NoGrad, Race, Raised, Reference, Unordered
 
 #: Which kinds of damage one confirmed finding accounts for: what a rank-dependent write also desynchronises is one
 #: fault, not two.
@@ -83,15 +84,34 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     if not causes and not mismatches:
         yield from _stalls(examined)
     yield from _hidden(examined)
+    yield from _unordered(examined)
     yield from _silent(examined)
 
 
 def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
+    stuck = _standing(examined, first)
+    if stuck is not None:
+        return stuck
     sites = {rank: place(call) for rank, call in first.calls.items() if call is not None}
     known = [(rank, site) for rank, site in sites.items() if site[1]]
     rank, (path, line) = known[0] if known else (None, ("", 0))
     evidence = Evidence(examined.run.wrap, rank, "sequence", str(first), shown(path) if path else "", line)
     return Discovery("mismatch", f"the ranks call different collectives: {first}", evidence=(evidence,))
+
+
+def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
+    """A rank that stands still outside of any collective is what its peers wait for: its line is the place."""
+    for outcome in examined.run.ranks:
+        waiting = [(rank, call) for rank, call in first.calls.items() if call is not None]
+        frame = outcome.last.frame
+        if outcome.rank in first.absent and outcome.how == "stalled" and not first.direct and frame is not None:
+            rank, call = waiting[0]
+            message = (
+                f"rank {outcome.rank} stands still at line {frame.line} in {frame.function}; "
+                f"rank {rank} waits for it in {describe(call)} (line {place(call)[1]})"
+            )
+            return Discovery("stall", message, evidence=(_evidence(examined, outcome.rank, "stall", message, frame),))
+    return None
 
 
 def _raised(examined: Examined) -> Iterator[Discovery]:
@@ -166,6 +186,22 @@ def _hidden(examined: Examined) -> Iterator[Discovery]:
                 return
 
 
+def _unordered(examined: Examined) -> Iterator[Discovery]:
+    """Memory that two CUDA streams use, one of them writing, with nothing that orders them: the first of them."""
+    for outcome in examined.run.ranks:
+        for event in outcome.trace.of(Unordered):
+            if event.site is None or not event.earlier:
+                continue
+            earlier = f"{event.earlier_op} of line {event.earlier[0].line} on {event.streams[0]}"
+            message = (
+                f"rank {outcome.rank}: {event.op} on {event.streams[1]} uses memory of {earlier}; nothing orders them"
+            )
+            evidence = _evidence(examined, outcome.rank, "streams", message, event.site)
+            fix = "wait_stream() (or wait for an event) before the tensor is used on another stream"
+            yield Discovery("race", message, "", "whichever stream comes first decides what is read", fix, (evidence,))
+            return
+
+
 def _silent(examined: Examined) -> Iterator[Discovery]:
     """What no error tells: only runs that came to their end are compared."""
     if not examined.completed:
@@ -173,9 +209,7 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
     traces = [outcome.trace for outcome in examined.run.ranks]
     for what, when in (("gradients", ("before_step",)), ("parameters", REPLICAS_EQUAL)):
         for desync in desyncs(traces, what, when, ("ddp",)):
-            message = f"{what} differ between the ranks {moment(desync)}: {spoken(desync.names)}"
-            kind = what.removesuffix("s")
-            yield Discovery(what, message, evidence=(Evidence(examined.run.wrap, None, kind, message),))
+            yield _apart(examined, desync, cause_of(traces, desync))
             return
     for trace in traces:
         reference = trace.last(Reference)
@@ -194,6 +228,16 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
                 evidence = Evidence(examined.run.wrap, trace.rank, "nograd", message)
                 yield Discovery("nograd", message, evidence=(evidence,))
                 return
+
+
+def _apart(examined: Examined, desync: Desync, cause: Cause | None) -> Discovery:
+    """Replicas that differ, at the line of the cause where it is known, else at that of the update."""
+    message = f"{desync.what} differ between the ranks {moment(desync)}: {spoken(desync.names)}"
+    site = (cause.site if cause else None) or desync.site
+    path, line = (shown(site.path), site.line) if site else ("", 0)
+    evidence = Evidence(examined.run.wrap, None, desync.what.removesuffix("s"), message, path, line)
+    known = (cause.text, cause.fix) if cause else ("", "")
+    return Discovery(desync.what, message, "", *known, evidence=(evidence,))
 
 
 def _evidence(examined: Examined, rank: int, kind: str, message: str, frame: Frame | None) -> Evidence:

@@ -85,9 +85,25 @@ class Mismatch:
     calls: Cells
     culprits: tuple[Call, ...] = ()
 
+    @property
+    def direct(self) -> bool:
+        """A send or a receive between two ranks, which its peer does not answer."""
+        return any(call is not None and call.peer is not None for call in self.calls.values())
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """The ranks that have no call here."""
+        return tuple(rank for rank, call in self.calls.items() if call is None)
+
     def __str__(self) -> str:
-        said = [f"rank {rank} {_said(call)}" for rank, call in self.calls.items()]
+        said = [f"rank {rank} {self._of(rank, call)}" for rank, call in self.calls.items()]
         return f"{self.kind.value}: {', '.join(said)}"
+
+    def _of(self, rank: int, call: Collective | None) -> str:
+        if call is None and self.direct:
+            asked = next(call.op for call in self.calls.values() if call is not None)
+            return "never sends to it" if asked == "recv" else "never receives from it"
+        return _said(call)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +119,27 @@ class Row:
 def mismatches(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch]:
     """All mismatches, the first one (the root cause) first. A rank without an entry in `endings` counts as unknown."""
     order = _order_of(streams)
+    direct = _unanswered_in(streams, endings)
+    # Who waits in a receive reaches no collective: that it is missing there is a consequence.
+    stuck = {rank for mismatch in direct for rank in mismatch.calls.keys() - set(mismatch.absent)}
     found = [mismatch for group in _groups(streams) for mismatch in _mismatches_of(group, endings)]
+    found = direct + [one for one in found if one.kind is not Kind.MISSING or not stuck & set(one.absent)]
     return sorted(found, key=lambda mismatch: order(mismatch.calls))
+
+
+def unanswered(
+    waiting: Mapping[tuple[int, int], Sequence[Collective]], endings: Mapping[int, Ending]
+) -> Mismatch | None:
+    """The first send or receive that its peer does not answer, a receive before a send (which may be buffered).
+
+    `waiting` holds by (sender, receiver) the calls that have found no partner; the peer's ending must be known.
+    """
+    for op, peer in (("recv", 0), ("send", 1)):
+        for pair, calls in sorted(waiting.items()):
+            unmet = [call for call in calls if call.op == op]
+            if unmet and endings.get(pair[peer], Ending.UNKNOWN) is not Ending.UNKNOWN:
+                return Mismatch(Kind.MISSING, unmet[0].group, -1, {pair[1 - peer]: unmet[0], pair[peer]: None})
+    return None
 
 
 def rows(streams: Streams, endings: Mapping[int, Ending]) -> list[Row]:
@@ -121,20 +156,44 @@ def rows(streams: Streams, endings: Mapping[int, Ending]) -> list[Row]:
     return sorted(table, key=lambda row: order(row.calls))
 
 
-def swapped(streams: Streams, lines: frozenset[tuple[str, int]]) -> tuple[Call, Call] | None:
-    """The first two calls that met although they come from different lines, both of them in `lines` (path, line).
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """Two calls of one op and shape that met although they are not the same step of the program. `crossed`: the ranks
+    make the same calls, each in an order of its own, so that tensors of unlike meaning were mixed; else one rank made
+    a call that the other did not, and another one took its place."""
 
-    Equal shapes hide such a swap from everything else: both ranks get the sum of two different tensors. Whether it is
-    one knows only who has read the source, hence the restriction to lines that a finding names.
+    one: Call
+    other: Call
+    crossed: bool
+
+
+def exchanged(streams: Streams, lines: frozenset[tuple[str, int]]) -> Exchange | None:
+    """The first calls that met although they differ in what they are for, both of them in `lines` (path, line).
+
+    Equal shapes hide this from everything else. What a call is for says its label (the tensor's name, the variables of
+    the loops around it), else its line. Two arms of a rank branch may do the same with other names: whether they do
+    knows only who has read the source, hence the restriction to lines that a finding names.
     """
     for group in _groups(streams):
         for cells in group.cells():
-            calls = [Call(rank, call) for rank, call in cells.items() if call is not None]
+            calls = [Call(rank, call) for rank, call in cells.items() if call is not None and place(call) in lines]
             for call in calls[1:]:
-                places = {place(calls[0].collective), place(call.collective)}
-                if len(places) > 1 and places <= lines:
-                    return calls[0], call
+                if _purpose(calls[0].collective) != _purpose(call.collective):
+                    return Exchange(calls[0], call, _crossed(group, calls[0].rank, call.rank, lines))
     return None
+
+
+def _purpose(call: Collective) -> object:
+    return call.label or place(call)
+
+
+def _crossed(group: _Group, one: int, other: int, lines: frozenset[tuple[str, int]]) -> bool:
+    """Both ranks make the same calls on these lines."""
+    made = [
+        collections.Counter((call.op, _purpose(call)) for call in group.streams[rank] if place(call) in lines)
+        for rank in (one, other)
+    ]
+    return made[0] == made[1]
 
 
 def place(call: Collective) -> tuple[str, int]:
@@ -154,6 +213,8 @@ def describe(call: Collective) -> str:
         words.append(call.reduce_op)
     if call.root is not None:
         words.append(f"root {call.root}")
+    if call.peer is not None:
+        words.append(f"{'from' if call.op == 'recv' else 'to'} rank {call.peer}")
     if call.group != "world":
         words.append(f"on ranks {call.group}")
     return " ".join(words)
@@ -191,6 +252,29 @@ def _groups(streams: Streams) -> list[_Group]:
     ]
 
 
+def _unanswered_in(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch]:
+    """The point-to-point call that its peer does not answer, where somebody waits in one.
+
+    Calls of one pair meet in order. A rank that takes what comes from anybody leaves open whose send it took.
+    """
+    calls: dict[tuple[int, int], dict[str, list[Collective]]] = collections.defaultdict(
+        lambda: {"send": [], "recv": []}
+    )
+    for rank, stream in streams.items():
+        for call in stream:
+            if call.op == "recv" and call.peer is None:
+                return []
+            if call.op in ("send", "recv") and call.peer is not None:
+                calls[(rank, call.peer) if call.op == "send" else (call.peer, rank)][call.op].append(call)
+    waiting = {}
+    for pair, ways in calls.items():
+        met = min(len(ways["send"]), len(ways["recv"]))
+        stalled = endings.get(pair[0]) is Ending.STALLED
+        waiting[pair] = ways["recv"][met:] or (ways["send"][met:] if stalled else [])
+    found = unanswered(waiting, endings)
+    return [found] if found else []
+
+
 def _order_of(streams: Streams) -> Callable[[Cells], int]:
     """A sort key for cells: the earliest position at which any rank stood when it made its call."""
     position = {(rank, call.n): n for rank, calls in streams.items() for n, call in enumerate(calls)}
@@ -204,7 +288,7 @@ def _order_of(streams: Streams) -> Callable[[Cells], int]:
 def _mismatches_of(group: _Group, endings: Mapping[int, Ending]) -> Iterator[Mismatch]:
     seen: set[tuple[Kind, tuple[tuple[str, int], ...]]] = set()
     for position, cells in enumerate(group.cells()):
-        for kind in _differences(cells, endings):
+        for kind in differences(cells, endings):
             key = (kind, tuple(place(call) for call in cells.values() if call))
             if key not in seen:
                 seen.add(key)
@@ -216,7 +300,7 @@ def _mismatches_of(group: _Group, endings: Mapping[int, Ending]) -> Iterator[Mis
             return
 
 
-def _differences(cells: Cells, endings: Mapping[int, Ending]) -> Iterator[Kind]:
+def differences(cells: Cells, endings: Mapping[int, Ending]) -> Iterator[Kind]:
     """What differs at one position; a broken order comes alone."""
     present = [call for call in cells.values() if call is not None]
     if len({call.op for call in present}) > 1:

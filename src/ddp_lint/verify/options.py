@@ -66,8 +66,8 @@ class RankOutcome:
     the name of the signal that ended it; `how` is one of
 
     completed (reached its end, whatever happened afterwards) · exception · exit (ended itself early) · signal ·
-    oom (the kernel's OOM killer) · stalled · stopped (by the launcher, because another rank failed first: never a
-    cause) · not_started.
+    oom (the kernel's OOM killer) · stalled · slow (busy, and given up) · stopped (by the launcher, because another rank
+    failed first: never a cause) · not_started.
     """
 
     rank: int
@@ -87,8 +87,9 @@ class RunResult:
     """One launch. `name` is also the folder of the traces; `model` the class ("" for a script).
 
     `stimuli` are names of `spec.STIMULI`, none for a plain pass (what could be applied is in each rank's Start event).
-    `outcome`: completed · hang (a rank stalled) · crash (a signal or abort) · exception · exit · oom · port_in_use ·
-    not_started (a rank never began) · launch_failed · interrupted. `message` explains it in one line.
+    `outcome`: completed · hang (a rank stalled) · slow (a rank was busy when it was given up) · crash (a signal or
+    abort) · exception · exit · oom · port_in_use · not_started (a rank never began) · launch_failed · interrupted.
+    `message` explains it in one line.
     """
 
     name: str

@@ -23,6 +23,7 @@ _WHERE = {True: "in the teardown after its last line", False: "and its watchdog 
 #: What a run is called by what happened to the rank that failed first.
 _OUTCOMES = {
     "stalled": "hang",
+    "slow": "slow",
     "oom": "oom",
     "signal": "crash",
     "exception": "exception",
@@ -67,12 +68,13 @@ def _uncaught(event: Event) -> bool:
 def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> tuple[str, str]:
     """The rank's end in one word and in one line."""
     raised = next((event for event in trace.of(Raised) if _uncaught(event)), None)
-    stall = next((event for event in trace.of(Stall) if event.reason == "timeout"), None)
+    stall = next((event for event in trace.of(Stall) if event.stuck or event.reason == "slow"), None)
     left = trace.last(Exit)
     if trace.ended:
         return "completed", f"completed, then {name}" if name else "completed"
-    if stall is not None and raised is None and code in (STALLED, None, -signal.SIGTERM):
-        return "stalled", f"no progress for {stall.seconds:.0f} s"
+    # A rank that was told to end may raise before it does: its peers have closed their connections.
+    if stall is not None and (raised is None or raised.n > stall.n):
+        return _stood(stall)
     if raised is not None:
         return "exception", f"{raised.type}: {_first_line(raised.message)}"
     if code is None and trace.last(Start) is None:
@@ -81,11 +83,21 @@ def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> t
         return "stopped", "ended by torchrun after another rank failed"
     if end.get("oom") and name == "SIGKILL":
         return "oom", "ended by the kernel's OOM killer"
+    if code == STALLED:
+        return "stopped", "waited for a rank that is slow"
     if name:
         return "signal", f"ended by {name}"
     if trace.last(Start) is None:
         return "not_started", f"ended with exit code {code} before it began"
     return "exit", f"left by {left.how}({left.status})" if left else f"left with exit code {code}"
+
+
+def _stood(stall: Stall) -> tuple[str, str]:
+    if stall.reason == "slow":
+        return "slow", f"is slow, not stuck: it still {stall.doing} after {stall.seconds:.0f} s; raise --timeout"
+    if stall.reason == "mismatch":
+        return "stalled", "stuck in a call that no peer answers"
+    return "stalled", f"no progress for {stall.seconds:.0f} s"
 
 
 def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:
@@ -99,8 +111,15 @@ def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) ->
     if all(rank.how == "not_started" and not rank.trace.events for rank in ranks) and code != 0:
         return "launch_failed", f"torchrun could not start the ranks: {_error_line(text)}"
     causes = [rank for rank in ranks if rank.how not in ("completed", "stopped")] or list(ranks)
-    first = min(causes, key=lambda rank: (bool(_PEER_LOST.search(rank.message)), rank.ended_at, rank.rank))
+    first = min(
+        causes, key=lambda rank: (rank.how != "slow", bool(_PEER_LOST.search(rank.message)), rank.ended_at, rank.rank)
+    )
     return _OUTCOMES.get(first.how, "launch_failed"), _told(sorted(ranks, key=lambda rank: rank is not first))
+
+
+def _precedence(rank: RankOutcome) -> tuple[bool, bool, float, int]:
+    """The cause comes first: a rank that is slow lets its peers wait, one that fails lets them fail."""
+    return rank.how != "slow", bool(_PEER_LOST.search(rank.message)), rank.ended_at, rank.rank
 
 
 def _told(ranks: list[RankOutcome]) -> str:

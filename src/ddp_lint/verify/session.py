@@ -17,6 +17,8 @@ from ddp_lint.verify import launch
 from ddp_lint.verify.discovery import discover
 from ddp_lint.verify.examine import examine
 from ddp_lint.verify.options import Options, RunResult
+from ddp_lint.verify.pool import Pool
+from ddp_lint.verify.preload import uses_streams
 from ddp_lint.verify.results import Examined, Verification
 from ddp_lint.verify.situation import Situation, situation, watch
 from ddp_lint.verify.target import Target, resolve
@@ -29,22 +31,37 @@ _STIMULUS_TIMEOUT = 8.0
 _MOST_FILES = 2000
 
 
-def verify(text: str, options: Options, settings: Settings, sources: Sources, progress: Progress) -> Verification:
+def verify(
+    text: str,
+    options: Options,
+    settings: Settings,
+    sources: Sources,
+    progress: Progress,
+    pool: Pool | None = None,
+) -> Verification:
     """Everything that the runs say about a target. Raises UsageError when it cannot be run."""
     target = resolve(text, options)
     findings = lint(target, settings)
     progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
     situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
-    return prove(text, target, situations, options, progress)
+    return prove(text, target, situations, options, progress, pool)
 
 
 def prove(
-    text: str, target: Target, situations: Sequence[Situation], options: Options, progress: Progress
+    text: str,
+    target: Target,
+    situations: Sequence[Situation],
+    options: Options,
+    progress: Progress,
+    pool: Pool | None = None,
 ) -> Verification:
-    """Run the target and judge the findings, wherever they come from. `text` is the target as the user named it."""
-    runs = _runs(target, options, situations, progress)
-    judged = judge(situations, runs)
-    return Verification(text, _environment(options, runs), tuple(judged), tuple(discover(runs, judged)), tuple(runs))
+    """Run the target and judge the findings, wherever they come from. `text` is the target as the user named it; `pool`
+    is one that several targets share."""
+    with launch.Launcher(target, options, progress, pool) as launcher:
+        runs = _runs(launcher, options, situations, progress)
+        judged = judge(situations, runs)
+        discovered = discover(runs, judged)
+    return Verification(text, _environment(options, runs), tuple(judged), tuple(discovered), tuple(runs))
 
 
 def lint(target: Target, settings: Settings) -> list[Finding]:
@@ -80,15 +97,16 @@ def _file_of(name: str, project: Project) -> pathlib.Path | None:
     return None
 
 
-def _runs(target: Target, options: Options, at: Sequence[Situation], progress: Progress) -> list[Examined]:
-    plan = launch.probe(target, options, progress=progress)
+def _runs(launcher: launch.Launcher, options: Options, at: Sequence[Situation], progress: Progress) -> list[Examined]:
+    plan = launcher.probe()
     for reason in plan.skipped.values():
         progress(f"left out: {reason}")
     watched = watch(at, {oracle for s in at for oracle in all_rules()[s.finding.code].oracles})
 
+    watched = dataclasses.replace(watched, streams=watched.streams or uses_streams(launcher.target))
+
     def one_pass(chosen: Options, stimuli: tuple[str, ...]) -> list[Examined]:
-        results = launch.run(target, chosen, watched, stimuli=stimuli, plan=plan, progress=progress)
-        return [examine(result) for result in results]
+        return [examine(result) for result in launcher.run(plan, watched, chosen, stimuli)]
 
     runs = one_pass(options, ())
     if options.several_nodes:  # each judges by its own ranks: they would not agree on another pass

@@ -10,6 +10,8 @@ from typing import Any
 
 #: In the environment of every process of a run: what carries it belongs to the run and is ended with it.
 TOKEN = "DDP_LINT_RUN"
+#: In the environment of a program that starts its own ranks: the path of its spec, and how many ranks it starts.
+OWN_RANKS, OWN_WORLD = "DDP_LINT_OWN_RANKS", "DDP_LINT_OWN_WORLD"
 #: Exit code of a rank that its watchdog ended.
 STALLED = 86
 #: How a pass can differ from a plain one, and what that does, in words for the evidence.
@@ -19,6 +21,15 @@ STIMULI: Mapping[str, str] = {
     "nan": "the last rank's loss is NaN in the second step",
     "large": "inputs are 100 times as large",
 }
+
+
+#: A rank that is busy is waited for this many timeouts, and for this many seconds at least.
+_BUSY_FACTOR, _BUSY_LIMIT = 6, 90.0
+
+
+def longest_wait(timeout: float) -> float:
+    """Seconds for which a rank that records nothing is waited for at most, whatever it is busy with."""
+    return max(_BUSY_FACTOR * timeout, _BUSY_LIMIT)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,6 +57,17 @@ class Spec:
     guards: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     graph_breaks: bool = False
     streams: bool = False
+    #: What its supervisor has imported before the rank is forked from it (`verify/preload.py`); "" for a Python of its
+    #: own, which imports torch when the target does.
+    preload: str = ""
+    #: The working directory of the ranks.
+    cwd: str = ""
+    #: The number of the run in its launch.
+    job: int = 0
+    #: The target is a script that starts its ranks by itself.
+    own_ranks: bool = False
+    #: The run has a launch to itself, whose supervisors end as their ranks do.
+    job_alone: bool = False
 
     def save(self, path: pathlib.Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
@@ -56,11 +78,34 @@ class Spec:
 
 
 @dataclasses.dataclass(frozen=True)
+class Jobs:
+    """What the supervisors of a launch are asked to do, one file for each job, numbered from 0: {"spec": path} runs a
+    rank, {"probe": [request, answer, log, done], "cwd": path} the probe on the first one."""
+
+    directory: pathlib.Path
+
+    def put(self, number: int, job: Mapping[str, Any]) -> None:
+        """Hand out a job; no supervisor sees half of it."""
+        path = self.directory / f"job{number}"
+        path.with_suffix(".part").write_text(json.dumps(job), encoding="utf-8")
+        path.with_suffix(".part").rename(path)
+
+    def get(self, number: int) -> dict[str, Any] | None:
+        """The job with this number, None while there is none."""
+        try:
+            job: dict[str, Any] = json.loads((self.directory / f"job{number}").read_text(encoding="utf-8"))
+        except OSError:
+            return None
+        return job
+
+
+@dataclasses.dataclass(frozen=True)
 class Marks:
     """Files by which the ranks of one machine tell each other and the launcher where they are.
 
-    pid (the supervisor started) · ready (torch is imported) · beat (its time: last progress) · trained · dying ·
-    dumped · over · overdue (the launcher gave it up) · exit.
+    pid (the supervisor started) · ready (torch is imported) · beat (its time: last progress) · trained · parted (the
+    launcher saw that its calls meet no others, and that nothing moves) · dying · dumped · over · overdue (the launcher
+    gave it up) · exit.
     """
 
     directory: pathlib.Path

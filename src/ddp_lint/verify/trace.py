@@ -119,6 +119,8 @@ class Collective(Event):
     asynchronous: bool = False
     functional: bool = False
     issued_by: str = "user"
+    #: What the user's own call is for, where its line says it: the variables of the loops around it ("name='loss'").
+    label: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,8 +232,8 @@ class Storage(Event):
 class Hashes(Event):
     """Digests of tensors, by qualified name, to compare across ranks.
 
-    `what`: parameters, gradients or buffers; `when`: before_wrap, after_wrap, before_step, after_step, or at_end (of
-    a run whose steps were not all looked at; of models that are still there then). `digests` maps
+    `what`: parameters, gradients or buffers; `when`: before_wrap, after_wrap, before_step, after_step (of the first
+    steps, and then of fewer and fewer: a Fingerprint is written at each), or at_end. `digests` maps
     a name to 16 hex digits of the values; `norms` to the 2-norm. `sharded` names hold a shard (or are gathered by the
     wrapper), for which equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2 or none:
     what this very model is wrapped in (a script may hold several models; `model` is its number in order of wrapping).
@@ -245,6 +247,21 @@ class Hashes(Event):
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     norms: Mapping[str, float] = dataclasses.field(default_factory=dict)
     sharded: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fingerprint(Event):
+    """One number over all parameters of a replica after an optimizer step (or an update by hand), made on the device:
+    ranks whose numbers agree hold the same values. Written at every step, where Hashes are at some.
+
+    `wrap` and `model` as in Hashes; `rates` are the learning rates of the optimizer's groups.
+    """
+
+    kind: ClassVar[str] = "fingerprint"
+    wrap: str = "none"
+    model: int = 0
+    digest: str = ""
+    rates: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -429,7 +446,9 @@ class Exit(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stall(Event):
-    """Stacks of all threads. `reason`: timeout (nothing moved for `--timeout`), peer (another rank is dying), signal.
+    """Stacks of all threads. `reason`: timeout (nothing moved for `--timeout`), mismatch (the launcher saw that what is
+    called here meets nothing), slow (nothing was recorded for several timeouts, but `doing` says what the rank was busy
+    with), peer (another rank is dying).
 
     The event's own `frames` are the user frames of the main thread; `pending` are the event numbers of collectives
     that have not completed as far as can be told, the oldest first; `seconds` since the last progress;
@@ -438,10 +457,16 @@ class Stall(Event):
 
     kind: ClassVar[str] = "stall"
     reason: str = "timeout"
+    doing: str = ""
     seconds: float = 0.0
     pending: tuple[int, ...] = ()
     stacks: Mapping[str, tuple[Frame, ...]] = dataclasses.field(default_factory=dict)
     recorder: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def stuck(self) -> bool:
+        """The rank was ended because it stood still."""
+        return self.reason in ("timeout", "mismatch")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

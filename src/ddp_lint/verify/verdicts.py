@@ -131,7 +131,8 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
     seen = tuple(case.evidence(name, opinion.silent) for name, opinion in opinions.items() if opinion.silent)
     blind = tuple(case.evidence(name, opinion.blind) for name, opinion in opinions.items() if opinion.blind)
     backend = tuple(case.evidence("backend", opinion.backend) for opinion in opinions.values() if opinion.backend)
-    missed = backend or (blind if not seen else _missed(case, blind, seen))
+    doubt = tuple(case.evidence(name, opinion.doubt) for name, opinion in opinions.items() if opinion.doubt)
+    missed = backend or doubt or (blind if not seen else _missed(case, blind, seen))
     if missed:
         return Ruling(case, Verdict.INCONCLUSIVE, missed[0].message, (*missed, *seen, *facts))
     divergence = bool(_DIVERGENCE & set(opinions))

@@ -81,7 +81,7 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _leave(code: int) -> None:
+def leave(code: int) -> None:
     """End as the interpreter would, without its teardown: freeing torch takes a second, and gloo may abort in it."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -91,4 +91,4 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _leave(main(sys.argv[1]))
+    leave(main(sys.argv[1]))

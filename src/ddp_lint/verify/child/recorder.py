@@ -26,11 +26,15 @@ class Recorder:
     they do not observe themselves. In a forked child (a DataLoader's worker) the recorder is dead.
     """
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, place: tuple[int, int] | None = None) -> None:
         self.spec = spec
         self.rank = int(os.environ.get("RANK", "0"))
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self._local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        if place is not None:
+            self.rank, self.world = place
+            self.local_rank, self._local_world = place
         self.marks = Marks(pathlib.Path(spec.directory))
         self.writer = trace.Writer(pathlib.Path(spec.directory) / f"rank{self.rank}.jsonl")
         self.phase = trace.SCRIPT_PHASE if spec.kind == "script" else "build"
@@ -51,8 +55,8 @@ class Recorder:
     @property
     def local_ranks(self) -> range:
         """The ranks of this machine."""
-        size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        return range(self.rank - self.local_rank, self.rank - self.local_rank + size)
+        first = self.rank - self.local_rank
+        return range(first, first + self._local_world)
 
     @property
     def modules(self) -> list[str]:
@@ -100,11 +104,11 @@ class Recorder:
             frames, attributed = self.frames(sys._getframe(1))
         thread = threading.current_thread()
         fields.setdefault("module", self.modules[-1] if self.modules else "")
+        fields.setdefault("step", self.step)
         return self.writer.write(
             cls(
                 thread="main" if thread is threading.main_thread() else thread.name,
                 phase=self.phase,
-                step=self.step,
                 frames=frames,
                 attributed=attributed,
                 **fields,

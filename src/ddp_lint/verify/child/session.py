@@ -26,9 +26,10 @@ class Session:
     """Observers that need torch are made right after the first import of torch, whoever imports it: a script that sets
     environment variables before it imports torch shall have the effect that it has without us."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, place: tuple[int, int] | None = None) -> None:
+        """`place`: rank and number of ranks where the environment does not tell, all on this machine."""
         self.spec = spec
-        self.recorder = Recorder(spec)
+        self.recorder = Recorder(spec, place)
         self.began = time.monotonic()
         self._faults: IO[str] = self.recorder.marks.path(self.recorder.rank, "fault").open("w", encoding="utf-8")
         self.exits = Exits(self.recorder)

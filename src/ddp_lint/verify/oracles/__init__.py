@@ -25,12 +25,14 @@ AnyEvent = TypeVar("AnyEvent", bound=Event)
 @dataclasses.dataclass(frozen=True)
 class Opinion:
     """`fired`: what proves the hazard. Else `silent` says what was looked at and found in order, `blind` why the oracle
-    could not look, or `backend` why this backend cannot decide it, whatever the others say."""
+    could not look, `backend` why this backend cannot decide it, `doubt` what speaks for the hazard and does not prove
+    it: neither of the last two is refuted by what the others say."""
 
     fired: tuple[Evidence, ...] = ()
     silent: str = ""
     blind: str = ""
     backend: str = ""
+    doubt: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ddp_lint.verify.compare import Desync, desyncs, spoken
+from ddp_lint.verify.compare import Desync, compared, desyncs, spoken
 from ddp_lint.verify.oracles import Case, Opinion
-from ddp_lint.verify.trace import Hashes
 
 
 def compare(case: Case, what: str, when: tuple[str, ...], wraps: tuple[str, ...] = ("ddp",)) -> Opinion:
@@ -14,14 +13,10 @@ def compare(case: Case, what: str, when: tuple[str, ...], wraps: tuple[str, ...]
         ranks = " and ".join(f"rank {rank}" for rank in found.ranks)
         text = f"{what} differ between {ranks} {moment(found)}: {spoken(found.names)}"
         return Opinion((case.evidence(what.removesuffix("s"), text, linked=case.speaks_of(found.names)),))
-    looked = sum(
-        event.what == what and event.when in when and event.wrap in wraps
-        for trace in case.traces[:1]
-        for event in trace.of(Hashes)
-    )
-    if not looked:
+    looked = compared(case.traces, what, when, wraps)
+    if not looked.times:
         return Opinion(blind=f"no {what} of a model wrapped with {' or '.join(wraps)} to compare between the ranks")
-    return Opinion(silent=f"{what} were equal on all ranks, compared {looked} times")
+    return Opinion(silent=f"{what} were equal on all ranks, {looked}")
 
 
 def moment(desync: Desync) -> str:

@@ -25,6 +25,8 @@ def testify(case: Case) -> Opinion:
             fired.append(case.evidence("reference", text, rank=rank, linked=case.speaks_of(found.differences)))
     if fired:
         return Opinion(tuple(fired))
+    if case.run.wrap == "none":
+        return Opinion(blind="without a wrapper each rank trains by itself, as the reference does")
     worst = max((max(event.parameters.values(), default=0.0) for event in usable.values()), default=0.0)
     if not next(iter(usable.values())).separable:
         return Opinion(silent="parameters equal a run that averages the gradients of each rank's batch")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ddp_lint.verify.match import Mismatch, Streams, describe, place, swapped
+from ddp_lint.divergence.partings import Kind
+from ddp_lint.rules.registry import all_rules
+from ddp_lint.verify.match import Mismatch, Streams, describe, exchanged, place
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.trace import Collective, Frame
 
@@ -34,17 +36,35 @@ def _cause(case: Case, mismatch: Mismatch) -> tuple[int | None, Frame | None]:
 
 def _exchanged(case: Case, streams: Streams) -> Opinion | None:
     """Calls of equal shape that met although the finding says they belong to different steps."""
-    found = swapped(streams, case.situation.named)
+    found = exchanged(streams, case.situation.named)
     if found is None or case.situation.finding.witness == ():
         return None
-    (rank, one), (peer, other) = found
-    text = f"rank {rank}'s {describe(one)} of line {place(one)[1]} met rank {peer}'s of line {place(other)[1]}"
-    return Opinion((case.evidence("sequence", text, rank=rank, frame=one.site),))
+    one, other = found.one.collective, found.other.collective
+    text = f"rank {found.one.rank}'s {_purpose(one, other)} met rank {found.other.rank}'s {_purpose(other, one)}"
+    if found.crossed or not case.examined.completed:
+        return Opinion((case.evidence("sequence", text, rank=found.one.rank, frame=one.site),))
+    # The run came to its end: what met happened to fit.
+    return Opinion(doubt=f"{text}: these are not the same call, and no difference was seen to come of it")
+
+
+def _purpose(call: Collective, other: Collective) -> str:
+    """A call in words, with what tells it from the other one."""
+    label = f" ({call.label})" if call.label and call.label != other.label else ""
+    return f"{describe(call)} of line {place(call)[1]}{label}"
+
+
+def _order_by_chance(case: Case) -> bool:
+    """The finding is about the order in which a loop walks, which is another one in each process and each run."""
+    rule = all_rules().get(case.situation.finding.code)
+    in_loop = any(guard.wanted is None for guard in case.situation.guards)
+    return getattr(rule, "kind", None) is Kind.ORDER and in_loop
 
 
 def _aligned(case: Case, streams: Streams) -> Opinion:
     counts = {len(calls) for calls in streams.values()}
     if case.examined.mismatches:
         return Opinion(blind=f"the ranks part elsewhere first ({case.examined.mismatches[0]})")
+    if _order_by_chance(case):
+        return Opinion(doubt="the ranks walked in the same order this time, which another run need not do")
     number = f"{counts.pop()}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
     return Opinion(silent=f"the {number} collectives of each rank line up in every group")

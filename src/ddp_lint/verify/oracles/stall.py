@@ -8,7 +8,7 @@ from ddp_lint.verify.trace import Collective, Stall
 
 
 def testify(case: Case) -> Opinion:
-    stalls = [(trace, event) for trace in case.traces for event in trace.of(Stall) if event.reason == "timeout"]
+    stalls = [(trace, event) for trace in case.traces for event in trace.of(Stall) if event.stuck]
     if not stalls:
         return Opinion(silent="no rank stood still")
     for trace, event in stalls:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddp_lint.verify.compare import REPLICAS_EQUAL, desyncs, deviation, spoken
+from ddp_lint.verify.compare import REPLICAS_EQUAL, compared, desyncs, deviation, spoken
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.results import Evidence
 from ddp_lint.verify.trace import Assign, Frame, Reference, Write
@@ -26,9 +26,13 @@ def testify(case: Case) -> Opinion:
     if fired:
         return Opinion(tuple({evidence.message: evidence for evidence in fired}.values()))
     names = spoken(dict.fromkeys(event.name for _, event, _ in writes))
+    wrote = f"wrote {names} {len(writes)} times"
+    looked = compared(case.traces, "parameters", REPLICAS_EQUAL, ("ddp",))
+    if not looked.times and not case.sharded:
+        return Opinion(blind=f"{wrote}, and no wrapper keeps the ranks equal: there was nothing to compare")
+    equal = f"the ranks stayed equal ({looked}), " if looked.times else ""
     return Opinion(
-        silent=f"wrote {names} {len(writes)} times; the ranks stayed equal, no write was dropped, "
-        "and backward used no value that had changed since forward"
+        silent=f"{wrote}; {equal}no write was dropped, and backward used no value that had changed since forward"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import datetime
 import sys
@@ -16,10 +15,12 @@ import torch.distributed as dist
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import arguments, tensors
+from ddp_lint.verify.child.loops import loop_variables
 from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
+from ddp_lint.verify.spec import longest_wait
 
 #: Operators of c10d and _c10d_functional whose name is not the one that users know.
 _NAMES = {
@@ -38,6 +39,9 @@ _NAMES = {
     "isend": "send",
     "irecv": "recv",
 }
+_LABEL_LIMIT = 120
+#: Seconds that a collective may take beyond the time for which a busy peer is waited for.
+_MARGIN = 30.0
 _NO_COLLECTIVE = {"check_for_nan", "wait_tensor", "wait_tensors", "_wrap_tensor_autograd"}
 _ROOT_NAMES = ("root_rank", "src")
 _PEER_NAMES = {"send": "dst", "recv_": "src", "isend": "dst", "irecv": "src"}
@@ -98,19 +102,21 @@ class _Origin:
     api: str
     module: str
     variables: dict[str, Any]
+    #: The user's frame, None where there is none.
+    frame: FrameType | None = None
 
 
 class Collectives(Observer):
     """Writes a Collective before the operator runs and a Done when it returned to Python.
 
-    Process groups, also those that user code makes, get a short timeout, and are used once before they are handed
-    out: a first collective that hangs in the making of a communicator would escape every watchdog.
+    Process groups, also those that user code makes, time out soon after the watchdog would have ended the rank. Nothing
+    else is done to them: a collective of our own would make what the target's first one makes, and fail in its stead.
     """
 
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
         self.groups = Groups()
-        self._timeout = datetime.timedelta(seconds=2 * recorder.spec.timeout + 15)
+        self._timeout = datetime.timedelta(seconds=longest_wait(recorder.spec.timeout) + _MARGIN)
         #: The latest works by event number, to be asked whether they are complete.
         self.works: collections.OrderedDict[int, Any] = collections.OrderedDict()
         #: The collective issued last is an asynchronous one of the user's.
@@ -118,6 +124,7 @@ class Collectives(Observer):
 
     def install(self) -> None:
         patching.replace(dist.distributed_c10d, "init_process_group", self._init)
+        patching.replace(sys.modules["torch.distributed.rendezvous"], "_create_c10d_store", self._keys_apart)
         patching.replace(dist.distributed_c10d, "new_group", self._new_group)
         patching.before(dist.distributed_c10d, "destroy_process_group", self._destroy)
 
@@ -150,6 +157,7 @@ class Collectives(Observer):
             asynchronous=asynchronous,
             functional=op.namespace == "_c10d_functional",
             issued_by=origin.issuer,
+            label=self._label(given, origin.frame) if origin.issuer == "user" else "",
             module=origin.module or (self.recorder.modules or [""])[-1],
         )
 
@@ -193,7 +201,7 @@ class Collectives(Observer):
         for here in outwards(frame):
             path = here.f_code.co_filename
             if is_user(path):
-                return _Origin(issuer or "user", api, module, variables)
+                return _Origin(issuer or "user", api, module, variables, here)
             if path.endswith(_APIS) and not issuer and not here.f_code.co_name.startswith("_"):
                 api = here.f_code.co_name
                 variables = variables or dict(here.f_locals)
@@ -203,6 +211,17 @@ class Collectives(Observer):
                 module = str(getattr(here.f_locals.get("self"), "_module_fqn", "") or "")
         in_reducer = self.recorder.phase == "backward" and any(model.wrap == "ddp" for model in self.models)
         return _Origin(issuer or ("ddp" if in_reducer else "user"), api, module, variables)
+
+    def _label(self, given: dict[str, Any], frame: FrameType | None) -> str:
+        """What the user's line calls the first tensor, and where the loops around it stand."""
+        if frame is None:
+            return ""
+        moved = next((t for value in given.values() for t in tensors(value)), None)
+        variables = frame.f_locals
+        names = [name for name, value in variables.items() if value is moved] if moved is not None else []
+        loops = loop_variables(frame.f_code.co_filename, frame.f_lineno)
+        where = [f"{name}={value!r}" for name in loops if isinstance(value := variables.get(name), str)]
+        return ", ".join([*names[:1], *where])[:_LABEL_LIMIT]
 
     # ---- groups
 
@@ -214,8 +233,17 @@ class Collectives(Observer):
             kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
             result = original(*args, **kwargs)
             self.groups.forget()
-            self._warm_up(None)
             return result
+
+        return replacement
+
+    def _keys_apart(self, original: Any) -> Any:
+        """The runs of a launch share torchrun's store, where the keys of one must not meet those of another."""
+
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            store = original(*args, **kwargs)
+            job = self.recorder.spec.job
+            return dist.PrefixStore(f"run{job}", store) if job else store
 
         return replacement
 
@@ -235,25 +263,9 @@ class Collectives(Observer):
                 self.recorder.emit(trace.Done, frames=(), of=number)
             if isinstance(group, dist.ProcessGroup):
                 self.groups.name(group)
-                if "nccl" in str(dist.get_backend(group)):
-                    self._warm_up(group)
             return group
 
         return replacement
-
-    def _warm_up(self, group: Any) -> None:
-        """One all_reduce, so that the group's communicator exists. It never fails the run: that is the user's part."""
-        nccl = "nccl" in str(dist.get_backend(group))
-        bound = getattr(group or dist.group.WORLD, "bound_device_id", None)
-        device = (bound or torch.device("cuda", self.recorder.local_rank)) if nccl else torch.device("cpu")
-        try:
-            with self.recorder.quieted(), torch.cuda.device(device) if nccl else contextlib.nullcontext():
-                dist.all_reduce(torch.zeros(1, device=device), group=group)
-                if nccl:
-                    torch.cuda.synchronize(device)
-        except RuntimeError as error:
-            text = f"the first collective of a group failed: {type(error).__name__}: {str(error)[:300]}"
-            self.recorder.emit(trace.Note, text=text)
 
     def _emit_new_group(self, members: tuple[int, ...]) -> int:
         world, ranks = self.groups.name(dist.group.WORLD)

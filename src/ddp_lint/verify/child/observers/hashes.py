@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,8 +15,13 @@ from ddp_lint.verify.child.models import Model, Models, clean, local
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 
-#: Steps that are looked at: damage that shows at all shows in the first few; scripts may make a million.
+#: Steps at which every tensor is digested: the first, then each that is twice as far, then the last. Between them one
+#: number tells whether the replicas are still equal; scripts may make a million steps.
 _STEPS = 5
+#: Models that are kept for the last look although the program has let go of them: more would keep memory of its own.
+_HELD = 2
+#: The integer type of each size in bytes.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: Elements up to which a tensor is digested whole; of larger ones a sample.
 _WHOLE = 1 << 20
 
@@ -27,6 +34,10 @@ class Hashes(Observer):
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
         self._by_hand = 0
+        #: The latest wrapped models: one that is local to `main()` is compared at the end as one that is global.
+        self._held: collections.deque[Any] = collections.deque(maxlen=_HELD)
+        #: Fingerprints that the device may still be working on, to be read when the next one is asked for.
+        self._unread: list[tuple[torch.Tensor, dict[str, Any]]] = []
 
     def before_wrap(self, module: Any) -> None:
         named = {clean(name): p for name, p in module.named_parameters()}
@@ -36,17 +47,18 @@ class Hashes(Observer):
     def wrapped(self, model: Model) -> None:
         if model.wrap == "none":
             return
+        self._held.append(model.root)
         self._emit("parameters", "after_wrap", model.wrap, model.number, model.parameters())
         self._emit("buffers", "after_wrap", model.wrap, model.number, model.buffers())
 
     def before_forward(self, root: Any) -> None:
         """The user's code has updated parameters by hand."""
-        if self.recorder.parameters_written and self._by_hand < _STEPS:
+        if self.recorder.parameters_written:
             self._by_hand += 1
-            self._after(list(self.models), "after_step")
+            self._after(list(self.models), self._by_hand)
 
     def before_step(self, optimizer: Any) -> None:
-        if self.recorder.step >= _STEPS:
+        if self.recorder.step >= _STEPS or _captured():
             return
         for model in self._stepped(optimizer):
             parameters = model.parameters()
@@ -58,18 +70,50 @@ class Hashes(Observer):
                 self.recorder.emit(trace.NoGrad, names=names, reference=tuple(n for n in names if n in known))
 
     def after_step(self, optimizer: Any) -> None:
-        if self.recorder.step <= _STEPS:
-            self._after(self._stepped(optimizer), "after_step")
+        # A rate that is a tensor lies on the device: reading it would make the host wait.
+        found = (group.get("lr") for group in optimizer.param_groups)
+        rates = tuple(float(rate) for rate in found if isinstance(rate, int | float))
+        self._after(self._stepped(optimizer), self.recorder.step, rates)
 
     def finish(self) -> None:
-        if self.recorder.step > _STEPS or not self.recorder.step or self.recorder.parameters_written:
-            self._after(list(self.models), "at_end")
+        self._read()
+        if not _in_full(self.recorder.step) or not self.recorder.step or self.recorder.parameters_written:
+            self._in_full(list(self.models), "at_end")
 
-    def _after(self, models: list[Model], when: str) -> None:
+    def _after(self, models: list[Model], times: int, rates: tuple[float, ...] = ()) -> None:
+        """The models were updated for the `times`-th time."""
+        if _captured():
+            return
+        self.recorder.parameters_written = False
+        self._read()
+        for model in models:
+            self._fingerprint(model, rates)
+        if _in_full(times):
+            self._in_full(models, "after_step")
+
+    def _in_full(self, models: list[Model], when: str) -> None:
         self.recorder.parameters_written = False
         for model in models:
             self._emit("parameters", when, model.wrap, model.number, model.parameters())
             self._emit("buffers", when, model.wrap, model.number, model.buffers())
+
+    def _fingerprint(self, model: Model, rates: tuple[float, ...]) -> None:
+        """Ask for the number now, on the device, and read it when the next one is asked for: the host does not wait."""
+        if model.wrap != "ddp":
+            return
+        sums = fingerprint(model.parameters().values())
+        if sums is None:
+            return
+        about = {"wrap": model.wrap, "model": model.number, "rates": rates, "step": self.recorder.step}
+        self._unread.append((sums, {**about, "frames": self.recorder.here()}))
+        if not sums.is_cuda:
+            self._read()
+
+    def _read(self) -> None:
+        unread, self._unread = self._unread, []
+        for sums, about in unread:
+            text = hashlib.blake2b(repr(sums.tolist()).encode(), digest_size=8).hexdigest()
+            self.recorder.emit(trace.Fingerprint, digest=text, **about)
 
     def _stepped(self, optimizer: Any) -> list[Model]:
         """The models of which the optimizer holds a parameter; all when it holds none (it may hold stale ones)."""
@@ -90,6 +134,34 @@ class Hashes(Observer):
             norms={name: norm(tensor) for name, tensor in named.items()},
             sharded=sharded,
         )
+
+
+def _captured() -> bool:
+    """What runs now becomes part of a CUDA graph, in which nothing may be read."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _in_full(step: int) -> bool:
+    """Whether every tensor is digested after this step."""
+    return step <= _STEPS or step & (step - 1) == 0
+
+
+def fingerprint(found: Iterable[torch.Tensor]) -> torch.Tensor | None:
+    """For each tensor the sum of its bits taken as integers, in one tensor on the device; None without a tensor."""
+    sums = [_bits(tensor).sum(dtype=torch.int64) for tensor in map(local, found) if _readable(tensor)]
+    if not sums:
+        return None
+    return torch.stack([one.to(sums[0].device) for one in sums])
+
+
+def _readable(tensor: torch.Tensor) -> bool:
+    return not tensor.is_meta and tensor.layout is torch.strided and tensor.numel() > 0
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    values = tensor.detach()
+    values = torch.view_as_real(values) if values.is_complex() else values
+    return values.view(_INTEGERS[values.element_size()])
 
 
 def digest(tensor: torch.Tensor) -> str:

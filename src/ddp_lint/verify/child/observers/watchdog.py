@@ -9,51 +9,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import Any
 
 from ddp_lint.verify import trace
+from ddp_lint.verify.child.observers.progress import Sleeps, Still
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import as_frame, outwards, user_frames
-from ddp_lint.verify.spec import STALLED
+from ddp_lint.verify.spec import STALLED, longest_wait
 
 _POLL = 0.1
 #: Seconds that ranks wait for each other's dumps before they end (torchrun ends the others with the first that fails).
 _PEER_WAIT = 3.0
-#: A rank that is busy in Python or whose peers still move counts as stuck only after this many timeouts.
-_BUSY_FACTOR = 6
 #: Seconds that a peer may take to import torch.
 _START_LIMIT = 90.0
-#: Share of the time that the main thread must compute to count as busy (it may have to share the machine).
-_BUSY_SHARE = 0.05
 #: A rank that another one's death interrupts after this share of the timeout was stuck itself.
 _STUCK_SHARE = 0.7
-_COMPILERS = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/")
 _RECORDER_ENTRIES = 5
-
-
-class _Still:
-    """A time in which nothing was recorded: since when, and what the main thread did meanwhile."""
-
-    def __init__(self, since: float, cpu: float, ticks: int = -1) -> None:
-        self.since = since
-        self.cpu = cpu
-        self.ticks = ticks
-        self._looks = 0
-        self._moves = 0
-        self._position: tuple[int, int] | None = None
-
-    def look(self, frame: FrameType | None) -> None:
-        """Note whether the thread is at another instruction than at the last look."""
-        position = (id(frame), frame.f_lasti) if frame is not None else None
-        self._looks += 1
-        self._moves += position != self._position
-        self._position = position
-
-    @property
-    def runs_python(self) -> bool:
-        """It was at another instruction at most looks: it is not stuck in one call."""
-        return self._moves > self._looks / 2
 
 
 class Watchdog:
@@ -66,12 +37,17 @@ class Watchdog:
         self._flush = flush
         self._timeout = recorder.spec.timeout
         self._main = threading.main_thread()
+        self._sleeps = Sleeps(recorder, longest_wait(recorder.spec.timeout))
+        #: How often the processor and the disk are asked what this rank does: asking costs more than waiting.
+        self._asked = 0.0
+        self._doing = ""
         self._dumped = False
         self._dump_lock = threading.Lock()
         self._stopped = threading.Event()
         self._flushed = time.monotonic()
 
     def start(self) -> None:
+        self._sleeps.install()
         self._beat()
         threading.Thread(target=self._watch, name="ddp-lint-watchdog", daemon=True).start()
 
@@ -82,27 +58,32 @@ class Watchdog:
 
     def _watch(self) -> None:
         began = time.monotonic()
-        still = _Still(began, self._main_seconds())
+        main = self._main.ident or 0
+        still = Still(began, main)
         while not self._stopped.wait(_POLL):
             now = time.monotonic()
             if self._recorder.ticks != still.ticks:
-                still = _Still(now, self._main_seconds(), self._recorder.ticks)
+                still = Still(now, main, self._recorder.ticks)
+                self._doing = ""
                 self._beat()
-            still.look(sys._current_frames().get(self._main.ident or 0))
+            still.look()
             self._flush_often(now)
             seconds = now - still.since
-            busy = seconds > self._timeout / 2 and self._busy(still, seconds)
-            if busy:
+            if seconds > self._timeout / 2 and self._busy(still, seconds):
                 self._beat()
             ready = self._ready(self._recorder.rank, now - began)
+            if self._recorder.marks.has(self._recorder.rank, "parted"):
+                self._end("mismatch", seconds)
             if self._a_peer_is_dying():
-                stuck = ready and seconds >= _STUCK_SHARE * self._timeout
+                stuck = ready and seconds >= _STUCK_SHARE * self._timeout and not self._doing
                 self.dump("timeout" if stuck else "peer", seconds)
             if seconds < self._timeout or not ready:
                 continue
             everywhere = self._stuck_everywhere() and all(self._ready(rank, now - began) for rank in self._peers())
-            if (everywhere and not busy) or seconds > max(_BUSY_FACTOR * self._timeout, _START_LIMIT):
-                self._end(seconds)
+            if everywhere and not self._doing:
+                self._end("timeout", seconds)
+            elif seconds > longest_wait(self._timeout):
+                self._end("slow" if self._doing else "peer" if self._a_peer_is_busy() else "timeout", seconds)
 
     def _flush_often(self, now: float) -> None:
         if now - self._flushed > 1.0:
@@ -110,7 +91,11 @@ class Watchdog:
             self._flush()
 
     def _beat(self) -> None:
-        self._recorder.marks.path(self._recorder.rank, "beat").touch()
+        """Tell that this rank moves, or what it is busy with."""
+        self._recorder.marks.set(self._recorder.rank, "beat", self._doing)
+
+    def _a_peer_is_busy(self) -> bool:
+        return any(self._recorder.marks.path(rank, "beat").stat().st_size for rank in self._peers())
 
     def _peers(self) -> list[int]:
         return [rank for rank in self._recorder.local_ranks if rank != self._recorder.rank]
@@ -133,22 +118,23 @@ class Watchdog:
     def _a_peer_is_dying(self) -> bool:
         return not self._dumped and any(self._recorder.marks.has(rank, "dying") for rank in self._peers())
 
-    def _busy(self, still: _Still, seconds: float) -> bool:
-        """The main thread runs Python, compiles, or (on the CPU: waiting for a GPU costs CPU time too) computes."""
-        frame = sys._current_frames().get(self._main.ident or 0)
-        compiles = any(part in here.f_code.co_filename for here in outwards(frame) for part in _COMPILERS)
-        computes = self._recorder.spec.device == "cpu" and self._main_seconds() - still.cpu > _BUSY_SHARE * seconds
-        return compiles or computes or still.runs_python
+    def _busy(self, still: Still, seconds: float) -> bool:
+        """The rank computes, reads, compiles, runs Python or sleeps for a time that it has set itself.
 
-    def _main_seconds(self) -> float:
-        """CPU time of the main thread, where the platform tells."""
-        try:
-            return time.clock_gettime(time.pthread_getcpuclockid(self._main.ident or 0))
-        except (AttributeError, OSError):
-            return 0.0
+        On CUDA a rank that waits for its GPU computes all the time: there it counts only where no collective is
+        under way.
+        """
+        now = time.monotonic()
+        if now < self._sleeps.until:
+            self._doing = "sleeps"
+        elif now - self._asked > 1.0:
+            self._asked = now
+            counts = self._recorder.spec.device == "cpu" or not self._pending()
+            self._doing = still.doing(seconds, computing_counts=counts)
+        return bool(self._doing)
 
-    def _end(self, seconds: float) -> None:
-        self.dump("timeout", seconds)
+    def _end(self, reason: str, seconds: float) -> None:
+        self.dump(reason, seconds)
         self.wait_for_peers()
         os._exit(STALLED)
 
@@ -168,6 +154,7 @@ class Watchdog:
                 trace.Stall,
                 frames=user_frames(current.get(self._main.ident or 0)),
                 reason=reason,
+                doing=self._doing,
                 seconds=seconds,
                 pending=self._pending(),
                 stacks={

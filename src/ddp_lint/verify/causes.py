@@ -1,0 +1,75 @@
+"""Why replicas came apart, as far as the traces tell: pure functions of what each rank recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ddp_lint.verify.compare import Desync
+from ddp_lint.verify.trace import Call, Collective, Event, Fingerprint, Frame, Phase, Trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """What made replicas differ, in one sentence, what to do about it, and where it stands."""
+
+    text: str
+    fix: str
+    site: Frame | None
+
+
+def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """The cause of a desync of gradients or parameters; None when the traces do not tell."""
+    if desync.what == "parameters":
+        found = _unlike_rates(traces, desync)
+        if found:
+            return found
+    return _never_averaged(traces, desync)
+
+
+def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """The optimizers of the ranks stepped with other learning rates."""
+    rates: dict[int, dict[int, Fingerprint]] = {}
+    for trace in traces:
+        for event in trace.of(Fingerprint):
+            if event.model == desync.model and event.step <= desync.step:
+                rates.setdefault(event.step, {})[trace.rank] = event
+    for step, events in rates.items():
+        if len({event.rates for event in events.values()}) > 1:
+            said = " and ".join(f"{_spoken(event.rates)} on rank {rank}" for rank, event in events.items())
+            fix = "make what the rate is computed from the same on all ranks (all_reduce the loss before it)"
+            site = next(iter(events.values())).site
+            return Cause(f"the ranks use unlike learning rates from optimizer step {step} on: {said}", fix, site)
+    return None
+
+
+def _spoken(rates: tuple[float, ...]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates[:3]) + (" ..." if len(rates) > 3 else "")
+
+
+def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """No gradient was reduced in the backward passes before the step at which the replicas differ."""
+    backwards = [backward for trace in traces for backward in _backwards(trace, desync)]
+    if not backwards or any(_averages(trace, desync) for trace in traces):
+        return None
+    entered = [event for trace in traces for event in trace.of(Call) if _before(event, desync)]
+    skipped = next((event for event in entered if event.name == "no_sync"), None)
+    if skipped is not None:
+        text = "each backward before this step ran under no_sync(): no gradient was averaged"
+        return Cause(text, "leave no_sync() for the last backward before step()", skipped.site)
+    text = "no backward before this step averaged a gradient: the forward did not go through the wrapper"
+    return Cause(text, "call the wrapped model itself, and nothing of it behind its back", backwards[-1].site)
+
+
+def _before(event: Event, desync: Desync) -> bool:
+    """In the training step at whose end (or before whose update) the ranks were seen to differ."""
+    ended = desync.step - (desync.when == "after_step")
+    return event.step == ended
+
+
+def _backwards(trace: Trace, desync: Desync) -> list[Event]:
+    return [event for event in trace.of(Phase) if event.phase == "backward" and _before(event, desync)]
+
+
+def _averages(trace: Trace, desync: Desync) -> bool:
+    return any(event.op == "all_reduce" and _before(event, desync) for event in trace.of(Collective))

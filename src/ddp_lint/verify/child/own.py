@@ -1,0 +1,151 @@
+"""Observes the processes of a program that starts its own ranks: by mp.spawn, by Process, or by calling torchrun.
+
+Each process of the program begins here (`inject/sitecustomize.py`). It becomes a rank, with observers, as soon as it is
+known which: by torchrun's environment, as the process that `mp.spawn` numbers, or by what it tells init_process_group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing.process
+import multiprocessing.util
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
+from ddp_lint.verify.frames import add_target
+from ddp_lint.verify.spec import OWN_RANKS, OWN_WORLD, Marks, Spec
+
+
+class _Rank:
+    """What this process is, once it is known."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.session: Any = None
+        self._status: int | None = None
+
+    # ---- the beginning
+
+    def install(self) -> None:
+        if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+            self.begin(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        patching.replace(multiprocessing.process.BaseProcess, "run", self._observed)
+        patching.when_imported("torch.distributed.distributed_c10d", self._watch_groups)
+        patching.when_imported("torch.multiprocessing.spawn", self._watch_spawn)
+
+    def begin(self, rank: int, world: int) -> None:
+        """From here on this process is observed; the first one of its rank, and not what that starts in turn."""
+        marks = Marks(pathlib.Path(self.spec.directory))
+        if self.session is not None:
+            return
+        try:
+            with marks.path(rank, "pid").open("x", encoding="utf-8") as file:
+                json.dump({"supervisor": os.getpid(), "rank": os.getpid(), "group": os.getpgid(0)}, file)
+        except FileExistsError:
+            return
+        marks.path(0, "world").write_text(str(world), encoding="utf-8")
+        from ddp_lint.verify.child.session import Session
+
+        add_target(self.spec.path)
+        self.session = Session(self.spec, place=(rank, world))
+        self.session.start()
+        self.session.watch_lines()
+        patching.before(sys, "exit", self._leaves)
+        hook = sys.excepthook
+
+        def excepthook(kind: Any, error: BaseException, stack: Any) -> None:
+            hook(kind, error, stack)
+            self._failed(error)
+
+        sys.excepthook = excepthook
+        multiprocessing.util.Finalize(None, self._finished, exitpriority=100)
+
+    # ---- who starts ranks
+
+    def _watch_groups(self, module: ModuleType) -> None:
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def replacement(*args: Any, **kwargs: Any) -> Any:
+                if self.session is None and kwargs.get("rank", -1) >= 0:
+                    self.begin(int(kwargs["rank"]), int(kwargs.get("world_size", -1)))
+                    if self.session is not None:
+                        return module.init_process_group(*args, **kwargs)  # the one that observers have put there
+                return original(*args, **kwargs)
+
+            return replacement
+
+        patching.replace(module, "init_process_group", make)
+
+    def _watch_spawn(self, module: ModuleType) -> None:
+        def started(_fn: Any, _args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
+            os.environ[OWN_WORLD] = str(nprocs)
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def replacement(fn: Callable[..., Any], i: int, *rest: Any) -> Any:
+                self.begin(i, int(os.environ.get(OWN_WORLD, "1")))
+                return original(self._observed(fn), i, *rest)
+
+            return replacement
+
+        patching.before(module, "start_processes", started)
+        patching.replace(module, "_wrap", make)
+
+    def _observed(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """An exception in `fn` is that of the rank: multiprocessing swallows it."""
+
+        def run(*args: Any) -> Any:
+            try:
+                return fn(*args)
+            except Exception as error:
+                self._failed(error)
+                raise
+
+        return run
+
+    # ---- the end
+
+    def _leaves(self, status: Any = None) -> None:
+        """`sys.exit`: what the launcher will see."""
+        self._status = status if isinstance(status, int) else int(status is not None)
+
+    def _failed(self, error: BaseException) -> None:
+        session, self.session = self.session, None
+        if session is None or session.recorder.writer.pid != os.getpid():
+            return
+        session.exits.raised(error, "main")
+        session.last_words(failed=True)
+        self._exit_mark(session, 1)
+        session.watchdog.die()
+        session.close()
+
+    def _finished(self) -> None:
+        """The process ends by itself."""
+        session, self.session = self.session, None
+        if session is None or session.recorder.writer.pid != os.getpid():
+            return
+        if self._status:
+            session.recorder.emit(trace.Exit, how="sys.exit", status=self._status)
+            session.lines.flush()
+            session.close()
+        else:
+            session.finish()
+        self._exit_mark(session, self._status or 0)
+
+    def _exit_mark(self, session: Any, code: int) -> None:
+        end = {"code": code, "stopped": False, "oom": False, "time": time.time()}
+        with contextlib.suppress(OSError):
+            session.recorder.marks.set(session.recorder.rank, "exit", json.dumps(end))
+
+
+def begin() -> None:
+    """At the start of each process of the program."""
+    path = os.environ.get(OWN_RANKS)
+    if path and pathlib.Path(path).is_file():
+        _Rank(Spec.load(pathlib.Path(path))).install()

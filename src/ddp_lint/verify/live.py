@@ -1,0 +1,176 @@
+"""Follows a run while it runs: where the ranks' collectives part is known when it happens, not after a timeout.
+
+The launcher reads what the ranks write to their traces, off the training path. Once the ranks of a group have called
+what cannot meet, and none of them moves any more, it tells them (`Marks` parted) to dump their stacks and to end.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import pathlib
+import time
+from collections.abc import Iterator
+
+from ddp_lint.verify.match import Ending, Kind, Mismatch, differences, unanswered
+from ddp_lint.verify.spec import Marks
+from ddp_lint.verify.trace import Collective, decode
+
+#: Seconds for which no rank must have moved after their calls have parted: what comes of it by itself (an exception, a
+#: transfer that goes through) comes sooner.
+_STILL = 1.2
+_HANGS = frozenset({Kind.ORDER, Kind.MISSING, Kind.SHAPE, Kind.DTYPE, Kind.ROOT})
+_COLLECTIVE = b'{"kind": "collective"'
+
+
+class Live:
+    """The ranks of one run on this machine; groups that have members on other machines are left to the timeout."""
+
+    def __init__(self, directory: pathlib.Path, ranks: range | None) -> None:
+        """`ranks`: None where the program starts them by itself, and tells how many in the mark "world"."""
+        self._marks = Marks(directory)
+        self._ranks = ranks
+        self._tails = self._opened(ranks or range(0))
+        #: Of each group the calls of each rank that have not all met yet.
+        self._waiting: dict[str, dict[int, collections.deque[Collective]]] = {}
+        self._broken: set[str] = set()
+        #: Sends and receives by (sender, receiver): how many more receives than sends were called.
+        self._direct: dict[tuple[int, int], list[Collective]] = collections.defaultdict(list)
+        self._last: dict[int, Collective] = {}
+        self.parted: Mismatch | None = None
+        self._told = False
+
+    def close(self) -> None:
+        for tail in self._tails.values():
+            tail.close()
+
+    def _opened(self, ranks: range) -> dict[int, _Tail]:
+        return {rank: _Tail(self._marks.directory / f"rank{rank}.jsonl") for rank in ranks}
+
+    def poll(self) -> Mismatch | None:
+        """Read what has been written since; the mismatch where the ranks were told to end because of one."""
+        if self._told or any(self._marks.has(rank, "dying") for rank in self._tails):
+            return None
+        if self._ranks is None and self._marks.has(0, "world"):
+            self._ranks = range(int(self._marks.path(0, "world").read_text(encoding="utf-8") or 0))
+            self._tails = self._opened(self._ranks)
+        for rank, tail in self._tails.items():
+            for call in tail.read():
+                self._take(rank, call)
+        parted = self.parted or self._missing()
+        if parted is None or not self._hangs(parted):
+            return None
+        self._told = True
+        for rank in self._tails:
+            self._marks.set(rank, "parted")
+        return parted
+
+    # ---- calls
+
+    def _take(self, rank: int, call: Collective) -> None:
+        self._last[rank] = call
+        if call.peer is not None:
+            self._take_direct(rank, call)
+        elif call.op not in ("send", "recv") and call.group not in self._broken and set(call.ranks) <= set(self._tails):
+            self._take_collective(rank, call)
+
+    def _take_collective(self, rank: int, call: Collective) -> None:
+        waiting = self._waiting.setdefault(call.group, {member: collections.deque() for member in call.ranks})
+        waiting.setdefault(rank, collections.deque()).append(call)
+        while all(waiting.values()):
+            cells = {member: calls.popleft() for member, calls in sorted(waiting.items())}
+            kind = next(iter(differences(cells, {})), None)
+            if kind in _HANGS and kind is not None and self.parted is None:
+                self.parted = Mismatch(kind, call.group, call.seq, cells)
+            if kind is not None and kind.breaks_the_order:
+                self._broken.add(call.group)
+                return
+
+    def _take_direct(self, rank: int, call: Collective) -> None:
+        """A receive waits for the send that is its own: calls of one pair meet in order."""
+        peer = -1 if call.peer is None else call.peer
+        pair = (rank, peer) if call.op == "send" else (peer, rank)
+        queue = self._direct[pair]
+        if queue and queue[0].op != call.op:
+            queue.pop(0)
+        else:
+            queue.append(call)
+
+    def _missing(self) -> Mismatch | None:
+        """A call for which a member is missing that is through with everything, or that waits for another one."""
+        over = {rank: Ending.COMPLETED for rank in self._tails if self._ended(rank)}
+        for group, waiting in self._waiting.items():
+            cells = {member: calls[0] if calls else None for member, calls in sorted(waiting.items())}
+            absent = [member for member, call in cells.items() if call is None]
+            if group not in self._broken and len(absent) < len(cells) and any(member in over for member in absent):
+                return Mismatch(Kind.MISSING, group, next(c.seq for c in cells.values() if c), cells)
+        return unanswered(self._direct, over) or self._circle()
+
+    def _circle(self) -> Mismatch | None:
+        """Every rank waits in a call for one that waits as well: nobody will come."""
+        waits: dict[int, tuple[Collective, set[int]]] = {}
+        for group, waiting in self._waiting.items():
+            absent = {member for member, calls in waiting.items() if not calls}
+            for rank, calls in waiting.items():
+                if calls and group not in self._broken and self._last.get(rank) is calls[-1]:
+                    waits[rank] = (calls[0], absent)
+        for (sender, receiver), queue in self._direct.items():
+            if queue and queue[0].op == "recv" and self._last.get(receiver) is queue[-1]:
+                waits[receiver] = (queue[0], {sender})
+        for rank, (call, absent) in waits.items():
+            if call.peer is not None and absent <= waits.keys() and rank in _reached(waits, absent):
+                return Mismatch(Kind.MISSING, call.group, -1, {rank: call, **dict.fromkeys(absent)})
+        return None
+
+    # ---- stillness
+
+    def _ended(self, rank: int) -> bool:
+        return self._marks.has(rank, "over") or self._marks.has(rank, "exit")
+
+    def _hangs(self, parted: Mismatch) -> bool:
+        """No rank that lives has moved for a while, and at least one waits in what has parted."""
+        living = [rank for rank in self._tails if not self._ended(rank)]
+        waiting = [rank for rank, call in parted.calls.items() if call is not None and rank in living]
+        if not waiting:
+            return False
+        exact = parted.direct or not parted.kind.breaks_the_order
+        if exact and any(self._last[rank] is not parted.calls[rank] for rank in waiting):
+            return False  # the rank went on
+        now = time.time()
+        return all(now - self._marks.time(rank, "beat") > _STILL for rank in living)
+
+
+def _reached(waits: dict[int, tuple[Collective, set[int]]], first: set[int]) -> set[int]:
+    """Who is waited for, directly or not."""
+    found, queue = set(first), list(first)
+    while queue:
+        _, absent = waits.get(queue.pop(), (None, set()))
+        queue += absent - found
+        found |= absent
+    return found
+
+
+class _Tail:
+    """The collectives in a trace that grows."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._file: io.BufferedReader | None = None
+        self._rest = b""
+
+    def read(self) -> Iterator[Collective]:
+        """What was written since the last time."""
+        if self._file is None:
+            if not self._path.exists():
+                return
+            self._file = self._path.open("rb")
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        for line in lines:
+            if line.startswith(_COLLECTIVE):
+                event = decode(line.decode("utf-8", errors="replace"))
+                if isinstance(event, Collective):
+                    yield event
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,429 @@
+"""The processes of a launch: torchrun, a supervisor for each rank, and under each the rank of one run after the other.
+
+A launch stays up between the runs of a target: its supervisors have torch imported and fork a rank for each run, so
+that a run costs what it computes. A run that dies takes its own ranks with it; a launch that dies is started anew for
+the runs that are left. Nothing of a launch stays when it is closed, or when the process that opened it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ddp_lint.verify.lifetime import end_with_parent
+from ddp_lint.verify.options import Options
+from ddp_lint.verify.spec import OWN_RANKS, TOKEN, Jobs, Marks, Spec, longest_wait
+
+#: Seconds that importing torch and meeting at the rendezvous may take on a cold disk.
+_START_LIMIT = 120.0
+#: Seconds more that the nodes of a job wait for each other.
+_NODES_LIMIT = 600.0
+#: Seconds for processes to end after they were told to.
+_GRACE = 10.0
+_POLL = 0.05
+#: What Python imports at the start of each process of a program that starts its own ranks.
+_INJECTED = pathlib.Path(__file__).parent / "child" / "inject"
+#: Called between two looks at the marks of a run.
+Poll = Callable[[], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a run ended: the exit code that torchrun has (or would have) for it, and the ranks of this machine;
+    `interrupted`: by Ctrl-C."""
+
+    code: int
+    ranks: range
+    interrupted: bool = False
+
+
+class Pool:
+    """Starts launches when they are needed, and keeps the latest one up. A context manager.
+
+    All runs of a pool are of one number of ranks and one device. `folder` gets a folder for each launch.
+    """
+
+    def __init__(self, folder: pathlib.Path, options: Options, device: str) -> None:
+        self._folder = folder
+        self._options = options
+        self._device = device
+        self._launch: _Launch | None = None
+        self._launches = 0
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, spec: Spec, poll: Poll = lambda: None) -> Ended:
+        """One run; `poll` is called many times a second until all its ranks have ended."""
+        directory = pathlib.Path(spec.directory)
+        launch = self._ready(directory.name)
+        ended = launch.run(spec, poll)
+        if launch.ended and launch.proven and not spec.job_alone:  # it died, which is no fault of the target
+            self.close()
+            shutil.rmtree(directory)
+            directory.mkdir()
+            launch = self._ready(directory.name)
+            ended = launch.run(spec, poll)
+        launch.proven = True
+        if spec.job_alone or launch.ended:
+            self.close()
+        return ended
+
+    def run_own(self, spec: Spec, command: Sequence[str], poll: Poll = lambda: None) -> Ended:
+        """One run of a program that starts its ranks by itself: it runs as it is, its processes observe themselves.
+
+        The ranks of `Ended` are those that began; there are none when the program made no process group.
+        """
+        directory = pathlib.Path(spec.directory)
+        spec.save(directory / "spec.json")
+        with (directory / "torchrun.log").open("wb") as log, _processes(directory) as environment:
+            if self._device == "cpu":
+                environment["CUDA_VISIBLE_DEVICES"] = ""
+            environment[OWN_RANKS] = str(directory / "spec.json")
+            path = [str(_INJECTED), *filter(None, [environment.get("PYTHONPATH")])]
+            environment["PYTHONPATH"] = os.pathsep.join(path)
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - one thread runs here
+            )
+            run = _Run(directory, spec, self._options)
+            began = time.monotonic()
+            while (code := process.poll()) is None:
+                try:
+                    time.sleep(_POLL)
+                    poll()
+                except KeyboardInterrupt:
+                    run.interrupt()
+                    process.terminate()
+                if not run.began() and time.monotonic() - began > _START_LIMIT + longest_wait(spec.timeout):
+                    process.kill()
+        return Ended(code, run.ranks() if run.began() else range(0), run.interrupted)
+
+    def call(self, request: pathlib.Path, answer: pathlib.Path) -> pathlib.Path:
+        """Ask the first rank's supervisor to run the probe; the log of it. There is no answer when it died."""
+        launch = self._ready()
+        log = launch.call(request, answer)
+        if log is None:  # there is no launch, which the runs will tell of: the probe needs none
+            log = answer.with_suffix(".log")
+            command = [sys.executable, "-m", "ddp_lint.verify.child.probe", str(request), str(answer)]
+            with _processes(answer.parent) as environment, log.open("wb") as file:
+                subprocess.run(command, stdout=file, stderr=file, env=environment, check=False)
+        return log
+
+    def close(self) -> None:
+        """End the launch that is up, if one is."""
+        launch, self._launch = self._launch, None
+        if launch is not None:
+            launch.close()
+
+    def _ready(self, title: str = "launch") -> _Launch:
+        if self._launch is not None and self._launch.ended:
+            self.close()
+        if self._launch is None:
+            folder = self._folder / f".launch{self._launches}"
+            self._launches += 1
+            self._launch = _Launch(folder, self._options, self._device, title)
+        return self._launch
+
+
+class _Launch:
+    """One torchrun from its start to the end of its last process."""
+
+    def __init__(self, folder: pathlib.Path, options: Options, device: str, title: str) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.options = options
+        self.jobs = Jobs(folder)
+        #: A run has come to its end in it.
+        self.proven = False
+        self._title = title
+        self._number = 0
+        self._closing = contextlib.ExitStack()
+        try:
+            log = self._closing.enter_context((folder / "torchrun.log").open("wb"))
+            environment = self._closing.enter_context(_processes(folder))
+            if device == "cpu":
+                environment["CUDA_VISIBLE_DEVICES"] = ""
+            command = [sys.executable, "-m", "torch.distributed.run", *self._torchrun_options()]
+            self._process = subprocess.Popen(
+                [*command, "-m", "ddp_lint.verify.child", str(folder)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
+                # Told to, torchrun ends its ranks: nothing stays when this process is killed.
+                preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - one thread runs here
+            )
+        except BaseException:
+            self._closing.close()
+            raise
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def _torchrun_options(self) -> list[str]:
+        given = list(self.options.launcher)
+        names = {option.partition("=")[0].replace("_", "-") for option in given}
+        alone = not names & {"--nnodes", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--master-port"}
+        if self.options.several_nodes:
+            # A node that is through with one launch shall not meet one that is still in it.
+            identity = next((option.partition("=")[2] for option in given if option.startswith("--rdzv-id=")), "verify")
+            given.append(f"--rdzv-id={identity}-{self._title}")
+        return [f"--nproc-per-node={self.options.nproc}", *(["--standalone"] if alone else []), *given]
+
+    # ---- jobs
+
+    def run(self, spec: Spec, poll: Poll) -> Ended:
+        """Until every rank of this machine has ended, or torchrun has."""
+        directory = pathlib.Path(spec.directory)
+        spec = dataclasses.replace(spec, job=self._number)
+        spec.save(directory / "spec.json")
+        self._submit({"spec": str(directory / "spec.json")})
+        run = _Run(directory, spec, self.options)
+        try:
+            run.wait(self, poll)
+        finally:
+            run.end_all()
+            shutil.copyfile(self.folder / "torchrun.log", directory / "torchrun.log")
+        return Ended(self._code(run), run.ranks(), run.interrupted)
+
+    def call(self, request: pathlib.Path, answer: pathlib.Path) -> pathlib.Path | None:
+        """The log of the probe, None when the launch ended before there was one."""
+        log = answer.with_suffix(".log")
+        done = answer.with_suffix(".done")
+        self._submit({"probe": [str(request), str(answer), str(log), str(done)], "cwd": str(pathlib.Path.cwd())})
+        while not done.exists() and not self.ended:
+            time.sleep(_POLL)
+        return log if log.exists() else None
+
+    def _submit(self, job: dict[str, Any]) -> None:
+        self.jobs.put(self._number, job)
+        self._number += 1
+
+    def _code(self, run: _Run) -> int:
+        """What torchrun says of a run that it has seen, or would have said."""
+        code = self._process.poll()
+        if code is not None:
+            return code
+        return int(any(run.code(rank) != 0 for rank in run.ranks()))
+
+    # ---- the end
+
+    def close(self) -> None:
+        """End it at once: no run is in it any more, and what its processes would do at their end helps nobody."""
+        self._process.kill()
+        self._process.wait()
+        self._closing.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def wait(self, seconds: float) -> None:
+        """For torchrun to end by itself, for this long at most."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def stop(self) -> None:
+        """End torchrun, and with it whatever it started."""
+        if self.ended:
+            return
+        self._process.terminate()
+        self.wait(_GRACE)
+        if not self.ended:
+            self._process.kill()
+            self._process.wait()
+
+
+class _Run:
+    """The ranks of one run, by the marks that they set."""
+
+    def __init__(self, directory: pathlib.Path, spec: Spec, options: Options) -> None:
+        self.marks = Marks(directory)
+        self._directory = directory
+        self._spec = spec
+        self._options = options
+        self.interrupted = False
+
+    def ranks(self) -> range:
+        """The ranks of this machine: those that torchrun numbered, else (none came up) as many as were asked for."""
+        numbers = self.began()
+        if self._spec.own_ranks:
+            return range(max(numbers, default=-1) + 1)
+        first = min(numbers, default=0)
+        first -= first % self._options.nproc
+        return range(first, first + self._options.nproc)
+
+    def began(self) -> list[int]:
+        """The ranks whose process was started."""
+        return [int(path.name.removeprefix("rank").partition(".")[0]) for path in self._directory.glob("rank*.pid")]
+
+    def code(self, rank: int) -> int | None:
+        with contextlib.suppress(OSError, ValueError):
+            text = self.marks.path(rank, "exit").read_text(encoding="utf-8")
+            return int(json.loads(text)["code"])
+        return None
+
+    def wait(self, launch: _Launch, poll: Poll) -> None:
+        """Until all ranks have ended. torchrun is ended when its ranks never start; ranks are that hang where their
+        watchdog cannot end them."""
+        limit = time.monotonic() + _START_LIMIT + (_NODES_LIMIT if self._options.several_nodes else 0)
+        while not all(self.marks.has(rank, "exit") for rank in self.ranks()):
+            if launch.ended:
+                return
+            try:
+                time.sleep(_POLL)
+                poll()
+            except KeyboardInterrupt:
+                self.interrupt()
+                return
+            if time.monotonic() > limit and not any(self.marks.has(rank, "ready") for rank in self.ranks()):
+                launch.stop()
+            if self._beyond_rescue():
+                self._end(signal.SIGTERM)
+                self._wait_for_exits()
+                self._end(signal.SIGKILL)
+        if self._spec.job_alone:
+            launch.wait(_GRACE)
+
+    def interrupt(self) -> None:
+        """End the ranks: what they have written until now is the run."""
+        self.interrupted = True
+        if self.began():
+            self._end(signal.SIGTERM)
+            self._wait_for_exits()
+
+    def _wait_for_exits(self) -> None:
+        until = time.monotonic() + _GRACE
+        while time.monotonic() < until and not all(self.marks.has(rank, "exit") for rank in self.ranks()):
+            time.sleep(_POLL)
+
+    def _beyond_rescue(self) -> bool:
+        """Every rank that is left hangs where no Python runs: in the teardown of CUDA, or in C with the GIL held."""
+        left = [rank for rank in self.ranks() if self.marks.has(rank, "pid") and not self.marks.has(rank, "exit")]
+        if not left or not all(map(self._overdue, left)):
+            return False
+        for rank in left:
+            self.marks.set(rank, "overdue")
+        return True
+
+    def _overdue(self, rank: int) -> bool:
+        last = [self.marks.time(rank, mark) for mark in ("pid", "beat", "dumped", "over")]
+        ending = any(last[2:])
+        patience = self._spec.timeout if ending else longest_wait(self._spec.timeout)
+        return time.time() - max(last) > patience + _GRACE
+
+    def _pids(self) -> Iterator[int]:
+        for rank in self.ranks():
+            with contextlib.suppress(OSError, ValueError):
+                yield int(json.loads(self.marks.path(rank, "pid").read_text(encoding="utf-8"))["rank"])
+
+    def _end(self, number: signal.Signals) -> None:
+        """Send a signal to the ranks that are left."""
+        for rank, pid in zip(self.ranks(), self._pids(), strict=False):
+            if not self.marks.has(rank, "exit"):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+
+    def end_all(self) -> None:
+        """End the ranks that are left, and what ranks started and left behind: each of them leads a process group."""
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def workspace(kept: pathlib.Path | None) -> Iterator[pathlib.Path]:
+    """The folder for traces: the user's, or one that goes away."""
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="ddp-lint-", ignore_cleanup_errors=True) as folder:
+        yield pathlib.Path(folder)
+
+
+@contextlib.contextmanager
+def _processes(folder: pathlib.Path) -> Iterator[dict[str, str]]:
+    """The environment for the processes of a launch; whatever still carries its token afterwards is ended.
+
+    Each rank has a session of its own, so that no process group holds them all: the token does.
+    """
+    token = uuid.uuid4().hex
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    environment = dict(os.environ)
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}")
+    environment.update({TOKEN: token, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"})
+    try:
+        yield environment
+    finally:
+        _end_all(token, folder)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _end_all(token: str, folder: pathlib.Path) -> None:
+    """SIGKILL every process that carries the token, until none is left (each may have started others meanwhile)."""
+    until = time.monotonic() + _GRACE
+    while time.monotonic() < until:
+        alive = _carriers(token) if pathlib.Path("/proc/self/environ").exists() else _recorded(folder.parent)
+        if not alive:
+            return
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.02)
+
+
+def _carriers(token: str) -> list[int]:
+    """Processes with the token in their environment (Linux); zombies have none."""
+    mark = f"{TOKEN}={token}".encode()
+    found = []
+    for path in pathlib.Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):
+                if mark in (path / "environ").read_bytes():
+                    found.append(int(path.name))
+    return found
+
+
+def _recorded(folder: pathlib.Path) -> list[int]:
+    """Where there is no /proc: the processes of the ranks' own process groups that still exist."""
+    found = []
+    for path in folder.glob("*/rank*.pid"):
+        pids = json.loads(path.read_text(encoding="utf-8"))
+        for pid in (pids["rank"], pids["supervisor"]):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, 0)
+                found.append(pid)
+    return found
+
+
+def tail(path: pathlib.Path, lines: int = 3) -> str:
+    """The last lines of a log, on one line."""
+    text = path.read_text(encoding="utf-8", errors="replace").strip().splitlines() if path.exists() else []
+    return " | ".join(line.strip() for line in text[-lines:]) or "no message"

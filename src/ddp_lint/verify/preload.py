@@ -1,0 +1,109 @@
+"""What a rank may find imported when it starts: a supervisor that has torch forks ranks in milliseconds.
+
+A program that sets environment variables before it imports torch shall have the effect that it has without us, so one
+that touches the environment gets a Python of its own. Reads the source only.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import pathlib
+import sys
+from collections.abc import Iterator
+
+from ddp_lint.verify.target import Target
+
+#: Nothing, torch alone, or torch with what wrappers and optimizers import on their first use.
+NOTHING, TORCH, ALL = "", "torch", "all"
+MODULES = {
+    TORCH: ("torch", "torch.distributed"),
+    ALL: (
+        "torch",
+        "torch.distributed",
+        "torch.distributed.fsdp",
+        "torch.distributed.tensor",
+        "torch.distributed.device_mesh",
+        "torch.nn.parallel",
+        "torch.utils.data",
+        "torch._dynamo",
+    ),
+}
+_READS = frozenset({"get", "keys", "values", "items", "copy", "__getitem__", "__contains__"})
+_WRITERS = frozenset({"putenv", "unsetenv", "load_dotenv"})
+_STREAMS = frozenset({"Stream", "ExternalStream", "wait_stream", "record_stream"})
+#: Files of the project that are looked at: more are another program.
+_MOST_FILES = 500
+
+
+def preload_of(target: Target) -> str:
+    """The most that ranks of this target may be forked from."""
+    if not hasattr(sys, "getdlopenflags") or sys.platform != "linux":
+        return NOTHING
+    writes = any(map(_writes_environment, _trees(target)))
+    if target.kind == "script":
+        return NOTHING if writes else ALL
+    return TORCH if writes else ALL
+
+
+def uses_streams(target: Target) -> bool:
+    """The target, or a file that it imports, speaks of CUDA streams: their order is worth following."""
+    names = {
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for tree in _trees(target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Name)
+    }
+    return bool(names & _STREAMS)
+
+
+def _trees(target: Target) -> Iterator[ast.Module]:
+    """The target and the files below its folder that it imports, directly or not."""
+    seen = {target.path}
+    queue = collections.deque([target.path])
+    while queue and len(seen) < _MOST_FILES:
+        path = queue.popleft()
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue
+        yield tree
+        for file in _imported(tree, path, target.root):
+            if file not in seen:
+                seen.add(file)
+                queue.append(file)
+
+
+def _imported(tree: ast.Module, path: pathlib.Path, root: pathlib.Path) -> Iterator[pathlib.Path]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names, folder = [alias.name for alias in node.names], root
+        elif isinstance(node, ast.ImportFrom):
+            folder = path.parents[node.level - 1] if 0 < node.level <= len(path.parents) else root
+            module = node.module or ""
+            names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            base = folder.joinpath(*name.split(".")) if name else folder
+            yield from (file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file())
+
+
+def _writes_environment(tree: ast.Module) -> bool:
+    """It stores into `os.environ`, or hands it to someone who may."""
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id
+            if name in _WRITERS or (name == "environ" and not _only_read(node, parents)):
+                return True
+    return False
+
+
+def _only_read(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    outer = parents.get(node)
+    if isinstance(outer, ast.Subscript):
+        return isinstance(outer.ctx, ast.Load)
+    if isinstance(outer, ast.Attribute):
+        return outer.attr in _READS
+    return isinstance(outer, ast.Compare)

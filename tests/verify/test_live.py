@@ -1,0 +1,106 @@
+"""Following a run by what its ranks write: what parts them is told once nothing moves, and not before."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+
+import pytest
+
+from ddp_lint.verify.live import Live
+from ddp_lint.verify.match import Kind
+from ddp_lint.verify.spec import Marks
+from ddp_lint.verify.trace import Collective, Writer
+
+from .traces import call
+
+
+class Ranks:
+    """Ranks that write their calls, and stood still for as long as they are told to have."""
+
+    def __init__(self, folder: pathlib.Path, *calls: list[Collective]) -> None:
+        self.folder = folder
+        self.marks = Marks(folder)
+        self.writers = [Writer(folder / f"rank{rank}.jsonl") for rank in range(len(calls))]
+        for rank, of_rank in enumerate(calls):
+            self.say(rank, *of_rank)
+        self.stand_still(5.0)
+
+    def say(self, rank: int, *calls: Collective) -> None:
+        for one in calls:
+            self.writers[rank].write(one)
+
+    def stand_still(self, seconds: float) -> None:
+        for rank in range(len(self.writers)):
+            self.marks.set(rank, "beat")
+            os.utime(self.marks.path(rank, "beat"), (time.time() - seconds,) * 2)
+
+    def live(self) -> Live:
+        return Live(self.folder, range(len(self.writers)))
+
+
+def direct(op: str, peer: int, ranks: tuple[int, ...] = (0, 1)) -> Collective:
+    return Collective(**{**vars(call(3, op, ranks=ranks)), "peer": peer})
+
+
+def test_calls_that_cannot_meet_end_the_run(tmp_path: pathlib.Path) -> None:
+    ranks = Ranks(tmp_path, [call(1), call(2)], [call(1), call(3, "barrier")])
+    parted = ranks.live().poll()
+    assert parted is not None and parted.kind is Kind.ORDER and parted.calls[1] == parted.calls[1]
+    assert all(ranks.marks.has(rank, "parted") for rank in (0, 1))
+
+
+def test_ranks_that_move_are_left_alone(tmp_path: pathlib.Path) -> None:
+    ranks = Ranks(tmp_path, [call(2)], [call(3, "barrier")])
+    ranks.stand_still(0.0)
+    live = ranks.live()
+    assert live.poll() is None
+    ranks.stand_still(5.0)
+    assert live.poll() is not None, "the calls are remembered"
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ([call(1), call(2)], [call(1)]),
+        ([call(1, reduce_op="SUM")], [call(1, reduce_op="MAX")]),
+        ([call(1, shape=(3,)), call(2)], [call(1, shape=(4,)), call(2)]),
+        ([direct("send", 1), call(1)], [direct("recv", 0)]),
+        ([direct("recv", 1)], [call(1)]),
+    ],
+    ids=["the other may come", "nothing hangs of it", "they went on", "the receive was met", "the sender computes"],
+)
+def test_what_may_still_go_on_is_left_to_the_timeout(
+    tmp_path: pathlib.Path, calls: tuple[list[Collective], list[Collective]]
+) -> None:
+    ranks = Ranks(tmp_path, *calls)
+    if calls[1][-1].op == "all_reduce" and calls[0][-1].op == "recv":
+        ranks.say(0, call(1))  # it was no blocking receive
+    assert ranks.live().poll() is None
+
+
+def test_a_rank_that_is_through_does_not_come(tmp_path: pathlib.Path) -> None:
+    ranks = Ranks(tmp_path, [call(1), call(2)], [call(1)])
+    ranks.marks.set(1, "over")
+    parted = ranks.live().poll()
+    assert parted is not None and parted.absent == (1,)
+
+
+def test_ranks_that_wait_for_each_other_wait_for_ever(tmp_path: pathlib.Path) -> None:
+    """Rank 0 receives from rank 2, which waits in a barrier for rank 0."""
+    world = (0, 1, 2)
+    barrier = call(9, "barrier", ranks=world)
+    ranks = Ranks(tmp_path, [direct("send", 1, world), direct("recv", 2, world)], [direct("recv", 0, world), barrier],
+                  [barrier])  # fmt: skip
+    parted = ranks.live().poll()
+    assert parted is not None and parted.direct and parted.absent == (2,)
+    assert "from rank 2" in str(parted) and "rank 2 never sends" in str(parted)
+
+
+def test_a_program_that_starts_its_own_ranks_tells_how_many(tmp_path: pathlib.Path) -> None:
+    ranks = Ranks(tmp_path, [call(2)], [call(3, "barrier")])
+    live = Live(tmp_path, None)
+    assert live.poll() is None
+    ranks.marks.set(0, "world", "2")
+    assert live.poll() is not None

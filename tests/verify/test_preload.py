@@ -1,0 +1,73 @@
+"""What is known of a program before it runs: whether torch may be there already, and who starts its ranks."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+
+from ddp_lint.verify.options import Options
+from ddp_lint.verify.ownranks import starts_own_ranks
+from ddp_lint.verify.preload import ALL, NOTHING, preload_of, uses_streams
+from ddp_lint.verify.target import resolve
+
+TRAIN = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux only")
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import os\nrank = int(os.environ['RANK'])\nport = os.environ.get('MASTER_PORT')\n", ALL),
+        ("import os\nhere = 'RANK' in os.environ\n", ALL),
+        ("import os\nos.environ['OMP_NUM_THREADS'] = '2'\n", NOTHING),
+        ("from os import environ\nenviron.setdefault('NCCL_DEBUG', 'INFO')\n", NOTHING),
+        ("import os\ndel os.environ['RANK']\n", NOTHING),
+        ("import os\nconfigure(os.environ)\n", NOTHING),
+        ("import os\nos.putenv('A', 'b')\n", NOTHING),
+        ("from helper import setup\nsetup()\n", NOTHING),
+        ("import lib.tools\n", NOTHING),
+    ],
+)
+def test_a_script_that_writes_to_the_environment_imports_torch_by_itself(
+    tmp_path: pathlib.Path, source: str, expected: str
+) -> None:
+    (tmp_path / "helper.py").write_text("import os\ndef setup():\n    os.environ.update(A='b')\n")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "tools.py").write_text("from .more import x\n")
+    (tmp_path / "lib" / "more.py").write_text("import os\nos.environ['A'] = x = 'b'\n")
+    path = tmp_path / "train.py"
+    path.write_text(source + TRAIN)
+    assert preload_of(resolve(str(path), Options())) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import torch.multiprocessing as mp\nmp.spawn(main, nprocs=2)\n", True),
+        ("from torch.multiprocessing import spawn\nspawn(main, nprocs=2)\n", True),
+        ("import torch\ntorch.multiprocessing.start_processes(main, nprocs=2)\n", True),
+        ("import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'torch.distributed.run', 'x.py'])\n", True),
+        ("import os\nos.system('torchrun --nproc-per-node 2 train.py')\n", True),
+        ("from multiprocessing import Process\nProcess(target=f, args=(0,)).start()\n"
+         "def f(r):\n    dist.init_process_group('gloo', rank=r, world_size=2)\n", True),
+        ('"""Run with torchrun."""\nimport subprocess\nsubprocess.run(["git", "status"])\n', False),
+        ("import game\ngame.spawn(monster)\n", False),
+        ("from multiprocessing import Process\nProcess(target=log).start()\ndist.init_process_group('gloo')\n", False),
+        (TRAIN, False),
+    ],
+)  # fmt: skip
+def test_who_starts_the_ranks(tmp_path: pathlib.Path, source: str, expected: bool) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(source)
+    assert starts_own_ranks(path) is expected
+
+
+@pytest.mark.parametrize(("source", "expected"), [("side = torch.cuda.Stream()\n", True), ("stream = 1\n", False)])
+def test_streams_are_followed_where_the_source_speaks_of_them(
+    tmp_path: pathlib.Path, source: str, expected: bool
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n" + source + TRAIN)
+    assert uses_streams(resolve(str(path), Options())) is expected
