@@ -111,7 +111,7 @@ def _condition(parting: Parting) -> str:
         return f"which ranks reach {what} depends on {_depends(parting)}: they wait for the others"
     if parting.exit is not None:
         return f"{_leaver(parting)} {_leaves(parting)} and skips {what}; the others wait in it"
-    return f"{test} may differ between ranks: those that reach {what} wait for the others"
+    return f"{test} may differ between ranks: those in {what} wait for the others"
 
 
 def _only(parting: Parting) -> str:
