@@ -98,4 +98,4 @@ class CollectiveSkippedByException(PartingRule):
     default = False
 
     def concerns(self, parting: Parting) -> bool:
-        return parting.cause == "exception" and parting.condition.startswith("except")
+        return parting.cause == "exception" and parting.caught

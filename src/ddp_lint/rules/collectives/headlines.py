@@ -84,7 +84,8 @@ def _missed(parting: Parting) -> str:
         return f"if {missing} {_leaves(parting)}{why}, {hangs}"
     if parting.by_node and parting.instead:
         test = f"`{parting.condition}`"
-        return f"{test} holds on one rank of every node: {missing} runs `{parting.instead}()` while {waits} waits here"
+        enters = f"{test} tests local_rank, so one rank of every node enters"
+        return f"{enters}: {missing} runs `{parting.instead}()` while {waits} waits here"
     if parting.when:
         return f"{_only(parting)} reaches {what}; it hangs {parting.when}"
     return f"{_only(parting)} reaches {what} and waits {'there' if parting.way else 'here'}: {missing} never joins"
@@ -110,7 +111,7 @@ def _condition(parting: Parting) -> str:
         return f"which ranks reach {what} depends on {_depends(parting)}: they wait for the others"
     if parting.exit is not None:
         return f"{_leaver(parting)} {_leaves(parting)} and skips {what}; the others wait in it"
-    return f"{test} may differ between ranks: those that reach {what} wait for the others"
+    return f"{test} may differ between ranks: those in {what} wait for the others"
 
 
 def _only(parting: Parting) -> str:
