@@ -12,7 +12,7 @@ from ddp_lint.findings import Finding
 from ddp_lint.verify.trace import Frame
 
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "venv", "build", "dist"}
-_MOST_FILES = 50_000
+_MOST_FILES, _MOST_FOLDERS = 50_000, 20_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Tree:
         if self._by_name is None:
             self._by_name = {}
             count = 0
-            for base, folders, names in os.walk(self.root):
+            for number, (base, folders, names) in enumerate(os.walk(self.root)):
                 folders[:] = [f for f in folders if f not in _SKIPPED and not f.startswith(".")]
                 for file in names:
                     if file.endswith(".py"):
                         self._by_name.setdefault(file, []).append(pathlib.Path(base, file))
                         count += 1
-                if count > _MOST_FILES:
+                if count > _MOST_FILES or number > _MOST_FOLDERS:
                     break
         return self._by_name.get(name, ())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,11 @@ from ddp_lint.verify.trace import Frame
 
 FORMATS = ("full", "json", "html")
 _WIDTH = 160
-_COLORS = {"OK": "green", "UNKNOWN": "yellow"}
+#: What names the parameter, the key or the rank in a message of many lines.
+_TELLING = re.compile(
+    r"did not receive grad|key\(s\)|Unsupported|missing ranks|error msg|Process \d+: |Original exception|"
+    r"Last error|Duplicate"
+)
 _COLLECT = (
     "run again with `torchrun --log-dir logs --tee 3`, @record on main(), TORCH_FR_BUFFER_SIZE=2000 and "
     "TORCH_NCCL_DUMP_ON_TIMEOUT=1, and give the folder to diagnose"
@@ -70,7 +75,10 @@ def _headline(found: Diagnosis, style: Style) -> str:
 
 
 def _shown(found: Diagnosis) -> list[Quote]:
-    return list(found.root[:3])
+    """Three lines: the first, and those of a long message that name something."""
+    first, *others = found.root or (None,)
+    telling = sorted(others, key=lambda quote: _TELLING.search(quote.text) is None)[:2]
+    return [] if first is None else [first, *sorted(telling, key=others.index)]
 
 
 def _where(quote: Quote) -> str:

@@ -12,7 +12,7 @@ from ddp_lint.diagnose.joining import Joined, join
 from ddp_lint.diagnose.judge import Diagnosis, judge
 from ddp_lint.diagnose.lines import Prefixes, clean, pieces
 from ddp_lint.diagnose.reader import Reader
-from ddp_lint.diagnose.records import Reading
+from ddp_lint.diagnose.records import Reading, is_library
 from ddp_lint.verify.trace import Frame
 
 #: Kinds for which the ranks went different ways, so that the analysis of divergence has something to say.
@@ -95,4 +95,4 @@ def _frames(found: Diagnosis, reading: Reading, dumps: Flight | None) -> list[Fr
         frames += event.frames
     for mismatch in dumps.mismatches[:1] if dumps else ():
         frames += [frame for call in mismatch.calls.values() if call for frame in call.frames]
-    return list(dict.fromkeys(frames))[:60]
+    return [frame for frame in dict.fromkeys(frames) if not is_library(frame.path)][:60]
