@@ -52,6 +52,8 @@ class Plan:
     torch: str
     recipes: Mapping[str, Mapping[str, Any]]
     skipped: Mapping[str, str]
+    #: For each model the source of a `ddp_lint_example()` that builds it as the recipe does ("" where there is one).
+    examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def run(
@@ -90,6 +92,8 @@ def probe(target: Target, options: Options, *, progress: Progress = lambda _: No
             "models": target.models,
             "entry": target.entry,
             "nproc": options.nproc,
+            "given": options.given,
+            "shim": options.shim and options.device != "cuda",
             "timeout": max(options.timeout, 10.0),
         }
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
@@ -105,7 +109,8 @@ def probe(target: Target, options: Options, *, progress: Progress = lambda _: No
         raise UsageError(answer["error"])
     if not answer["recipes"]:
         raise UsageError("\n".join(answer["skipped"].values()))
-    return _plan(answer["recipes"], answer["skipped"], options)
+    plan = _plan(answer["recipes"], answer["skipped"], options)
+    return dataclasses.replace(plan, examples=answer.get("examples", {}))
 
 
 def _plan(recipes: Mapping[str, Any], skipped: Mapping[str, str], options: Options) -> Plan:
@@ -178,7 +183,18 @@ def _spec(
         guards={path: tuple(sorted(lines)) for path, lines in watch.guards.items()},
         graph_breaks=watch.graph_breaks,
         streams=watch.streams,
+        module=target.module,
+        shim=options.shim,
     )
+
+
+def described(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What a result says of the recipe by which its model was built and called."""
+    return {
+        "inputs": recipe.get("described", ""),
+        "left_out": tuple(recipe.get("left_out", ())),
+        "not_run": recipe.get("not_run", ""),
+    }
 
 
 class _Launch:
@@ -216,6 +232,7 @@ class _Launch:
             ranks=ranks,
             directory=self.directory,
             launcher_exit=code,
+            **described(self.spec.recipe),
         )
 
     def _ranks(self) -> range:

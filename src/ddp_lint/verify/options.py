@@ -30,6 +30,11 @@ class Options:
     arguments: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
     traces: pathlib.Path | None = None
+    #: TARGET is a dotted name, to be run as `python -m` does.
+    module: bool = False
+    shim: bool = True
+    #: A file with arguments and inputs for the model, written by the pytest plugin ("" for none).
+    given: str = ""
 
     @property
     def several_nodes(self) -> bool:
@@ -105,3 +110,9 @@ class RunResult:
     ranks: tuple[RankOutcome, ...]
     directory: pathlib.Path
     launcher_exit: int | None = None
+    #: What the model was called with and trained on, in words; "" for a script and where nothing is known.
+    inputs: str = ""
+    #: Parameters that the guessed inputs do not reach: frozen, so that nothing is said of them.
+    left_out: tuple[str, ...] = ()
+    #: A way of training that the model has and that was not run.
+    not_run: str = ""

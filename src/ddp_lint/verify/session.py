@@ -16,6 +16,7 @@ from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import launch
 from ddp_lint.verify.discovery import discover
 from ddp_lint.verify.examine import examine
+from ddp_lint.verify.needs import lacking
 from ddp_lint.verify.options import Options, RunResult
 from ddp_lint.verify.results import Examined, Verification
 from ddp_lint.verify.situation import Situation, situation, watch
@@ -42,9 +43,15 @@ def prove(
     text: str, target: Target, situations: Sequence[Situation], options: Options, progress: Progress
 ) -> Verification:
     """Run the target and judge the findings, wherever they come from. `text` is the target as the user named it."""
-    runs = _runs(target, options, situations, progress)
+    plan = launch.probe(target, options, progress=progress)
+    for reason in plan.skipped.values():
+        progress(f"left out: {reason}")
+    runs = _runs(target, options, situations, plan, progress)
     judged = judge(situations, runs)
-    return Verification(text, _environment(options, runs), tuple(judged), tuple(discover(runs, judged)), tuple(runs))
+    discovered = discover(runs, judged)
+    lacks = lacking([examined.run for examined in runs])
+    environment = _environment(options, runs)
+    return Verification(text, environment, tuple(judged), tuple(discovered), tuple(runs), plan.skipped, lacks)
 
 
 def lint(target: Target, settings: Settings) -> list[Finding]:
@@ -80,10 +87,9 @@ def _file_of(name: str, project: Project) -> pathlib.Path | None:
     return None
 
 
-def _runs(target: Target, options: Options, at: Sequence[Situation], progress: Progress) -> list[Examined]:
-    plan = launch.probe(target, options, progress=progress)
-    for reason in plan.skipped.values():
-        progress(f"left out: {reason}")
+def _runs(
+    target: Target, options: Options, at: Sequence[Situation], plan: launch.Plan, progress: Progress
+) -> list[Examined]:
     watched = watch(at, {oracle for s in at for oracle in all_rules()[s.finding.code].oracles})
 
     def one_pass(chosen: Options, stimuli: tuple[str, ...]) -> list[Examined]:

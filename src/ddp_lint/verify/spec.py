@@ -46,6 +46,10 @@ class Spec:
     guards: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     graph_breaks: bool = False
     streams: bool = False
+    #: The dotted name to run as `python -m` does, "" for the file itself.
+    module: str = ""
+    #: Map what the target says of CUDA to what the machine has (`child/shim.py`).
+    shim: bool = True
 
     def save(self, path: pathlib.Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")

@@ -445,6 +445,16 @@ class Note(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Mapped(Event):
+    """The user's code asked for a device or backend that the run does not use (`said`: cuda, nccl) and got another one
+    (`meant`: cpu, gloo). Written once for each pair, at its first use."""
+
+    kind: ClassVar[str] = "mapped"
+    said: str = ""
+    meant: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class End(Event):
     """The completion marker: the training loop or the script came to its end on this rank."""
 

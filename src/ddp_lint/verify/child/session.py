@@ -77,6 +77,10 @@ class Session:
         from ddp_lint.verify.child.observers.writes import Writes
 
         recorder = self.recorder
+        if self.spec.shim:
+            from ddp_lint.verify.child import shim
+
+            shim.install(recorder, self.spec.device)
         models = Models()
         self.environment._models = models
         self.collectives = Collectives(recorder, models)
