@@ -77,11 +77,14 @@ def run(
             for wrap in (SCRIPT,) if target.kind == SCRIPT else options.wraps:
                 spec = _spec(folder, target, options, watch, plan, model=model, wrap=wrap, stimuli=stimuli)
                 results.append(_Launch(spec, options, plan, progress).result())
+                if results[-1].outcome == "interrupted":
+                    return results
         return results
 
 
-def probe(target: Target, options: Options, *, progress: Progress = lambda _: None) -> Plan:
-    """Ask one process which device there is and how each model can be built. Raises UsageError."""
+def probe(target: Target, options: Options, *, progress: Progress = lambda _: None, sketch: bool = False) -> Plan:
+    """Ask one process which device there is and how each model can be built. Raises UsageError; with `sketch` not for
+    models that cannot be built, whose `examples` are then to be filled in."""
     if target.kind == SCRIPT:
         return _plan({"": {}}, {}, options)
     progress("building the model once on one process")
@@ -107,7 +110,7 @@ def probe(target: Target, options: Options, *, progress: Progress = lambda _: No
         answer = json.loads(answer_path.read_text(encoding="utf-8"))
     if "error" in answer:
         raise UsageError(answer["error"])
-    if not answer["recipes"]:
+    if not answer["recipes"] and not (sketch and answer["examples"]):
         raise UsageError("\n".join(answer["skipped"].values()))
     plan = _plan(answer["recipes"], answer["skipped"], options)
     return dataclasses.replace(plan, examples=answer.get("examples", {}))
@@ -208,6 +211,7 @@ class _Launch:
         self.directory = pathlib.Path(spec.directory)
         self.marks = Marks(self.directory)
         self.title = self.directory.name
+        self.interrupted = False
 
     def result(self) -> RunResult:
         self.progress(f"{self.title}: {self.options.nproc} ranks, {self.plan.backend}")
@@ -216,6 +220,8 @@ class _Launch:
         seconds = time.monotonic() - started
         ranks = tuple(rank_outcome(self.directory, rank) for rank in self._ranks())
         outcome, message = run_outcome(ranks, code, self.directory / "torchrun.log")
+        if self.interrupted:
+            outcome, message = "interrupted", "ended by you; what follows is what was seen until then"
         self.progress(f"{self.title}: {message} ({seconds:.1f} s)")
         return RunResult(
             name=self.title,
@@ -278,16 +284,27 @@ class _Launch:
         start_limit = time.monotonic() + _START_LIMIT + (_NODES_LIMIT if self.options.several_nodes else 0)
         end_limit = float("inf")
         while (code := launcher.poll()) is None:
-            time.sleep(0.05)
+            try:
+                time.sleep(0.05)
+            except KeyboardInterrupt:
+                self.interrupted = True
+                self._stop(launcher)
+                continue
             if all(self.marks.has(rank, "exit") for rank in self._ranks()):
                 end_limit = min(end_limit, time.monotonic() + _GRACE)
             never = time.monotonic() > start_limit and not any(self.marks.has(rank, "ready") for rank in self._ranks())
             if never or time.monotonic() > end_limit or self._beyond_rescue():
-                launcher.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    return launcher.wait(_GRACE)
-                launcher.kill()
+                return self._stop(launcher)
         return code
+
+    @staticmethod
+    def _stop(launcher: subprocess.Popen[bytes]) -> int:
+        """End torchrun, which ends its ranks; its exit code."""
+        launcher.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return launcher.wait(_GRACE)
+        launcher.kill()
+        return launcher.wait()
 
     def _beyond_rescue(self) -> bool:
         """Every rank that is left hangs where no Python runs: in the teardown of CUDA, or in C with the GIL held."""

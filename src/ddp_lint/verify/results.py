@@ -39,6 +39,8 @@ class Evidence:
     #: What ties it to the finding: "place" (it happened on a line that the finding names), "name" (it concerns a
     #: parameter that the finding's statement names), or "" for damage of the run as a whole.
     tie: str = "place"
+    #: The class of the model whose run showed it, "" for a script.
+    model: str = ""
 
     @property
     def linked(self) -> bool:
@@ -65,6 +67,16 @@ class Discovery:
     cause: str = ""
     fix: str = ""
     evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The file of the first place that is known, "" without one."""
+        return next((one.path for one in self.evidence if one.line), "")
+
+    @property
+    def line(self) -> int:
+        """The line of the first place that is known, 0 without one."""
+        return next((one.line for one in self.evidence if one.line), 0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,8 @@ from ddp_lint.output import Sources
 from ddp_lint.project import Project
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import launch
-from ddp_lint.verify.discovery import discover
+from ddp_lint.verify.changes import changed_only
+from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.examine import examine
 from ddp_lint.verify.needs import lacking
 from ddp_lint.verify.options import Options, RunResult
@@ -33,7 +34,7 @@ _MOST_FILES = 2000
 def verify(text: str, options: Options, settings: Settings, sources: Sources, progress: Progress) -> Verification:
     """Everything that the runs say about a target. Raises UsageError when it cannot be run."""
     target = resolve(text, options)
-    findings = lint(target, settings)
+    findings = changed_only(lint(target, settings), options.since)
     progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
     situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
     return prove(text, target, situations, options, progress)
@@ -48,8 +49,8 @@ def prove(
         progress(f"left out: {reason}")
     runs = _runs(target, options, situations, plan, progress)
     judged = judge(situations, runs)
-    discovered = discover(runs, judged)
     lacks = lacking([examined.run for examined in runs])
+    discovered = [] if lacks else placed(discover(runs, judged), target.path)
     environment = _environment(options, runs)
     return Verification(text, environment, tuple(judged), tuple(discovered), tuple(runs), plan.skipped, lacks)
 

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import enum
 import inspect
-import os.path
+import itertools
 import textwrap
 import types
 import typing
@@ -157,7 +157,7 @@ def _unnamed_config(name: str, kind: Any, owner: Any, module: ModuleType, shrink
     if found is not None and kind is not dict:
         return _config(found, module, shrink)
     attributes, keys = _read_of(name, module)
-    if keys and not attributes or kind is dict:
+    if (keys and not attributes) or kind is dict:
         items = {key: by_name_or(key.lower(), SIZE) for key in keys}
         return Given(items, repr(items))
     if not attributes:
@@ -178,7 +178,12 @@ def _config_class(owner: Any, module: ModuleType) -> type | None:
     ]
     own = [kind for kind in found if kind.__module__ == module.__name__] or found
     name = getattr(owner, "__name__", "")
-    return max(own, key=lambda kind: len(os.path.commonprefix([kind.__name__, name])), default=None)
+    return max(own, key=lambda kind: _alike(kind.__name__, name), default=None)
+
+
+def _alike(one: str, other: str) -> int:
+    """How many letters two names have in common at their beginning."""
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
 
 
 def _config(kind: Any, module: ModuleType, shrink: bool) -> Given:

@@ -24,7 +24,7 @@ def main(request_path: str, answer_path: str) -> int:
 def _recipes(request: dict[str, Any]) -> dict[str, Any]:
     from ddp_lint.verify.child.alone import alone
     from ddp_lint.verify.child.arguments import CannotBuild
-    from ddp_lint.verify.child.example import of_recipe
+    from ddp_lint.verify.child.example import of_recipe, sketch
     from ddp_lint.verify.child.inputs import find_recipe, load
 
     recipes, skipped, examples = {}, {}, {}
@@ -44,6 +44,8 @@ def _recipes(request: dict[str, Any]) -> dict[str, Any]:
                     examples[name] = of_recipe(module, name, recipes[name])
             except CannotBuild as error:
                 skipped[name] = str(error)
+                if name:
+                    examples[name] = sketch(module, getattr(module, name))
             except (Exception, SystemExit) as error:
                 skipped[name] = f"{request['path']}: {name or request['entry']}: {type(error).__name__}: {error}"
     return {"recipes": recipes, "skipped": skipped, "examples": examples}

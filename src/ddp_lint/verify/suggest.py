@@ -1,0 +1,25 @@
+"""The `ddp_lint_example()` that is suggested for a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from ddp_lint.verify import launch
+from ddp_lint.verify.launch import Progress
+from ddp_lint.verify.options import Options, UsageError
+from ddp_lint.verify.target import EXAMPLE, resolve
+
+
+def example(text: str, options: Options, progress: Progress) -> tuple[pathlib.Path, str]:
+    """The file of the target and the function for its first model. Raises UsageError when there is none to write."""
+    target = resolve(text, options)
+    if target.kind != "model":
+        raise UsageError(f"{target.path}: a script needs no {EXAMPLE}(); name a model in it: {text}:Class")
+    if target.entry:
+        raise UsageError(f"{target.path}: has a {target.entry}() already")
+    plan = launch.probe(dataclasses.replace(target, models=target.models[:1]), options, progress=progress, sketch=True)
+    source = next((text for text in plan.examples.values() if text), "")
+    if not source:
+        raise UsageError(f"{target.path}: the model offers its own inputs; nothing to write")
+    return target.path, source
