@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import functools
 import os
+import pathlib
 import sys
 import types
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from ddp_lint.verify import trace
@@ -25,6 +27,8 @@ from ddp_lint.verify.frames import is_user
 _MEMORY = 16 << 30
 _CAPABILITY = (8, 0)
 _NAME = "CPU (in place of CUDA)"
+
+_OWN = str(pathlib.Path(__file__).parent) + os.sep
 
 Notice = Callable[[str, str], None]
 
@@ -253,7 +257,7 @@ class Shim:
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def replacement(*args: Any, **kwargs: Any) -> Any:
-                if is_user(sys._getframe(1).f_code.co_filename):
+                if _asked_by_user():
                     self._tell("cuda", "cpu")
                     return answer(*args, **kwargs)
                 return original(*args, **kwargs)
@@ -351,6 +355,14 @@ class Shim:
 def install(recorder: Any, device: str) -> None:
     """In a rank: every mapping is written to its trace, with the place in the user's code."""
     Shim(lambda said, meant: recorder.emit(trace.Mapped, said=said, meant=meant)).install(device)
+
+
+def _asked_by_user() -> bool:
+    """The function was called by the user's code, maybe through an observer of ours."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return frame is not None and is_user(frame.f_code.co_filename)
 
 
 def _without_cuda(backend: str) -> str:
