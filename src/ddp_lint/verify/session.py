@@ -13,7 +13,7 @@ from ddp_lint.findings import Finding
 from ddp_lint.output import Sources
 from ddp_lint.project import Project
 from ddp_lint.rules.registry import all_rules
-from ddp_lint.verify import launch
+from ddp_lint.verify import dry_run, launch
 from ddp_lint.verify.changes import changed_only
 from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.examine import examine
@@ -37,7 +37,21 @@ def verify(text: str, options: Options, settings: Settings, sources: Sources, pr
     findings = changed_only(lint(target, settings), options.since)
     progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
     situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
+    if options.world:
+        return _dry(text, target, situations, options, progress)
     return prove(text, target, situations, options, progress)
+
+
+def _dry(text: str, target: Target, at: Sequence[Situation], options: Options, progress: Progress) -> Verification:
+    """The same on a process group that communicates with nobody."""
+    rules = all_rules()
+    oracles = {s.finding.code: tuple(rules[s.finding.code].oracles) for s in at}
+    examined = dry_run.run(target, options, watch(at, {name for names in oracles.values() for name in names}), progress)
+    judged = dry_run.limited(judge(at, [examined]), examined, oracles)
+    lacks = lacking([examined.run])
+    discovered = [] if lacks else placed(dry_run.discover(examined, discover([examined], judged)), target.path)
+    environment = {**_environment(options, [examined]), "nproc": len(options.ranks), "world": options.world}
+    return Verification(text, environment, tuple(judged), tuple(discovered), (examined,), lacks=lacks)
 
 
 def prove(

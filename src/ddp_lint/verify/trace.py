@@ -455,6 +455,15 @@ class Mapped(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MadeUp(Event):
+    """In a dry run the program read (`op`) a value that in a real one comes from another rank and that nobody knows
+    here. What it does from here on may differ from a real run."""
+
+    kind: ClassVar[str] = "made_up"
+    op: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class End(Event):
     """The completion marker: the training loop or the script came to its end on this rank."""
 

@@ -160,4 +160,6 @@ def _summary(verification: Verification) -> str:
     if world > where["nproc"]:
         ranks = f"{where['nproc']} of {world} ranks (each node tells of its own)"
     told += verification.not_run
+    if where.get("world"):
+        return f"{', '.join(told)}; dry run of {where['nproc']} of {where['world']} ranks, torch {where['torch']}"
     return f"{', '.join(told)}; {ranks} on {where['backend']} ({where['device']}, torch {where['torch']})"
