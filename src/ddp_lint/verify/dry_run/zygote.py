@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 
+import torch._dynamo
 import torch.distributed.fsdp
 import torch.nn.parallel
 import torch.testing._internal.distributed.fake_pg  # noqa: F401
