@@ -59,7 +59,8 @@ def resolve(text: str, options: Options) -> Target:
         return Target("model", path, root, entry=_known(options.entry, functions, "function", path))
     if name:
         named = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-        return Target("model", path, root, models=(_known(name, named, "class", path),))
+        _known(name.rpartition(".")[2], named, "class", path)
+        return Target("model", path, root, models=(name,))
     if options.arguments:
         return _script(path, tree, options)
     if EXAMPLE in functions:

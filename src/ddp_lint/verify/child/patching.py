@@ -27,7 +27,7 @@ def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
         owner, name, type(original)(replacement) if isinstance(original, staticmethod | classmethod) else replacement
     )
     if isinstance(owner, ModuleType):
-        holders = _holders()
+        holders = holders_of_functions()
         for module, key in holders.get(id(original), ()):
             if vars(module).get(key) is original:
                 setattr(module, key, replacement)
@@ -35,17 +35,16 @@ def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
         holders.setdefault(id(replacement), []).append((owner, name))
 
 
-def _holders() -> dict[int, list[tuple[ModuleType, str]]]:
-    """Where torch's modules hold each function, by identity: looked up once for as long as no module is imported."""
-    count = len(sys.modules)
-    if _looked_up.get("count") != count:
+def holders_of_functions() -> dict[int, list[tuple[ModuleType, str]]]:
+    """Where torch's modules hold each function, by identity: looked up again when one of them has been imported."""
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch" and module]
+    if _looked_up.get("count") != len(modules):
         table: dict[int, list[tuple[ModuleType, str]]] = {}
-        for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] == "torch" and module:
-                for key, value in list(vars(module).items()):
-                    if callable(value):
-                        table.setdefault(id(value), []).append((module, key))
-        _looked_up.update(count=count, table=table)
+        for module in modules:
+            for key, value in list(vars(module).items()):
+                if callable(value):
+                    table.setdefault(id(value), []).append((module, key))
+        _looked_up.update(count=len(modules), table=table)
     found: dict[int, list[tuple[ModuleType, str]]] = _looked_up["table"]
     return found
 

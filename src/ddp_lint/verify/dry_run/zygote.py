@@ -7,10 +7,12 @@ rank costs its own seconds instead of those of an import. The marks that it leav
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import pathlib
 import pickle
+import pkgutil
 import signal
 import sys
 import time
@@ -20,7 +22,7 @@ import torch.distributed.fsdp
 import torch.nn.parallel
 import torch.testing._internal.distributed.fake_pg  # noqa: F401
 
-from ddp_lint.verify.child import dry, rank
+from ddp_lint.verify.child import dispatch, dry, observers, patching, rank, shim  # noqa: F401 (for the ranks)
 from ddp_lint.verify.lifetime import end_with_parent
 from ddp_lint.verify.spec import Marks, Spec
 
@@ -30,6 +32,9 @@ _LIMIT_TIMEOUTS = 3
 
 def main(paths: list[str]) -> int:
     end_with_parent()
+    for module in pkgutil.iter_modules(observers.__path__, f"{observers.__name__}."):
+        importlib.import_module(module.name)
+    patching.holders_of_functions()
     for path in paths:
         spec = Spec.load(pathlib.Path(path))
         dry.known.clear()
