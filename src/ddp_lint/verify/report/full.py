@@ -31,7 +31,7 @@ def render(verification: Verification, sources: Sources, color: bool) -> str:
     if verification.discovered:
         blocks.append([style.bold("Discovered by running, without a static finding")])
         blocks += [_discovery(discovery, sources, style) for discovery in verification.discovered]
-    blocks.append([*_table(verification.runs, style), *_notes(verification, style)])
+    blocks.append([*_table(verification, style), *_notes(verification, style)])
     blocks.append([_summary(verification)])
     return "\n".join("".join(f"{row.rstrip()}\n" for row in block) for block in blocks)
 
@@ -100,8 +100,9 @@ def _place(evidence: Evidence) -> str:
     return f"{model}{evidence.wrap}{rank}  {evidence.path}:{evidence.line}"
 
 
-def _table(runs: Sequence[Examined], style: Style) -> list[str]:
+def _table(verification: Verification, style: Style) -> list[str]:
     """A line for each run: wrap, outcome, seconds, the first mismatch or how the ranks ended."""
+    runs = verification.runs
     several = len({examined.run.model for examined in runs}) > 1
     names = [run_name(examined, several) for examined in runs]
     wide = max((len(name) for name in names), default=4)
@@ -118,7 +119,8 @@ def _table(runs: Sequence[Examined], style: Style) -> list[str]:
         )
         rows.append(f"{name.ljust(wide)}  {paint(run.outcome.ljust(9))}  {run.seconds:7.1f}  {first}")
         if not examined.completed and not run.stimuli:
-            rows += [f"{' ' * wide}  {line}" for line in _ends(examined)]
+            words = [] if verification.lacks else _last_words(examined)
+            rows += [f"{' ' * wide}  {line}" for line in (*_ends(examined), *words)]
     return rows
 
 
@@ -138,7 +140,7 @@ def _ends(examined: Examined) -> list[str]:
         module = f", in {last.module}" if last.module else ""
         message = f" ({' '.join(outcome.message.split())[:160]})" if outcome.message else ""
         ends.append(f"rank {outcome.rank}: {outcome.how}{message}{at}{module}{call}")
-    return [*ends, *_last_words(examined)]
+    return ends
 
 
 def _last_words(examined: Examined) -> list[str]:
@@ -159,7 +161,7 @@ def _summary(verification: Verification) -> str:
     ranks = f"{where['nproc']} ranks"
     if world > where["nproc"]:
         ranks = f"{where['nproc']} of {world} ranks (each node tells of its own)"
-    told += verification.not_run
+    told += [*(["the target could not run"] if verification.lacks else []), *verification.not_run]
     if where.get("world"):
         return f"{', '.join(told)}; dry run of {where['nproc']} of {where['world']} ranks, torch {where['torch']}"
     return f"{', '.join(told)}; {ranks} on {where['backend']} ({where['device']}, torch {where['torch']})"
