@@ -16,7 +16,7 @@ _DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }  # fmt: skip
 #: Errors by which a program says that something outside of it is not there.
-_ABSENT = ("FileNotFoundError", "ModuleNotFoundError", "NotADirectoryError")
+_ABSENT = ("FileNotFoundError", "ImportError", "ModuleNotFoundError", "NotADirectoryError")
 _SHOWN_LINES = 12
 
 
