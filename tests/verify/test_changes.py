@@ -40,14 +40,14 @@ def test_changed_and_new_lines(repository: pathlib.Path) -> None:
 def test_findings_on_changed_lines_only(repository: pathlib.Path) -> None:
     near, touched = _finding(repository / "a.py", 1, 2), _finding(repository / "a.py", 2, 4)
     new = _finding(repository / "b.py", 1, 1)
-    assert changed_only([near, touched, new], "HEAD") == [touched, new]
-    assert changed_only([near], "") == [near]
+    assert changed_only([near, touched, new], "HEAD", repository / "a.py") == [touched, new]
+    assert changed_only([near], "", repository / "a.py") == [near]
 
 
 def test_an_unknown_revision(repository: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(UsageError, match="--since v9: no such revision"):
-        changed_only([_finding(repository / "a.py", 1, 1)], "v9")
+        changed_only([], "v9", repository / "a.py")
     elsewhere = tmp_path_factory.mktemp("no repository") / "a.py"
     elsewhere.write_text("x\n")
     with pytest.raises(UsageError, match="no such revision of a git repository"):
-        changed_only([_finding(elsewhere, 1, 1)], "HEAD")
+        changed_only([_finding(elsewhere, 1, 1)], "HEAD", elsewhere)

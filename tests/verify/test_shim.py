@@ -56,6 +56,7 @@ scaler = torch.amp.GradScaler("cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 scaler.scale(model(torch.ones(1, 2, device="cuda")).sum()).backward()
 scaler.step(optimizer); scaler.update()
+assert torch.compile(nn.Linear(2, 2).to("cuda"), backend="eager")(torch.ones(1, 2, device="cuda")).requires_grad
 from torch.distributed.device_mesh import init_device_mesh
 assert init_device_mesh("cuda", (1,)).device_type == "cpu"
 """

@@ -13,11 +13,12 @@ from ddp_lint.verify.options import UsageError
 _HUNK = re.compile(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
 
-def changed_only(findings: Sequence[Finding], revision: str) -> list[Finding]:
-    """The findings of which a line changed since the revision; all without one. Raises UsageError where git knows no
-    such revision."""
+def changed_only(findings: Sequence[Finding], revision: str, target: pathlib.Path) -> list[Finding]:
+    """The findings of which a line changed since the revision; all without one. Raises UsageError where the git
+    repository of the target knows no such revision, also when there are no findings."""
     if not revision:
         return list(findings)
+    _known(target.resolve().parent, revision)
     lines = {path: changed_lines(pathlib.Path(path), revision) for path in {f.span.path for f in findings}}
     return [f for f in findings if _touches(lines[f.span.path], range(f.span.line, f.span.end_line + 1))]
 
@@ -28,13 +29,17 @@ def changed_lines(path: pathlib.Path, revision: str) -> set[int] | None:
     Raises UsageError.
     """
     folder = path.resolve().parent
-    if _git(folder, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") is None:
-        raise UsageError(f"--since {revision}: no such revision of a git repository at {folder}")
+    _known(folder, revision)
     if _git(folder, "cat-file", "-e", f"{revision}:./{path.name}") is None:
         return None
     diff = _git(folder, "diff", "--no-ext-diff", "--no-color", "--unified=0", revision, "--", path.name) or ""
     hunks = [(int(start), int(count or 1)) for start, count in _HUNK.findall(diff)]
     return {line for start, count in hunks for line in range(start, start + count)}
+
+
+def _known(folder: pathlib.Path, revision: str) -> None:
+    if _git(folder, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") is None:
+        raise UsageError(f"--since {revision}: no such revision of a git repository at {folder}")
 
 
 def _touches(changed: set[int] | None, lines: range) -> bool:

@@ -34,7 +34,7 @@ _MOST_FILES = 2000
 def verify(text: str, options: Options, settings: Settings, sources: Sources, progress: Progress) -> Verification:
     """Everything that the runs say about a target. Raises UsageError when it cannot be run."""
     target = resolve(text, options)
-    findings = changed_only(lint(target, settings), options.since)
+    findings = changed_only(lint(target, settings), options.since, target.path)
     progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
     situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
     if options.world:

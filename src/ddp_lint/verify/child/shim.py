@@ -173,7 +173,6 @@ class Shim:
         for name, stub in {"Stream": _Stream, "Event": _Event, "device": _Context, "device_of": _Context}.items():
             setattr(torch.cuda, name, stub)
         self._answer(torch.cuda, "stream", _Context)
-        self._answer(torch.cuda, "StreamContext", _Context)
         self._answer(torch.cuda.nvtx, "range_push", lambda *_: 0)
         self._answer(torch.cuda.nvtx, "range_pop", lambda *_: 0)
         self._answer(torch.cuda.nvtx, "range", _Context)
