@@ -100,7 +100,7 @@ def examine(spec: Spec, seconds: float, torch: str) -> Examined:
     parted = mismatches(streams, endings)
     waits = [] if parted else stuck(streams, unknown)
     failed = [outcome for outcome in ranks if outcome.how in ("exception", "exit", "signal", "oom")]
-    outcome, message = "completed", "no difference between the ranks that were run"
+    outcome, message = "completed", "completed"
     if parted:
         outcome, message = "hang", str(parted[0])
     elif waits:
