@@ -15,6 +15,7 @@ import pytest
 from ddp_lint.findings import Confidence, Finding, Label, Span
 from ddp_lint.output import Sources
 from ddp_lint.verify.report import FORMATS, render
+from ddp_lint.verify.report.lanes import table
 from ddp_lint.verify.report.plot import drifts
 from ddp_lint.verify.results import Discovery, Evidence, Judged, Verdict, Verification
 from ddp_lint.verify.trace import Event, Frame, Hashes
@@ -93,6 +94,14 @@ def test_repeated_rows_are_told_once(verification: Verification) -> None:
     table = text[text.index('<table class="lanes">') :]
     assert table[: table.index("</table>")].count("<tr") < 12, "80 rows that alternate are two and a line"
     assert "the same 2 calls 39 more times" in text
+
+
+def test_no_row_gets_lost(verification: Verification, tmp_path: pathlib.Path) -> None:
+    """Rows without a pattern stand before, between and after those that repeat."""
+    lines = [11, 12, 13, *[20, 21] * 6, 14, 15, *[22] * 9, 16]
+    calls = [call(line, path=str(tmp_path / "train.py")) for line in lines]
+    text = table(run(calls, calls))
+    assert [int(line) for line in re.findall(r":(\d+)</span>", text)][::2] == [11, 12, 13, 20, 21, 14, 15, 22, 16]
 
 
 def test_the_condition_at_which_ranks_part_is_shown(verification: Verification) -> None:

@@ -14,7 +14,7 @@ from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.trace import Call, Exit, Frame, Hashes, NoGrad, Race, Raised, Reference, Trace
+from ddp_lint.verify.trace import Call, Exit, Frame, Hashes, NoGrad, Race, Raised, Reference, Trace, Write
 
 #: Which kinds of damage one confirmed finding accounts for: what a rank-dependent write also desynchronises is one
 #: fault, not two.
@@ -189,8 +189,11 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
     for what, when in (("gradients", ("before_step",)), ("parameters", REPLICAS_EQUAL)):
         for desync in desyncs(traces, what, when, ("ddp",)):
             message = f"{what} differ between the ranks {moment(desync)}: {spoken(desync.names)}"
-            evidence = _evidence(examined, None, what.removesuffix("s"), message, _site_of(traces, desync))
-            yield Discovery(what, message, *_never_averaged(traces, desync), (evidence,))
+            write = _write_of(traces, desync)
+            site = write.site if write else _site_of(traces, desync)
+            evidence = _evidence(examined, None, what.removesuffix("s"), message, site)
+            known = _by_hand(write) if write else _never_averaged(traces, desync)
+            yield Discovery(what, message, *known, (evidence,))
             return
     for trace in traces:
         reference = trace.last(Reference)
@@ -217,6 +220,21 @@ def _site_of(traces: Sequence[Trace], desync: Desync) -> Frame | None:
         if (event.what, event.when, event.step) == (desync.what, desync.when, desync.step) and event.site:
             return event.site
     return None
+
+
+def _write_of(traces: Sequence[Trace], desync: Desync) -> Write | None:
+    """The first write of the user's code to one of the parameters that differ."""
+    if desync.what != "parameters":
+        return None
+    writes = (event for event in traces[0].of(Write) if event.name in desync.names and event.step <= desync.step)
+    return next((event for event in writes if event.site), None)
+
+
+def _by_hand(write: Write) -> tuple[str, str, str]:
+    """The rule, the cause and the remedy when a parameter was written by hand."""
+    where = f" in {write.site.function}" if write.site else ""
+    cause = f"{write.op}{where} writes {write.name} on each rank with what this rank has: no wrapper averages that"
+    return "", cause, "compute with a new tensor, or write what is the same on all ranks"
 
 
 def _never_averaged(traces: Sequence[Trace], desync: Desync) -> tuple[str, str, str]:

@@ -84,7 +84,6 @@ def _stretches(rows: Sequence[Row], parted: int | None) -> Iterator[_Stretch]:
     for first, length, times in _patterns([_key(row) for row in rows[:even]]):
         last = first + length * times
         if times == 1 or last > even:
-            at = first
             continue
         if shown_rows + length > _HEAD_ROWS + _LONGEST_PATTERN:
             break
