@@ -9,10 +9,15 @@ import pytest
 
 pytest.importorskip("torch")
 
+from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.verify import dry_run
+from ddp_lint.verify.dry_run.simulate import stuck
 from ddp_lint.verify.options import Options, UsageError, Watch, ranks_of
-from ddp_lint.verify.results import Examined
+from ddp_lint.verify.results import Evidence, Examined, Judged, Verdict
 from ddp_lint.verify.target import resolve
+from ddp_lint.verify.trace import Collective, MadeUp, Start
+
+from ..traces import run
 
 TARGETS = sorted(pathlib.Path(__file__).parent.glob("targets/*.py"))
 
@@ -68,3 +73,47 @@ def test_a_model_is_no_target_of_a_dry_run(tmp_path: pathlib.Path) -> None:
     options = Options(world=8, ranks=(0,))
     with pytest.raises(UsageError, match="takes a training script"):
         dry_run.run(resolve(str(path), options), options, Watch(), lambda _: None)
+
+
+FINDING = Finding("DDP101", "slug", "message", Span("t.py", 1, 1, 1, 2), Confidence.HIGH)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "oracles", "kind", "made_up", "world", "expected", "says"),
+    [
+        (Verdict.REFUTED, ("sequence",), "lines", False, 2, Verdict.REFUTED, "it ran"),
+        (Verdict.REFUTED, ("sequence", "stall"), "lines", False, 8, Verdict.REFUTED, "as far as ranks 0, 1 can tell"),
+        (Verdict.REFUTED, ("sequence", "parameter"), "lines", False, 2, Verdict.INCONCLUSIVE, "sends nothing"),
+        (Verdict.REFUTED, ("sequence",), "lines", True, 2, Verdict.INCONCLUSIVE, "values that it would have received"),
+        (Verdict.CONFIRMED, ("sequence",), "sequence", True, 2, Verdict.CONFIRMED, "it ran"),
+        (Verdict.CONFIRMED, ("parameter",), "parameter", False, 2, Verdict.INCONCLUSIVE, "sends nothing"),
+    ],
+)
+def test_what_a_run_without_communication_can_say(
+    verdict: Verdict, oracles: tuple[str, ...], kind: str, made_up: bool, world: int, expected: Verdict, says: str
+) -> None:
+    events = [Start(rank=0, world=world), *([MadeUp(op="item")] if made_up else [])]
+    judged = Judged(FINDING, verdict, "it ran", (Evidence("script", 0, kind, "seen"),))
+    (found,) = dry_run.limited([judged], run(events, events, wrap="script"), {"DDP101": oracles})
+    assert found.verdict is expected and says in found.reason
+
+
+def wait(
+    rank: int, op: str, peer: int | None = None, *, ranks: tuple[int, ...] = (0, 1, 2), later: bool = False
+) -> Collective:
+    group = ",".join(map(str, ranks))
+    return Collective(op=op, group=group, ranks=ranks, peer=peer, asynchronous=later)
+
+
+def test_who_waits_for_whom() -> None:
+    """Messages meet by peer, collectives by group; what is asynchronous waits for nobody, who was not run answers."""
+    ring = {r: [wait(r, "send", (r + 1) % 3), wait(r, "recv", (r - 1) % 3)] for r in range(3)}
+    assert [(one.rank, one.missing) for one in stuck(ring, frozenset())] == [(0, (1,)), (1, (2,)), (2, (0,))]
+    assert not stuck({r: [wait(r, "send", (r + 1) % 3, later=True), ring[r][1]] for r in range(3)}, frozenset())
+    assert not stuck({0: ring[0]}, frozenset()), "ranks that were not run answer"
+    late = {0: [wait(0, "recv", 1, later=True)], 1: []}
+    assert [one.rank for one in stuck(late, frozenset())] == [0], "nobody sends what is awaited"
+    assert not stuck(late, frozenset({1})), "what a rank does after its trace was cut off is not known"
+    groups = {0: [wait(0, "barrier", ranks=(0, 1)), wait(0, "barrier", ranks=(0, 1, 2))],
+              1: [wait(1, "barrier"), wait(1, "barrier", ranks=(0, 1))], 2: [wait(2, "barrier")]}  # fmt: skip
+    assert {one.rank for one in stuck(groups, frozenset())} == {0, 1, 2}

@@ -162,15 +162,18 @@ def discover(examined: Examined, found: list[Discovery]) -> list[Discovery]:
 
 def limited(judged: list[Judged], examined: Examined, oracles: dict[str, tuple[str, ...]]) -> list[Judged]:
     """The verdicts that a run without communication can give: none on values, and no refutation where a rank's way
-    depended on a value that nobody knows, or where only some of the ranks were run."""
+    depended on a value that nobody knows. A refutation by some of the ranks says so."""
     guessed = any(_cut(outcome) is not None for outcome in examined.run.ranks)
-    return [_limited(one, guessed, frozenset(oracles[one.finding.code])) for one in judged]
+    return [_limited(one, guessed, frozenset(oracles[one.finding.code]), examined) for one in judged]
 
 
-def _limited(one: Judged, guessed: bool, oracles: frozenset[str]) -> Judged:
+def _limited(one: Judged, guessed: bool, oracles: frozenset[str], examined: Examined) -> Judged:
     if one.verdict is Verdict.REFUTED and (guessed or not oracles <= _ORACLES):
         why = "its way depended on values that it would have received" if guessed else _WITHOUT
         return dataclasses.replace(one, verdict=Verdict.INCONCLUSIVE, reason=f"{why}: {one.reason}")
+    if one.verdict is Verdict.REFUTED and len(examined.run.ranks) < examined.world:
+        ranks = ", ".join(str(outcome.rank) for outcome in examined.run.ranks)
+        return dataclasses.replace(one, reason=f"as far as ranks {ranks} can tell: {one.reason}")
     if one.verdict is Verdict.CONFIRMED and not {e.kind for e in one.evidence} & (_ORACLES | {"exception"}):
         return dataclasses.replace(one, verdict=Verdict.INCONCLUSIVE, reason=f"{_WITHOUT}: {one.reason}")
     return one
