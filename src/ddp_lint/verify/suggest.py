@@ -16,8 +16,8 @@ def example(text: str, options: Options, progress: Progress) -> tuple[pathlib.Pa
     target = resolve(text, options)
     if target.kind != "model":
         raise UsageError(f"{target.path}: a script needs no {EXAMPLE}(); name a model in it: {text}:Class")
-    if target.entry:
-        raise UsageError(f"{target.path}: has a {target.entry}() already")
+    if target.entry or f"def {EXAMPLE}(" in target.path.read_text(encoding="utf-8", errors="replace"):
+        raise UsageError(f"{target.path}: has a {target.entry or EXAMPLE}() already")
     plan = launch.probe(dataclasses.replace(target, models=target.models[:1]), options, progress=progress, sketch=True)
     source = next((text for text in plan.examples.values() if text), "")
     if not source:
