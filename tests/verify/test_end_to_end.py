@@ -156,10 +156,18 @@ def test_two_nodes_each_tell_of_their_own_ranks(tmp_path: pathlib.Path) -> None:
         (["model.py", "--wrap", "zero"], "zero"),
         (["model.py:Nte"], "did you mean 'Net'"),
         (["model.py", "--select", "DDP9999"], "DDP9999"),
+        ([], "name a file with a model"),
+        (["-m", "absent.train"], "no module of that name"),
+        (["model.py", "--ranks", "0,1"], "--world-size"),
+        (["model.py", "--world-size", "8"], "takes a training script"),
+        (["model.py", "--world-size", "8", "--ranks", "8"], "ranks 0 to 7"),
+        (["model.py", "--since", "v9"], "--since v9"),
+        (["entry.py:Net", "--write-example"], "has a ddp_lint_example() already"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(tmp_path: pathlib.Path, arguments: list[str], says: str) -> None:
     (tmp_path / "model.py").write_text(CLEAN)
+    (tmp_path / "entry.py").write_text(f"{CLEAN}\ndef ddp_lint_example():\n    return Net(), ()\n")
     command = [sys.executable, "-m", "ddp_lint", "verify", *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2

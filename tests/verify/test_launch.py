@@ -280,4 +280,8 @@ def test_a_model_that_cannot_be_built_says_what_to_add(tmp_path: pathlib.Path) -
         run(resolve(str(path), CPU), CPU, Watch())
     message = str(error.value)
     assert "def ddp_lint_example():" in message and "(grammar, *, width=4)" in message
-    assert "model = Odd(grammar=...)" in message and "return model, (tree, depth,)" in message
+    assert (
+        "model = Odd(grammar=...)" in message
+        and "# inputs: tree, depth" in message
+        and "return model, (..., ...)" in message
+    )

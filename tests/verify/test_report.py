@@ -15,7 +15,10 @@ import pytest
 from ddp_lint.findings import Confidence, Finding, Label, Span
 from ddp_lint.output import Sources
 from ddp_lint.verify.report import FORMATS, render
+from ddp_lint.verify.report.lanes import table
+from ddp_lint.verify.report.plot import drifts
 from ddp_lint.verify.results import Discovery, Evidence, Judged, Verdict, Verification
+from ddp_lint.verify.trace import Event, Frame, Hashes
 
 from .traces import call, run
 
@@ -58,14 +61,58 @@ def verification(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Ver
             Judged(finding, Verdict.NOT_REACHED, "`rank == 0` was false"),
             Judged(finding, Verdict.INCONCLUSIVE, "CUDA only"),
         ),
-        (Discovery("reference", "a differs by 0.5", evidence=(Evidence("fsdp2", 1, "reference", "a", "", 0),)),),
-        (parted, run(both, both, wrap="fsdp2")),
+        (
+            Discovery(
+                "reference", "a differs by 0.5", evidence=(Evidence("fsdp2", 1, "reference", "a", "train.py", 6),)
+            ),
+        ),
+        (parted, run(both, both, wrap="fsdp2"), run(*(_drifting(rank, at) for rank in (0, 1)), wrap="ddp")),
     )
+
+
+def _drifting(rank: int, path: str) -> list[Event]:
+    """Two parameters over four steps: `a` drifts from the second on, `b` stays."""
+    return [
+        Hashes(
+            what="parameters", when="after_step", wrap="ddp", step=step, frames=(Frame(path, 9, "train"),),
+            digests={"a": f"{step}{rank if step > 1 else 0}", "b": str(step)},
+            norms={"a": 1.0 + (rank * step if step > 1 else 0.0), "b": 2.0},
+        )
+        for step in range(1, 5)
+    ]  # fmt: skip
+
+
+def test_a_drift_starts_where_the_values_first_differ(verification: Verification) -> None:
+    (found,) = drifts(verification.runs[2])
+    assert (found.name, found.start, found.points) == ("a", 2, ((1, 0.0), (2, 2.0), (3, 3.0), (4, 4.0)))
+    assert found.site is not None and found.site.line == 9
+    assert drifts(verification.runs[1]) == []
+
+
+def test_repeated_rows_are_told_once(verification: Verification) -> None:
+    text = render(verification, "html", Sources())
+    table = text[text.index('<table class="lanes">') :]
+    assert table[: table.index("</table>")].count("<tr") < 12, "80 rows that alternate are two and a line"
+    assert "the same 2 calls 39 more times" in text
+
+
+def test_no_row_gets_lost(verification: Verification, tmp_path: pathlib.Path) -> None:
+    """Rows without a pattern stand before, between and after those that repeat."""
+    lines = [11, 12, 13, *[20, 21] * 6, 14, 15, *[22] * 9, 16]
+    calls = [call(line, path=str(tmp_path / "train.py")) for line in lines]
+    text = table(run(calls, calls))
+    assert [int(line) for line in re.findall(r":(\d+)</span>", text)][::2] == [11, 12, 13, 20, 21, 14, 15, 22, 16]
+
+
+def test_the_condition_at_which_ranks_part_is_shown(verification: Verification) -> None:
+    text = render(verification, "html", Sources())
+    branch = text[text.index("Where the ranks part") :]
+    assert "decides whether line 8 runs" in branch[: branch.index("</article>")]
 
 
 def test_json_is_the_contract(verification: Verification) -> None:
     document = json.loads(render(verification, "json", Sources()))
-    assert list(document) == ["version", "target", "environment", "findings", "discovered", "runs"]
+    assert list(document) == ["version", "target", "environment", "findings", "discovered", "not_run", "lacks", "runs"]
     assert document["environment"] == {
         "torch": "2.13.0", "device": "cpu", "backend": "gloo", "nproc": 2, "wraps": ["ddp", "fsdp2"]
     }  # fmt: skip
@@ -73,6 +120,7 @@ def test_json_is_the_contract(verification: Verification) -> None:
     assert {"code", "slug", "message", "path", "line", "column", "fingerprint", "labels", "fix"} <= set(finding)
     assert finding["verdict"] == "confirmed"
     assert set(finding["evidence"][0]) == {"wrap", "rank", "kind", "message", "path", "line"}
+    assert (document["discovered"][0]["path"], document["discovered"][0]["line"]) == ("train.py", 6)
     assert set(document["runs"][0]) >= {"wrap", "outcome", "seconds", "ranks"}
     assert set(document["runs"][0]["ranks"][0]) >= {"rank", "exit", "signal", "last"}
 
@@ -148,20 +196,27 @@ _MEASURE = """
     [...row.cells].slice(1).map(cell => [cell.getBoundingClientRect().top, cell.getBoundingClientRect().left]));
   const badges = [...document.querySelectorAll(".card .badge")].map(b => getComputedStyle(b).color);
   const wide = document.documentElement.scrollWidth - innerWidth;
-  document.body.setAttribute("data-seen", JSON.stringify({rows, badges: [...new Set(badges)].length, wide}));
+  const curve = document.querySelector(".drift polyline");
+  const drift = curve && {stroke: getComputedStyle(curve).stroke, wide: curve.getBoundingClientRect().width,
+                          marks: document.querySelectorAll(".drift .start").length};
+  const paper = getComputedStyle(document.body).backgroundColor;
+  document.body.setAttribute("data-seen",
+    JSON.stringify({rows, badges: [...new Set(badges)].length, wide, drift, paper,
+                    sources: document.querySelectorAll(".card .code mark").length}));
 </script>
 """
 
 
-@pytest.mark.parametrize("width", [1200, 420])
-def test_the_page_in_a_browser(verification: Verification, tmp_path: pathlib.Path, width: int) -> None:
-    """Lanes stand side by side, verdicts differ in colour, nothing overflows, also on a telephone."""
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (420, "dark")])
+def test_the_page_in_a_browser(verification: Verification, tmp_path: pathlib.Path, width: int, scheme: str) -> None:
+    """Lanes stand side by side, verdicts differ in colour, a drift is drawn, nothing overflows, also on a telephone."""
     if BROWSER is None:
         pytest.skip("no headless browser is installed (apt-get install chromium)")
     file = tmp_path / "page.html"
     file.write_text(render(verification, "html", Sources()).replace("</body>", _MEASURE + "</body>"))
     command = [
         BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900",
+        f"--blink-settings=preferredColorScheme={int(scheme == 'light')}",
         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", file.as_uri(),
     ]  # fmt: skip
     dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
@@ -172,3 +227,6 @@ def test_the_page_in_a_browser(verification: Verification, tmp_path: pathlib.Pat
     assert zero[0] == one[0] and zero[1] < one[1]
     assert seen["badges"] >= 4
     assert seen["wide"] <= 0
+    assert seen["drift"]["marks"] == 1 and seen["drift"]["wide"] > 100 and seen["drift"]["stroke"].startswith("rgb")
+    assert (sum(map(int, re.findall(r"\d+", seen["paper"])[:3])) > 384) == (scheme == "light")
+    assert seen["sources"] > 4

@@ -87,3 +87,52 @@ def test_nothing_to_run(tmp_path: pathlib.Path, text: str | None, message: str) 
     place = str(tmp_path / "absent.py") if text is None else write(tmp_path, text)
     with pytest.raises(UsageError, match=message):
         resolve(place, Options())
+
+
+@pytest.fixture
+def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    folder = tmp_path / "package" / "inner"
+    folder.mkdir(parents=True)
+    for path in (folder, folder.parent):
+        (path / "__init__.py").write_text("raise RuntimeError('never imported')")
+    (folder / "train.py").write_text("from .net import Net\nprint(Net())\n")
+    (folder / "plain.py").write_text("import os\nprint(os.environ['LOCAL_RANK'])\n")
+    (folder.parent / "__main__.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_a_module_is_run_as_python_does(package: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    target = resolve("package.inner.train", Options(module=True, arguments=("--lr", "1")))
+    assert (target.kind, target.module, target.root) == ("script", "package.inner.train", tmp_path)
+    assert target.path == (package / "train.py").resolve() and target.arguments == ("--lr", "1")
+    assert resolve("package", Options(module=True)).path == (tmp_path / "package" / "__main__.py").resolve()
+    for name, message in (("package.inner", "without a __main__.py"), ("package.absent", "no module of that name")):
+        with pytest.raises(UsageError, match=message):
+            resolve(name, Options(module=True))
+
+
+def test_a_script_that_imports_from_its_package_runs_as_a_part_of_it(package: pathlib.Path) -> None:
+    target = resolve(str(package / "train.py"), Options())
+    assert (target.module, target.root) == ("package.inner.train", package.parents[1].resolve())
+    assert resolve(str(package / "plain.py"), Options()).module == ""
+
+
+def test_pythonpath(package: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert resolve("package.inner.train", Options(module=True)).path == (package / "train.py").resolve()
+
+
+@pytest.mark.parametrize(
+    "how", ["from base import Base", "from .base import Base as Base", "from lib.base import Base"]
+)
+def test_a_base_class_in_another_file(tmp_path: pathlib.Path, how: str) -> None:
+    text = "from torch import nn\nclass Base(nn.Module):\n    pass\nclass Plain:\n    pass\n"
+    (tmp_path / "lib").mkdir()
+    for path in (tmp_path / "base.py", tmp_path / "lib" / "base.py"):
+        path.write_text(text)
+    plain = "class Other(Plain):\n    def run(self, x): return x\n"
+    whole = f"{how}\nfrom base import Plain\nclass Net(Base):\n    def call(self, x): return x\n{plain}"
+    assert resolve(write(tmp_path, whole), Options()).models == ("Net",)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -14,7 +16,7 @@ from ddp_lint.cli import completing
 from ddp_lint.cli.console import FAILED, INTERRUPTED, fail, say, wants_color, write
 from ddp_lint.config import ConfigError, Configuration, Overrides
 from ddp_lint.output import Sources
-from ddp_lint.verify.options import WRAPS, Options, UsageError
+from ddp_lint.verify.options import WRAPS, Options, UsageError, ranks_of
 from ddp_lint.verify.report import FORMATS, render
 
 #: torchrun's own options that are handed on as they are.
@@ -37,8 +39,9 @@ def _launcher_options(command: Any) -> Any:
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@click.argument("target", shell_complete=completing.files)
+@click.argument("target", required=False, shell_complete=completing.files)
 @click.argument("script_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS]")
+@click.option("-m", "module", metavar="MODULE", help="Run a module as `python -m` does, in place of TARGET.")
 @click.option(
     "--nproc", "--nproc-per-node", type=click.IntRange(1), default=2, show_default=True, help="Ranks on this machine."
 )
@@ -61,8 +64,24 @@ def _launcher_options(command: Any) -> Any:
 @click.option(
     "--steps",
     type=click.IntRange(2),
-    help="Training steps of a model. Some damage shows only in the second.  [default: 3]",
+    help="Training steps of a model (some damage shows only in the second). A script ends after that many steps of its "
+    "optimizers.  [default: 3, for a script all]",
 )
+@click.option(
+    "--shim/--no-shim",
+    default=True,
+    show_default=True,
+    help="On the CPU: what a script says of cuda and nccl means cpu and gloo.",
+)
+@click.option("--write-example", is_flag=True, help="Write the suggested ddp_lint_example() into TARGET; run nothing.")
+@click.option("--since", metavar="REV", help="Prove only findings on lines that changed since this git revision.")
+@click.option(
+    "--world-size",
+    type=click.IntRange(1),
+    metavar="N",
+    help="A dry run as ranks of a job of N: what each would call, without communication.",
+)
+@click.option("--ranks", metavar="LIST", help="With --world-size: the ranks to run, as 0,1,8-15,63 or all.")
 @click.option(
     "--timeout",
     type=click.FloatRange(1),
@@ -92,7 +111,7 @@ def _launcher_options(command: Any) -> Any:
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @_launcher_options
-def verify(target: str, script_args: tuple[str, ...], **given: Any) -> None:
+def verify(target: str | None, script_args: tuple[str, ...], **given: Any) -> None:
     """Run TARGET under torchrun and say for each finding whether it is confirmed, refuted, not reached or inconclusive.
 
     TARGET is a file with models, module:Class, or a training script, whose own arguments follow after --.
@@ -101,7 +120,8 @@ def verify(target: str, script_args: tuple[str, ...], **given: Any) -> None:
     hung; 2 it could not be run.
     """
     try:
-        sys.exit(_run(target, script_args, given))
+        with _interruptible():
+            sys.exit(_run(target, script_args, given))
     except (ConfigError, UsageError) as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -109,22 +129,30 @@ def verify(target: str, script_args: tuple[str, ...], **given: Any) -> None:
         sys.exit(INTERRUPTED)
 
 
-def _run(target: str, script_args: tuple[str, ...], given: dict[str, Any]) -> int:
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a verification as Ctrl-C does: with a report, and with nothing left behind."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(target: str | None, script_args: tuple[str, ...], given: dict[str, Any]) -> int:
     """The whole of it; the exit status. Raises ConfigError and UsageError."""
     from ddp_lint.verify.session import verify as run
 
     _need_torch()
-    options = Options(
-        nproc=given["nproc"],
-        wraps=given["wraps"],
-        device=given["device"],
-        steps=given["steps"] or 0,
-        timeout=given["timeout"],
-        entry=given["entry"],
-        arguments=script_args,
-        launcher=tuple(f"--{name.replace('_', '-')}={given[name]}" for name in _LAUNCHER if given[name] is not None),
-        traces=given["keep_traces"],
-    )
+    target, script_args = _target(target, script_args, given["module"])
+    options = _options(given, script_args)
+    if given["write_example"]:
+        return _write_example(target, options)
     select = tuple(part.strip() for value in given["select"] for part in value.split(",") if part.strip())
     configuration = Configuration(Overrides(select=select or None, preview=given["preview"], proving=True))
     place = pathlib.Path(target)
@@ -135,6 +163,47 @@ def _run(target: str, script_args: tuple[str, ...], given: dict[str, Any]) -> in
     write(render(verification, given["output_format"], sources, color), given["output_file"])
     interrupted = any(examined.run.outcome == "interrupted" for examined in verification.runs)
     return INTERRUPTED if interrupted else verification.exit_code
+
+
+def _target(target: str | None, script_args: tuple[str, ...], module: str | None) -> tuple[str, tuple[str, ...]]:
+    """What to run. After -m everything that is no option belongs to the module."""
+    if module is not None:
+        return module, (*([target] if target is not None else []), *script_args)
+    if target is None:
+        raise UsageError("name a file with a model or a training script, module:Class, or -m MODULE")
+    return target, script_args
+
+
+def _options(given: dict[str, Any], script_args: tuple[str, ...]) -> Options:
+    if given["ranks"] and not given["world_size"]:
+        raise UsageError("--ranks names ranks of a dry run: give its --world-size as well")
+    return Options(
+        nproc=given["nproc"],
+        wraps=given["wraps"],
+        device=given["device"],
+        steps=given["steps"] or 0,
+        timeout=given["timeout"],
+        entry=given["entry"],
+        arguments=script_args,
+        launcher=tuple(f"--{name.replace('_', '-')}={given[name]}" for name in _LAUNCHER if given[name] is not None),
+        traces=given["keep_traces"],
+        module=given["module"] is not None,
+        shim=given["shim"],
+        since=given["since"] or "",
+        world=given["world_size"] or 0,
+        ranks=ranks_of(given["ranks"], given["world_size"]) if given["world_size"] else (),
+    )
+
+
+def _write_example(text: str, options: Options) -> int:
+    """Append the suggested function to the target's file; the exit status."""
+    from ddp_lint.verify.suggest import example
+
+    path, source = example(text, options, _progress(quiet=False))
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"\n\n{source}")
+    say(f"written to {path}:\n\n{source}")
+    return 0
 
 
 def _need_torch() -> None:

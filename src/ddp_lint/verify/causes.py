@@ -6,16 +6,17 @@ import dataclasses
 from collections.abc import Sequence
 
 from ddp_lint.verify.compare import Desync
-from ddp_lint.verify.trace import Call, Collective, Event, Fingerprint, Frame, Phase, Trace
+from ddp_lint.verify.trace import Call, Collective, Event, Fingerprint, Frame, Phase, Trace, Write
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """What made replicas differ, in one sentence, what to do about it, and where it stands."""
+    """What made replicas differ, in one sentence, what to do about it, where it is, and the rule that looks for it."""
 
     text: str
     fix: str
     site: Frame | None
+    code: str = ""
 
 
 def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -24,7 +25,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         found = _unlike_rates(traces, desync)
         if found:
             return found
-    return _never_averaged(traces, desync)
+    return _never_averaged(traces, desync) or _written_by_hand(traces, desync)
 
 
 def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -43,6 +44,19 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     return None
 
 
+def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """The user's code wrote to one of the parameters that differ."""
+    if desync.what != "parameters":
+        return None
+    writes = (event for event in traces[0].of(Write) if event.name in desync.names and event.step <= desync.step)
+    write = next((event for event in writes if event.site), None)
+    if write is None or write.site is None:
+        return None
+    text = f"{write.op} in {write.site.function} writes {write.name} on each rank with what this rank has: no wrapper"
+    fix = "compute with a new tensor, or write what is the same on all ranks"
+    return Cause(f"{text} averages that", fix, write.site)
+
+
 def _spoken(rates: tuple[float, ...]) -> str:
     return ", ".join(f"{rate:g}" for rate in rates[:3]) + (" ..." if len(rates) > 3 else "")
 
@@ -56,7 +70,7 @@ def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     skipped = next((event for event in entered if event.name == "no_sync"), None)
     if skipped is not None:
         text = "each backward before this step ran under no_sync(): no gradient was averaged"
-        return Cause(text, "leave no_sync() for the last backward before step()", skipped.site)
+        return Cause(text, "leave no_sync() for the last backward before step()", skipped.site, "DDP605")
     text = "no backward before this step averaged a gradient: the forward did not go through the wrapper"
     return Cause(text, "call the wrapped model itself, and nothing of it behind its back", backwards[-1].site)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
@@ -37,6 +40,8 @@ _EXPLAINS = {
     "device": {"exception", "death"},
 }
 
+#: The signature of a backward that left parameters of a DDP model out.
+_UNFINISHED = "ddp-unfinished-reduction"
 _ON_CUDA = "run on GPUs with --device cuda, or let the script take the CPU where there is none"
 
 
@@ -54,6 +59,7 @@ def discover(runs: Sequence[Examined], judged: Sequence[Judged]) -> list[Discove
             if (examined.run.wrap, discovery.kind) not in explained:
                 evidence = discovery.evidence[0]
                 place_of = f"{evidence.path}:{evidence.line}" if evidence.line else discovery.message
+                place_of += f" {evidence.model}"
                 found.setdefault((discovery.kind, place_of), []).append(discovery)
     return [_merged(same) for same in found.values()]
 
@@ -95,7 +101,9 @@ def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
     sites = {rank: place(call) for rank, call in first.calls.items() if call is not None}
     known = [(rank, site) for rank, site in sites.items() if site[1]]
     rank, (path, line) = known[0] if known else (None, ("", 0))
-    evidence = Evidence(examined.run.wrap, rank, "sequence", str(first), shown(path) if path else "", line)
+    evidence = Evidence(
+        examined.run.wrap, rank, "sequence", str(first), shown(path) if path else "", line, model=examined.run.model
+    )
     return Discovery("mismatch", f"the ranks call different collectives: {first}", evidence=(evidence,))
 
 
@@ -125,13 +133,21 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
             if known and known.role == "hang" and examined.mismatches:
                 continue
             where = "" if event.where == "main" else f" in a {event.where}"
-            message = f"rank {outcome.rank} raised {_line(text)}{where}"
+            message = f"rank {outcome.rank} raised {_line(text)}{where}{_without_gradient(outcome, known)}"
             evidence = _evidence(examined, outcome.rank, "exception", _line(text), event.site)
             if limit:
                 yield Discovery("exception", message, "", limit, _ON_CUDA, (evidence,))
             else:
                 yield Discovery("exception", message, *_known(known), (evidence,))
             return
+
+
+def _without_gradient(outcome: RankOutcome, known: Signature | None) -> str:
+    """Which parameters a reduction that never finished had waited for: torch's message gives indices at most."""
+    if known is None or known.id != _UNFINISHED:
+        return ""
+    names = list(dict.fromkeys(name for event in outcome.trace.of(NoGrad) for name in event.names))
+    return f"; parameters without a gradient: {spoken(names, 12)}" if names else ""
 
 
 def _deaths(examined: Examined) -> Iterator[Discovery]:
@@ -217,15 +233,15 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
         if found:
             name, difference = found.largest
             message = f"{found.what} differ from a single process on the full batch: {name} by {difference:.2g}"
-            evidence = Evidence(examined.run.wrap, trace.rank, "reference", message)
+            evidence = _evidence(examined, trace.rank, "reference", message, None)
             yield Discovery("reference", message, evidence=(evidence,))
             return
     for trace in traces:
         for event in trace.of(NoGrad):
             names = [name for name in event.names if name not in event.reference]
             if names and event.reference:
-                message = f"trainable, but without a gradient at the optimizer's step: {spoken(names)}"
-                evidence = Evidence(examined.run.wrap, trace.rank, "nograd", message)
+                message = f"trainable, but without a gradient at the optimizer's step: {spoken(names, 12)}"
+                evidence = _evidence(examined, trace.rank, "nograd", message, event.site)
                 yield Discovery("nograd", message, evidence=(evidence,))
                 return
 
@@ -234,15 +250,43 @@ def _apart(examined: Examined, desync: Desync, cause: Cause | None) -> Discovery
     """Replicas that differ, at the line of the cause where it is known, else at that of the update."""
     message = f"{desync.what} differ between the ranks {moment(desync)}: {spoken(desync.names)}"
     site = (cause.site if cause else None) or desync.site
-    path, line = (shown(site.path), site.line) if site else ("", 0)
-    evidence = Evidence(examined.run.wrap, None, desync.what.removesuffix("s"), message, path, line)
-    known = (cause.text, cause.fix) if cause else ("", "")
-    return Discovery(desync.what, message, "", *known, evidence=(evidence,))
+    evidence = _evidence(examined, None, desync.what.removesuffix("s"), message, site)
+    known = (cause.code, cause.text, cause.fix) if cause else ("", "", "")
+    return Discovery(desync.what, message, *known, evidence=(evidence,))
 
 
-def _evidence(examined: Examined, rank: int, kind: str, message: str, frame: Frame | None) -> Evidence:
+def placed(discoveries: Sequence[Discovery], path: pathlib.Path) -> list[Discovery]:
+    """The discoveries, each with a place: where a run tells of none, the line of the target that makes the parameter
+    or defines the model."""
+    return [_placed(discovery, path) for discovery in discoveries]
+
+
+def _placed(discovery: Discovery, path: pathlib.Path) -> Discovery:
+    if discovery.line or not discovery.evidence:
+        return discovery
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return discovery
+    first, *rest = discovery.evidence
+    line = _defined(tree, discovery.message, first.model) or 1
+    first = dataclasses.replace(first, path=shown(str(path)), line=line)
+    return dataclasses.replace(discovery, evidence=(first, *rest))
+
+
+def _defined(tree: ast.Module, message: str, model: str) -> int:
+    """The line that assigns `self.NAME` for a parameter NAME.weight of the message, else the class's."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and model in ("", node.name)]
+    words = {word.strip(",;:").partition(".")[0] for word in message.split() if "." in word}
+    for node in (inner for cls in classes for inner in ast.walk(cls)):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Attribute) and t.attr in words for t in node.targets):
+            return node.lineno
+    return classes[0].lineno if classes else 0
+
+
+def _evidence(examined: Examined, rank: int | None, kind: str, message: str, frame: Frame | None) -> Evidence:
     path, line = (shown(frame.path), frame.line) if frame else ("", 0)
-    return Evidence(examined.run.wrap, rank, kind, message, path, line)
+    return Evidence(examined.run.wrap, rank, kind, message, path, line, model=examined.run.model)
 
 
 def _line(text: str, limit: int = 300) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib.machinery
 import os
 import pathlib
 import re
 import site
+import sys
 import sysconfig
 from collections.abc import Iterator
 from types import FrameType, TracebackType
@@ -15,6 +17,16 @@ from ddp_lint.verify.trace import Frame
 
 _LIMIT = 12
 _SCHEMES = ("stdlib", "platstdlib", "purelib", "platlib")
+
+
+def _installed() -> set[str]:
+    """Folders of the import path that packages were installed into, also by `pip install --target`; and torch, which
+    may come from a source tree. Without that its frames would pass for the user's."""
+    folders = {entry for entry in sys.path if entry and any(pathlib.Path(entry).glob("*.dist-info"))}
+    torch = importlib.machinery.PathFinder.find_spec("torch")
+    return folders | set(torch.submodule_search_locations or () if torch else ())
+
+
 _LIBRARIES = tuple(
     sorted(
         {
@@ -24,17 +36,21 @@ _LIBRARIES = tuple(
                 *site.getsitepackages(),
                 site.getusersitepackages(),
                 str(pathlib.Path(__file__).parents[1]),
+                *_installed(),
             )
         }
     )
 )
-#: Files that are the user's wherever they lie: the target itself.
+#: Files, and folders with a separator at their end, that are the user's wherever they lie: the target and its package.
 _targets: set[str] = set()
 
 
-def add_target(path: str) -> None:
-    """`path` is the user's even when it lies in a library folder."""
-    _targets.add(path)
+def add_target(path: str, *, package: bool = False) -> None:
+    """`path` is the user's even when it lies in a library folder; with `package` all of the package that holds it."""
+    folder = pathlib.Path(path).parent
+    while package and (folder.parent / "__init__.py").exists():
+        folder = folder.parent
+    _targets.update({path, *([f"{os.path.realpath(folder)}{os.sep}"] if package else [])})
     is_user.cache_clear()
 
 
@@ -44,7 +60,8 @@ def is_user(path: str) -> bool:
     if path.startswith("<"):
         return False
     real = os.path.realpath(path)
-    return path in _targets or real in _targets or not real.startswith(_LIBRARIES)
+    folders = tuple(target for target in _targets if target.endswith(os.sep))
+    return path in _targets or real in _targets or real.startswith(folders) or not real.startswith(_LIBRARIES)
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:

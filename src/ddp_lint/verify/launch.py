@@ -44,6 +44,8 @@ class Plan:
     torch: str
     recipes: Mapping[str, Mapping[str, Any]]
     skipped: Mapping[str, str]
+    #: For each model the source of a `ddp_lint_example()` that builds it as the recipe does ("" where there is one).
+    examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Launcher:
@@ -70,21 +72,23 @@ class Launcher:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def probe(self) -> Plan:
-        """Ask one process how each model can be built. Raises UsageError when none can."""
+    def probe(self, *, sketch: bool = False) -> Plan:
+        """Ask one process how each model can be built. Raises UsageError when none can; with `sketch` not for models
+        that cannot be built, whose `examples` are then to be filled in."""
         answer: Mapping[str, Any] = {"recipes": {"": {}}, "skipped": {}}
         if self.target.kind != SCRIPT:
             self.progress("building the model once on one process")
-            answer = self._asked()
+            answer = self._asked(sketch)
         return Plan(
             device=self._device,
             backend="nccl" if self._device == "cuda" else "gloo",
             torch=self._torch,
             recipes=answer["recipes"],
             skipped=answer["skipped"],
+            examples=answer.get("examples", {}),
         )
 
-    def _asked(self) -> Mapping[str, Any]:
+    def _asked(self, sketch: bool) -> Mapping[str, Any]:
         target, options = self.target, self.options
         request = {
             "path": str(target.path),
@@ -92,6 +96,8 @@ class Launcher:
             "models": target.models,
             "entry": target.entry,
             "nproc": options.nproc,
+            "given": options.given,
+            "shim": options.shim and options.device != "cuda",
             "timeout": max(options.timeout, 10.0),
         }
         folder = self._folder / ".probe"
@@ -105,7 +111,7 @@ class Launcher:
         shutil.rmtree(folder, ignore_errors=True)
         if "error" in answer:
             raise UsageError(answer["error"])
-        if not answer["recipes"]:
+        if not answer["recipes"] and not (sketch and answer["examples"]):
             raise UsageError("\n".join(answer["skipped"].values()))
         return answer
 
@@ -161,6 +167,7 @@ class Launcher:
             ranks=ranks,
             directory=directory,
             launcher_exit=ended.code,
+            **described(spec.recipe),
         )
 
     def _ended(self, spec: Spec) -> Ended:
@@ -179,7 +186,8 @@ class Launcher:
             return self._pool.run(spec, lambda: self._tell(live.poll()))
 
     def _command(self) -> list[str]:
-        return [sys.executable, str(self.target.path), *self.target.arguments]
+        module = self.target.module
+        return [sys.executable, *(["-m", module] if module else [str(self.target.path)]), *self.target.arguments]
 
     def _tell(self, parted: Mismatch | None) -> None:
         if parted is not None:
@@ -262,4 +270,15 @@ def _spec(
         guards={path: tuple(sorted(lines)) for path, lines in watch.guards.items()},
         graph_breaks=watch.graph_breaks,
         streams=watch.streams,
+        module=target.module,
+        shim=options.shim,
     )
+
+
+def described(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What a result says of the recipe by which its model was built and called."""
+    return {
+        "inputs": recipe.get("described", ""),
+        "left_out": tuple(recipe.get("left_out", ())),
+        "not_run": recipe.get("not_run", ""),
+    }

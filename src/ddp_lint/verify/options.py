@@ -30,11 +30,39 @@ class Options:
     arguments: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
     traces: pathlib.Path | None = None
+    #: TARGET is a dotted name, to be run as `python -m` does.
+    module: bool = False
+    shim: bool = True
+    #: A file with arguments and inputs for the model, written by the pytest plugin ("" for none).
+    given: str = ""
+    #: Only findings on lines that changed since this git revision, "" for all.
+    since: str = ""
+    #: A dry run as `ranks` of a job of this size, without communication; 0: a real run.
+    world: int = 0
+    ranks: tuple[int, ...] = ()
 
     @property
     def several_nodes(self) -> bool:
         """The job spans machines, each with a `ddp-lint verify` of its own."""
         return any(option.startswith("--nnodes=") and option != "--nnodes=1" for option in self.launcher)
+
+
+def ranks_of(text: str | None, world: int) -> tuple[int, ...]:
+    """The ranks that `0,1,8-15,63`, `all` or (without a text) the ends and the middle name. Raises UsageError."""
+    if text is None:
+        return tuple(sorted({0, 1 % world, world // 2, world - 1}))
+    if text.strip() == "all":
+        return tuple(range(world))
+    found: set[int] = set()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise UsageError(f"--ranks {text}: {part!r} is no rank; name ranks as 0,1,8-15,63 or all")
+        found |= set(range(int(first), int(last or first) + 1))
+    beyond = sorted(rank for rank in found if rank >= world)
+    if beyond or not found:
+        raise UsageError(f"--ranks {text}: a job of --world-size {world} has ranks 0 to {world - 1}")
+    return tuple(sorted(found))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,3 +134,9 @@ class RunResult:
     ranks: tuple[RankOutcome, ...]
     directory: pathlib.Path
     launcher_exit: int | None = None
+    #: What the model was called with and trained on, in words; "" for a script and where nothing is known.
+    inputs: str = ""
+    #: Parameters that the guessed inputs do not reach: frozen, so that nothing is said of them.
+    left_out: tuple[str, ...] = ()
+    #: A way of training that the model has and that was not run.
+    not_run: str = ""

@@ -92,7 +92,7 @@ class Pool:
         """
         directory = pathlib.Path(spec.directory)
         spec.save(directory / "spec.json")
-        with (directory / "torchrun.log").open("wb") as log, _processes(directory) as environment:
+        with (directory / "torchrun.log").open("wb") as log, processes(directory) as environment:
             if self._device == "cpu":
                 environment["CUDA_VISIBLE_DEVICES"] = ""
             environment[OWN_RANKS] = str(directory / "spec.json")
@@ -127,7 +127,7 @@ class Pool:
         if log is None:  # there is no launch, which the runs will tell of: the probe needs none
             log = answer.with_suffix(".log")
             command = [sys.executable, "-m", "ddp_lint.verify.child.probe", str(request), str(answer)]
-            with _processes(answer.parent) as environment, log.open("wb") as file:
+            with processes(answer.parent) as environment, log.open("wb") as file:
                 subprocess.run(command, stdout=file, stderr=file, env=environment, check=False)
         return log
 
@@ -163,7 +163,7 @@ class _Launch:
         self._closing = contextlib.ExitStack()
         try:
             log = self._closing.enter_context((folder / "torchrun.log").open("wb"))
-            environment = self._closing.enter_context(_processes(folder))
+            environment = self._closing.enter_context(processes(folder))
             if device == "cpu":
                 environment["CUDA_VISIBLE_DEVICES"] = ""
             command = [sys.executable, "-m", "torch.distributed.run", *self._torchrun_options()]
@@ -366,7 +366,7 @@ def workspace(kept: pathlib.Path | None) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def _processes(folder: pathlib.Path) -> Iterator[dict[str, str]]:
+def processes(folder: pathlib.Path) -> Iterator[dict[str, str]]:
     """The environment for the processes of a launch; whatever still carries its token afterwards is ended.
 
     Each rank has a session of its own, so that no process group holds them all: the token does.

@@ -10,7 +10,7 @@ from typing import Any
 from ddp_lint.findings import Finding
 from ddp_lint.verify.match import Mismatch, Row
 from ddp_lint.verify.options import RunResult
-from ddp_lint.verify.trace import Start
+from ddp_lint.verify.trace import Call, Collective, Start
 
 
 class Verdict(str, enum.Enum):
@@ -39,6 +39,8 @@ class Evidence:
     #: What ties it to the finding: "place" (it happened on a line that the finding names), "name" (it concerns a
     #: parameter that the finding's statement names), or "" for damage of the run as a whole.
     tie: str = "place"
+    #: The class of the model whose run showed it, "" for a script.
+    model: str = ""
 
     @property
     def linked(self) -> bool:
@@ -66,6 +68,16 @@ class Discovery:
     fix: str = ""
     evidence: tuple[Evidence, ...] = ()
 
+    @property
+    def path(self) -> str:
+        """The file of the first place that is known, "" without one."""
+        return next((one.path for one in self.evidence if one.line), "")
+
+    @property
+    def line(self) -> int:
+        """The line of the first place that is known, 0 without one."""
+        return next((one.line for one in self.evidence if one.line), 0)
+
 
 @dataclasses.dataclass(frozen=True)
 class Examined:
@@ -78,6 +90,14 @@ class Examined:
     @property
     def completed(self) -> bool:
         return self.run.outcome == "completed"
+
+    @property
+    def communicates(self) -> bool:
+        """A rank made a process group or issued a collective."""
+        calls = (call for outcome in self.run.ranks for call in outcome.trace.of(Call))
+        return any(call.name == "init_process_group" for call in calls) or any(
+            outcome.trace.last(Collective) is not None for outcome in self.run.ranks
+        )
 
     @property
     def world(self) -> int:
@@ -95,13 +115,30 @@ class Verification:
     findings: tuple[Judged, ...] = ()
     discovered: tuple[Discovery, ...] = ()
     runs: tuple[Examined, ...] = ()
+    #: Why each model that could not be built was left out, by its name.
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: What the target lacks to run at all, "" when it ran.
+    lacks: str = ""
+
+    @property
+    def not_run(self) -> tuple[str, ...]:
+        """What was not looked at, in words: models left out, ways of training, scripts that made no process group."""
+        found = [f"{name} was left out" for name in self.left_out]
+        found += [f"{e.run.model or 'the model'}: {e.run.not_run}" for e in self.runs if e.run.not_run]
+        if any(e.completed and e.run.wrap == "script" and not e.communicates for e in self.runs):
+            found.append("nothing distributed ran: the script made no process group")
+        return tuple(dict.fromkeys(found))
 
     @property
     def exit_code(self) -> int:
-        """0: every run came to its end and nothing was confirmed or discovered; 1 otherwise.
+        """0: every run came to its end and nothing was confirmed or discovered; 2: the target could not run, or a part
+        of it was not run and the rest shows nothing; 1 otherwise.
 
         How a run with a stimulus ended does not count: it was asked for trouble.
         """
+        if self.lacks:
+            return 2
         broken = any(not examined.completed for examined in self.runs if not examined.run.stimuli)
         confirmed = any(judged.verdict is Verdict.CONFIRMED for judged in self.findings)
-        return int(broken or confirmed or bool(self.discovered))
+        wrong = broken or confirmed or bool(self.discovered)
+        return 1 if wrong else 2 if self.not_run else 0

@@ -13,9 +13,11 @@ from ddp_lint.findings import Finding
 from ddp_lint.output import Sources
 from ddp_lint.project import Project
 from ddp_lint.rules.registry import all_rules
-from ddp_lint.verify import launch
-from ddp_lint.verify.discovery import discover
+from ddp_lint.verify import dry_run, launch
+from ddp_lint.verify.changes import changed_only
+from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.examine import examine
+from ddp_lint.verify.needs import lacking
 from ddp_lint.verify.options import Options, RunResult
 from ddp_lint.verify.pool import Pool
 from ddp_lint.verify.preload import uses_streams
@@ -41,10 +43,24 @@ def verify(
 ) -> Verification:
     """Everything that the runs say about a target. Raises UsageError when it cannot be run."""
     target = resolve(text, options)
-    findings = lint(target, settings)
+    findings = changed_only(lint(target, settings), options.since, target.path)
     progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
     situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
+    if options.world:
+        return _dry(text, target, situations, options, progress)
     return prove(text, target, situations, options, progress, pool)
+
+
+def _dry(text: str, target: Target, at: Sequence[Situation], options: Options, progress: Progress) -> Verification:
+    """The same on a process group that communicates with nobody."""
+    rules = all_rules()
+    oracles = {s.finding.code: tuple(rules[s.finding.code].oracles) for s in at}
+    examined = dry_run.run(target, options, watch(at, {name for names in oracles.values() for name in names}), progress)
+    judged = dry_run.limited(judge(at, [examined]), examined, oracles)
+    lacks = lacking([examined.run])
+    discovered = [] if lacks else placed(dry_run.discover(examined, discover([examined], judged)), target.path)
+    environment = {**_environment(options, [examined]), "nproc": len(options.ranks), "world": options.world}
+    return Verification(text, environment, tuple(judged), tuple(discovered), (examined,), lacks=lacks)
 
 
 def prove(
@@ -58,10 +74,15 @@ def prove(
     """Run the target and judge the findings, wherever they come from. `text` is the target as the user named it; `pool`
     is one that several targets share."""
     with launch.Launcher(target, options, progress, pool) as launcher:
-        runs = _runs(launcher, options, situations, progress)
+        plan = launcher.probe()
+        for reason in plan.skipped.values():
+            progress(f"left out: {reason}")
+        runs = _runs(launcher, plan, options, situations)
         judged = judge(situations, runs)
-        discovered = discover(runs, judged)
-    return Verification(text, _environment(options, runs), tuple(judged), tuple(discovered), tuple(runs))
+        lacks = lacking([examined.run for examined in runs])
+        discovered = [] if lacks else placed(discover(runs, judged), target.path)
+    environment = _environment(options, runs)
+    return Verification(text, environment, tuple(judged), tuple(discovered), tuple(runs), plan.skipped, lacks)
 
 
 def lint(target: Target, settings: Settings) -> list[Finding]:
@@ -97,10 +118,7 @@ def _file_of(name: str, project: Project) -> pathlib.Path | None:
     return None
 
 
-def _runs(launcher: launch.Launcher, options: Options, at: Sequence[Situation], progress: Progress) -> list[Examined]:
-    plan = launcher.probe()
-    for reason in plan.skipped.values():
-        progress(f"left out: {reason}")
+def _runs(launcher: launch.Launcher, plan: launch.Plan, options: Options, at: Sequence[Situation]) -> list[Examined]:
     watched = watch(at, {oracle for s in at for oracle in all_rules()[s.finding.code].oracles})
 
     watched = dataclasses.replace(watched, streams=watched.streams or uses_streams(launcher.target))

@@ -68,6 +68,14 @@ class Spec:
     own_ranks: bool = False
     #: The run has a launch to itself, whose supervisors end as their ranks do.
     job_alone: bool = False
+    #: The dotted name to run as `python -m` does, "" for the file itself.
+    module: str = ""
+    #: Map what the target says of CUDA to what the machine has (`child/shim.py`).
+    shim: bool = True
+    #: A dry run as `ranks` of a job of this size, with `local_world` ranks to a machine; 0: a real run.
+    world: int = 0
+    ranks: tuple[int, ...] = ()
+    local_world: int = 1
 
     def save(self, path: pathlib.Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")

@@ -17,6 +17,8 @@ from ddp_lint.verify.options import Options, UsageError
 
 EXAMPLE = "ddp_lint_example"
 KERNELBENCH = "get_inputs"
+#: Files that are followed for the base of a class.
+_MOST_FILES = 8
 #: Words of a script that trains: a file that has one of them and a main guard (or runs code on import) is run as is.
 TRAINING_WORDS = (
     "init_process_group", "backward", "Trainer", "Accelerator", "Fabric", "DistributedDataParallel", "fully_shard",
@@ -36,6 +38,8 @@ class Target:
     models: tuple[str, ...] = ("",)
     entry: str = ""
     arguments: tuple[str, ...] = ()
+    #: The dotted name of a script that is run as `python -m` does: it belongs to a package.
+    module: str = ""
 
     @property
     def text(self) -> str:
@@ -45,19 +49,22 @@ class Target:
 
 def resolve(text: str, options: Options) -> Target:
     """The target that `text` names. Raises UsageError with what to do when there is none."""
+    if options.module:
+        return _module(text, options)
     place, _, name = text.partition(":") if not pathlib.Path(text).exists() else (text, "", "")
     path = _file_of(place)
     tree = _parse(path)
-    classes = tuple(_module_classes(tree))
+    classes = tuple(_module_classes(tree, path))
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     root = path.parent
     if options.entry:
         return Target("model", path, root, entry=_known(options.entry, functions, "function", path))
     if name:
         named = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-        return Target("model", path, root, models=(_known(name, named, "class", path),))
+        _known(name.rpartition(".")[2], named, "class", path)
+        return Target("model", path, root, models=(name,))
     if options.arguments:
-        return Target("script", path, root, arguments=options.arguments)
+        return _script(path, tree, options)
     if EXAMPLE in functions:
         return Target("model", path, root, entry=EXAMPLE)
     if _is_script(tree) or not classes:
@@ -66,8 +73,42 @@ def resolve(text: str, options: Options) -> Target:
                 f"{path}: nothing to run: no nn.Module class and no code that runs; name a training script, a file "
                 f"with a model, or a file with a function {EXAMPLE}() that returns (module, inputs)"
             )
-        return Target("script", path, root)
+        return _script(path, tree, options)
     return Target("model", path, root, models=_roots(tree, classes))
+
+
+def _module(name: str, options: Options) -> Target:
+    """`-m NAME`: the module, or the `__main__` of the package, found from here as `python -m` finds it."""
+    spec = _found_from_here(name)
+    if spec is not None and spec.submodule_search_locations:
+        inside = [pathlib.Path(folder, "__main__.py") for folder in spec.submodule_search_locations]
+        path = next((file for file in inside if file.is_file()), None)
+        if path is None:
+            raise UsageError(f"-m {name}: a package without a __main__.py; name the module in it that trains")
+    elif spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        raise UsageError(f"-m {name}: no module of that name from here ({pathlib.Path.cwd()}) or on PYTHONPATH")
+    else:
+        path = pathlib.Path(spec.origin)
+    _parse(path)
+    return Target("script", path.resolve(), pathlib.Path.cwd(), arguments=options.arguments, module=name)
+
+
+def _script(path: pathlib.Path, tree: ast.Module, options: Options) -> Target:
+    """A script by its path. One that imports from its own package can only run as a part of it, as with `-m`."""
+    relative = any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
+    top, name = _in_package(path)
+    if relative and top != path.parent:
+        return Target("script", path, top, arguments=options.arguments, module=name)
+    return Target("script", path, path.parent, arguments=options.arguments)
+
+
+def _in_package(path: pathlib.Path) -> tuple[pathlib.Path, str]:
+    """The folder above the outermost package that holds a file, and the file's dotted name from there."""
+    folder, parts = path.parent, [path.stem]
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return folder, ".".join(parts)
 
 
 def _file_of(place: str) -> pathlib.Path:
@@ -79,14 +120,19 @@ def _file_of(place: str) -> pathlib.Path:
         return path.resolve()
     if path.suffix == ".py" or "/" in place:
         raise UsageError(f"{place}: no such file")
-    sys.path.insert(0, str(pathlib.Path.cwd()))
-    try:
-        spec = _find_spec(place)
-    finally:
-        sys.path.pop(0)
+    spec = _found_from_here(place)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         raise UsageError(f"{place}: no such file, and no module of that name from here")
     return pathlib.Path(spec.origin).resolve()
+
+
+def _found_from_here(name: str) -> importlib.machinery.ModuleSpec | None:
+    """The spec of a dotted name, looked for in the current folder first, then on the import path."""
+    sys.path.insert(0, str(pathlib.Path.cwd()))
+    try:
+        return _find_spec(name)
+    finally:
+        sys.path.pop(0)
 
 
 def _find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
@@ -118,13 +164,50 @@ def _known(name: str, names: set[str], what: str, path: pathlib.Path) -> str:
     raise UsageError(f"{path}: no {what} {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
-def _module_classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
-    """Top-level classes that are modules by their base's name, or by that of a class of this file that is one."""
+def _module_classes(tree: ast.Module, path: pathlib.Path, depth: int = 0) -> Iterator[ast.ClassDef]:
+    """Top-level classes that are modules by their base's name, or by that of a class, of this file or of one that it
+    imports from, that is one. Where a base cannot be found a `forward` decides."""
     known = set(_MODULE_BASES)
+    imported: dict[str, tuple[ast.ImportFrom, str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            imported |= {alias.asname or alias.name: (node, alias.name) for alias in node.names}
     for node in tree.body:
-        if isinstance(node, ast.ClassDef) and any(_last(base) in known for base in node.bases):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        bases = [_last(base) for base in node.bases]
+        if known & set(bases) or any(
+            base in imported and _is_module(node, *imported[base], path, depth) for base in bases
+        ):
             known.add(node.name)
             yield node
+
+
+def _is_module(node: ast.ClassDef, origin: ast.ImportFrom, name: str, path: pathlib.Path, depth: int) -> bool:
+    """The class `name` that `node` derives from, imported by `origin`, is a module."""
+    if name in _MODULE_BASES or any(isinstance(i, ast.FunctionDef) and i.name == "forward" for i in node.body):
+        return True
+    file = _imported_file(origin, path) if depth < _MOST_FILES else None
+    try:
+        tree = _parse(file) if file is not None else None
+    except UsageError:
+        return False
+    return tree is not None and any(found.name == name for found in _module_classes(tree, file or path, depth + 1))
+
+
+def _imported_file(origin: ast.ImportFrom, path: pathlib.Path) -> pathlib.Path | None:
+    """The source file that a `from ... import` reads, None when it cannot be found."""
+    if origin.level:
+        folder = path.parents[origin.level - 1]
+        stem = folder.joinpath(*(origin.module or "").split("."))
+        return next((file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()), None)
+    sys.path[:0] = [str(path.parent), str(_in_package(path)[0])]
+    try:
+        spec = _found_from_here(origin.module or "")
+    finally:
+        del sys.path[:2]
+    found = spec is not None and spec.origin and spec.origin.endswith(".py")
+    return pathlib.Path(spec.origin) if found and spec and spec.origin else None
 
 
 def _last(node: ast.expr) -> str:

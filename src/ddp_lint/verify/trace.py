@@ -478,6 +478,25 @@ class Note(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Mapped(Event):
+    """The user's code asked for a device or backend that the run does not use (`said`: cuda, nccl) and got another one
+    (`meant`: cpu, gloo). Written once for each pair, at its first use."""
+
+    kind: ClassVar[str] = "mapped"
+    said: str = ""
+    meant: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MadeUp(Event):
+    """In a dry run the program read (`op`) a value that in a real one comes from another rank and that nobody knows
+    here. What it does from here on may differ from a real run."""
+
+    kind: ClassVar[str] = "made_up"
+    op: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class End(Event):
     """The completion marker: the training loop or the script came to its end on this rank."""
 

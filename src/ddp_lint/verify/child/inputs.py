@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import enum
 import importlib
 import importlib.util
 import inspect
@@ -14,63 +13,25 @@ import pathlib
 import random
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
+from ddp_lint.verify.child import loss, shapes
+from ddp_lint.verify.child.arguments import CannotBuild, construct, named, needed, parameters, required
+from ddp_lint.verify.child.example import advice
 from ddp_lint.verify.child.loss import loss_of
 
-EXAMPLE = "ddp_lint_example"
-BATCH = 4
-_LENGTH = 8
-_SIZE = 16
+#: How a LightningModule trains.
+TRAINING_STEP = "training_step"
 _TRIALS = 200
-#: What an argument without a default is probably for, by parts of its name; the first that matches counts.
-_ARGUMENTS: tuple[tuple[tuple[str, ...], Any], ...] = (
-    (("dropout", "drop_rate", "drop_path", "p_drop"), 0.0),
-    (("upscale", "upsample", "factor", "ratio", "expansion", "mult"), 2),
-    (("eps", "lr", "temperature", "scale", "alpha", "beta", "gamma"), 0.1),
-    (("kernel",), 3),
-    (("stride", "dilation", "groups"), 1),
-    (("padding",), 1),
-    (("in_channels", "in_chans", "n_channels", "num_channels", "input_channels", "img_channels"), 3),
-    (("head",), 2),
-    (("layer", "depth", "block_num", "num_blocks", "n_blocks"), 2),
-    (("expert",), 2),
-    (("vocab", "num_embeddings", "n_token", "ntoken"), 32),
-    (("class", "out_features", "out_dim", "output", "num_labels"), 4),
-    (("patch",), 4),
-    (("image_size", "img_size", "resolution"), 32),
-    (("block_size", "seq", "max_len", "context", "length", "max_position"), _SIZE),
-    (("batch",), BATCH),
-    (("bias", "use_", "is_", "with_"), False),
-)  # fmt: skip
-_SIZES = (
-    "dim",
-    "hidden",
-    "embd",
-    "embed",
-    "width",
-    "channels",
-    "features",
-    "size",
-    "model",
-    "planes",
-    "in_",
-    "n_",
-    "num",
-)
-_TARGETS = ("target", "label", "y", "tgt_ids", "targets", "labels")
-_MASKS = ("mask",)
+#: Trials for what the forward takes besides.
+_MORE_TRIALS = 8
 #: In errors of autograd about what the model does to its tensors, not about what it was given.
 _AUTOGRAD_OBJECTS = ("inplace", "in-place", "a leaf Variable", "does not require grad")
-
-
-class CannotBuild(Exception):
-    """The model cannot be built or run on one process: the message says what to add."""
 
 
 class HazardInTrial(CannotBuild):
@@ -79,20 +40,41 @@ class HazardInTrial(CannotBuild):
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What one call of the model gets."""
+    """What one call of the model gets. `method` is what is called inside of the wrapper, "" for its forward."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    method: str = ""
 
     def to(self, device: torch.device | str) -> Batch:
-        return Batch(_map(self.args, lambda t: t.to(device)), _map(dict(self.kwargs), lambda t: t.to(device)))
+        return self.map(lambda tensor: tensor.to(device))
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        return Batch(_map(self.args, change), _map(dict(self.kwargs), change))
+        return Batch(_map(self.args, change), _map(dict(self.kwargs), change), self.method)
 
 
 def call(model: Callable[..., Any], batch: Batch) -> Any:
-    return model(*batch.args, **batch.kwargs)
+    """Call the model as its training does: another method than forward runs inside of the wrapper's own forward, as
+    Lightning does it, so that the wrapper prepares and gathers what it has to."""
+    if not batch.method:
+        return model(*batch.args, **batch.kwargs)
+    inner: Any = getattr(model, "module", model)
+    before = vars(inner).get("forward")
+
+    def redirected(*args: Any, **kwargs: Any) -> Any:
+        restore()
+        return getattr(inner, batch.method)(*args, **kwargs)
+
+    def restore() -> None:
+        vars(inner).pop("forward", None)
+        if before is not None:
+            inner.forward = before
+
+    inner.forward = redirected
+    try:
+        return model(*batch.args, **batch.kwargs)
+    finally:
+        restore()
 
 
 def seed_all(number: int) -> None:
@@ -127,9 +109,10 @@ def load(path: str, root: str) -> ModuleType:
 class Builder:
     """Builds the model afresh and makes its batches, by a recipe.
 
-    A recipe is plain JSON: `source` (entry, example_input_array, dummy_inputs, kernelbench, inferred), the name of the
-    entry function, `overrides` (constructor arguments by name that were guessed), `inputs` (inferred specifications
-    by position) and `keywords` (by name). Batches differ by step and rank and are the same on every call.
+    A recipe is plain JSON: `source` (entry, given, example_input_array, dummy_inputs, kernelbench, inferred), the name
+    of the entry function, `file` (of what was given), `inputs` (specifications by position), `keywords` (by name),
+    `method` (what is called, "" for forward), `left_out` (parameters that these inputs do not reach although others
+    might), `described` (inputs and loss in words). Batches differ by step and rank and are the same on every call.
     """
 
     def __init__(self, module: ModuleType, name: str, recipe: Mapping[str, Any]) -> None:
@@ -141,10 +124,14 @@ class Builder:
     def build(self, device: torch.device | str = "cpu") -> nn.Module:
         """A new model, with the same weights on every call in every process, unless its own code differs by rank.
 
-        It is made on the device: moving it there would give parameters that share memory a storage each.
+        It is made on the device: moving it there would give parameters that share memory a storage each. What the
+        guessed inputs do not reach is frozen: that it gets no gradient is no property of the model.
         """
         with torch.device(device):
-            return self._build().to(device)
+            model = self._build().to(device)
+        for name in self._recipe.get("left_out", ()):
+            model.get_parameter(name).requires_grad_(False)
+        return model
 
     def _build(self) -> nn.Module:
         seed_all(0)
@@ -153,14 +140,21 @@ class Builder:
             model, inputs = _example_of(self._module, self._recipe["entry"])
             self._example = _as_batch(inputs)
             return model
-        model = construct(self._class, self._module, self._recipe.get("shrink", True))
+        if source == "given":
+            given = torch.load(self._recipe["file"], weights_only=False)
+            self._example = _as_batch(given["inputs"])
+            return typing.cast(nn.Module, self._class(*given["args"], **given["kwargs"]))
+        model = construct(self._class, self._module, self._recipe.get("shrink", True)).value
         if source != "inferred":
             self._example = _offered(self._module, model, source)
-        return model
+        return typing.cast(nn.Module, model)
 
     @property
     def _class(self) -> type[nn.Module]:
-        return typing.cast(type[nn.Module], getattr(self._module, self._name))
+        found: Any = self._module
+        for part in self._name.split("."):
+            found = getattr(found, part)
+        return typing.cast(type[nn.Module], found)
 
     def batch(self, step: int, rank: int) -> Batch:
         """The batch of a rank in a step."""
@@ -169,8 +163,9 @@ class Builder:
             self.build()  # which is what makes the example
         if self._example is not None:
             return self._example.map(lambda tensor: _vary(tensor, generator))
-        made = {key: _make(spec, generator) for key, spec in self._recipe["keywords"].items()}
-        return Batch(tuple(_make(spec, generator) for spec in self._recipe["inputs"]), made)
+        made = {key: shapes.make(spec, generator) for key, spec in self._recipe["keywords"].items()}
+        inputs = tuple(shapes.make(spec, generator) for spec in self._recipe["inputs"])
+        return Batch(inputs, made, self._recipe.get("method", ""))
 
     def full_batch(self, step: int, world: int) -> Batch | None:
         """The batches of all ranks as one, None when they cannot be joined (no tensor has a batch dimension)."""
@@ -191,51 +186,93 @@ class Builder:
 # ---- finding a recipe
 
 
-def find_recipe(module: ModuleType, name: str, entry: str) -> dict[str, Any]:
+def find_recipe(module: ModuleType, name: str, entry: str, given: str = "") -> dict[str, Any]:
     """The first way that works, tried on one process. Raises CannotBuild."""
-    if entry:
-        recipe: dict[str, Any] = {"source": "entry", "entry": entry}
+    if entry or given:
+        recipe: dict[str, Any] = {"source": "entry", "entry": entry} if entry else {"source": "given", "file": given}
         with contextlib.suppress(HazardInTrial):
-            _try(Builder(module, name, recipe), entry)
+            recipe["described"] = _try(Builder(module, name, recipe), entry or name).described
         return recipe
     cls = getattr(module, name)
     reasons: list[str] = []
     for shrink in (True, False):
         try:
             seed_all(0)
-            model = construct(cls, module, shrink)
+            model = construct(cls, module, shrink).value
         except Exception as error:
-            reasons.append(f"{name}({', '.join(_required(cls))}) could not be made: {_line(error)}")
+            reasons.append(f"{name}({', '.join(required(cls))}) could not be made: {_line(error)}")
             continue
-        for source in _offers(module, model):
-            recipe = {"source": source, "shrink": shrink}
-            try:
-                _try(Builder(module, name, recipe), name)
-                return recipe
-            except HazardInTrial:
-                return recipe
-            except CannotBuild as error:
-                reasons.append(str(error))
-        found = _infer(module, name, model, shrink, reasons)
+        found = _for_model(module, name, model, shrink, reasons)
         if found is not None:
             return found
     raise CannotBuild(advice(module, cls, reasons))
 
 
-def _try(builder: Builder, what: str) -> None:
+def _for_model(
+    module: ModuleType, name: str, model: nn.Module, shrink: bool, reasons: list[str]
+) -> dict[str, Any] | None:
+    """A recipe for a model that could be made. Lightning's way of training comes before its forward."""
+    if callable(getattr(model, TRAINING_STEP, None)):
+        found = _Search(module, name, model, shrink, TRAINING_STEP).run(reasons)
+        if found is not None:
+            return found
+    for source in _offers(module, model):
+        recipe: dict[str, Any] = {"source": source, "shrink": shrink}
+        try:
+            return _complete(recipe, model, _try(Builder(module, name, recipe), name))
+        except HazardInTrial:
+            return _complete(recipe, model, None)
+        except CannotBuild as error:
+            reasons.append(str(error))
+    return _Search(module, name, model, shrink, "").run(reasons)
+
+
+def _complete(recipe: dict[str, Any], model: nn.Module, trial: Trial | None) -> dict[str, Any]:
+    """What the report says of the recipe."""
+    if trial is not None:
+        recipe["described"] = trial.described
+    if callable(getattr(model, TRAINING_STEP, None)) and not recipe.get("method"):
+        recipe["not_run"] = f"{TRAINING_STEP}: no batch was found that it takes; forward was run instead"
+    return recipe
+
+
+class Trial(typing.NamedTuple):
+    """One training step on one process: the inputs and the loss in words, the parameters without a gradient."""
+
+    described: str
+    unreached: tuple[str, ...]
+
+
+def _try(builder: Builder, what: str) -> Trial:
     """One forward and backward. Raises HazardInTrial when the inputs fit and autograd objects, else CannotBuild."""
     fits = False
     try:
         model = builder.build()
-        loss = loss_of(call(model, builder.batch(0, 0)))
+        batch = builder.batch(0, 0)
+        output = call(model, batch)
+        value = loss_of(output)
         fits = True
-        loss.backward()
+        value.backward()
     except CannotBuild:
         raise
     except Exception as error:
         objected = fits or any(words in str(error) for words in _AUTOGRAD_OBJECTS)
         text = f"{what}: one training step on one process fails: {_line(error)}"
         raise (HazardInTrial if objected else CannotBuild)(text) from error
+    without = tuple(name for name, p in model.named_parameters() if p.requires_grad and p.grad is None)
+    said = ", ".join([*map(_shown, batch.args), *(f"{key}={_shown(item)}" for key, item in batch.kwargs.items())])
+    return Trial(f"{batch.method or 'forward'}({said}), loss: {loss.described(output)}", without)
+
+
+def _shown(value: Any) -> str:
+    """A value in a report: dtype and shape of a tensor."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_shown(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "(" + ", ".join(map(_shown, value)) + ")"
+    return repr(value)[:40]
 
 
 def _example_of(module: ModuleType, entry: str) -> tuple[nn.Module, Any]:
@@ -277,223 +314,139 @@ def _as_batch(inputs: Any) -> Batch:
     return Batch((inputs,))
 
 
-# ---- the constructor's arguments
-
-
-def construct(cls: Any, module: ModuleType, shrink: bool) -> Any:
-    """An instance: KernelBench's `get_init_inputs()`, else defaults, guessed values for what has none.
-
-    `shrink` replaces sizes in dataclass configurations by small ones (a GPT of 124 million parameters tests nothing
-    that one of two small layers does not).
-    """
-    offered = getattr(module, "get_init_inputs", None)
-    if callable(offered):
-        given = offered()
-        return cls(**given) if isinstance(given, dict) else cls(*given)
-    return cls(**{p.name: _guess(p, cls, module, shrink) for p in _parameters(cls) if _needed(p)})
-
-
-def _parameters(function: Any) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return []
-
-
-def _needed(parameter: inspect.Parameter) -> bool:
-    named = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return named and parameter.default is inspect.Parameter.empty
-
-
-def _required(function: Any) -> list[str]:
-    return [parameter.name for parameter in _parameters(function) if _needed(parameter)]
-
-
-def _guess(parameter: inspect.Parameter, owner: Any, module: ModuleType, shrink: bool) -> Any:
-    """A value for a constructor's argument, from its annotation and its name."""
-    kind = _annotation(parameter, owner, module)
-    name = parameter.name.lower()
-    if dataclasses.is_dataclass(kind):
-        return _config(kind, module, shrink)
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return next(iter(kind))
-    if isinstance(kind, type) and issubclass(kind, nn.Module):
-        return construct(kind, module, shrink)
-    if kind is inspect.Parameter.empty and name in ("config", "cfg", "args", "conf", "hparams", "opt", "params"):
-        configs = [value for key, value in vars(module).items() if _is_config(key, value, module)]
-        if configs:
-            return _config(configs[0], module, shrink)
-    if kind is torch.device or name == "device":
-        return "cpu"
-    if kind is torch.dtype or name == "dtype":
-        return torch.float32
-    return _by_name(name, kind)
-
-
-def _annotation(parameter: inspect.Parameter, owner: Any, module: ModuleType) -> Any:
-    if not isinstance(parameter.annotation, str):
-        return parameter.annotation
-    scope = {**vars(typing), **vars(module)}
-    try:
-        return eval(parameter.annotation, scope)
-    except Exception:
-        return inspect.Parameter.empty
-
-
-def _is_config(name: str, value: Any, module: ModuleType) -> bool:
-    own = getattr(value, "__module__", None) == module.__name__
-    return own and isinstance(value, type) and any(word in name for word in ("Config", "Args", "Params"))
-
-
-def _config(kind: Any, module: ModuleType, shrink: bool) -> Any:
-    """A configuration object of the file's own: its defaults, guessed where there are none, sizes made small."""
-    if not dataclasses.is_dataclass(kind):
-        return construct(kind, module, shrink)
-    given = {}
-    for field in dataclasses.fields(kind):
-        default = field.default
-        missing = default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if not field.init or not (missing or shrink):
-            continue
-        if missing:
-            parameter = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=field.type)
-            given[field.name] = _guess(parameter, kind, module, shrink)
-        elif type(default) is int and default > 4:
-            given[field.name] = _by_name(field.name.lower(), int)
-    return kind(**given)  # type: ignore[operator]
-
-
-def _by_name(name: str, kind: Any) -> Any:
-    if kind is bool:
-        return False
-    if kind is str or "type" in name:
-        return "LSTM" if "rnn" in name else ""
-    for words, value in _ARGUMENTS:
-        if any(word in name for word in words):
-            return float(value) if kind is float else int(value) if kind is int else value
-    if kind is float:
-        return 0.1
-    if kind is int or any(word in name for word in _SIZES):
-        return _SIZE
-    if typing.get_origin(kind) in (list, tuple) or kind in (list, tuple) or name.endswith("s"):
-        return [_SIZE, _SIZE]
-    raise CannotBuild(f"no value for the argument {name!r}")
-
-
 # ---- the inputs
 
 
-def _infer(module: ModuleType, name: str, model: nn.Module, shrink: bool, reasons: list[str]) -> dict[str, Any] | None:
-    """Inputs that the model's forward takes, from its first layers, by trial."""
-    required = [p for p in _parameters(model.forward) if _needed(p)]
-    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in _parameters(model.forward)) and not required:
-        required = [inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    layers = list(_candidates(model))
-    columns = [list(_named_candidates(p.name.lower(), model)) + layers for p in required]
-    first_error = ""
-    objected: dict[str, Any] | None = None
-    for specs in itertools.islice(_in_order(columns), _TRIALS):
-        recipe = {"source": "inferred", "shrink": shrink, "inputs": list(specs), "keywords": {}}
-        try:
-            _try(Builder(module, name, recipe), name)
-            return recipe
-        except HazardInTrial:
-            objected = objected or recipe
-        except CannotBuild as error:
-            first_error = first_error or str(error)
-    if first_error and objected is None:
-        reasons.append(f"with inputs {_show(columns)}: {first_error}")
-    return objected
+class _Search:
+    """Inputs that a method of the model takes, by trial: what it needs first, then what reaches more of the model."""
+
+    def __init__(self, module: ModuleType, name: str, model: nn.Module, shrink: bool, method: str) -> None:
+        self._module = module
+        self._name = name
+        self._model = model
+        self._recipe: dict[str, Any] = {"source": "inferred", "shrink": shrink, "method": method}
+        self._function = getattr(model, method or "forward")
+        self._layers = [*_example_specs(model), *shapes.candidates(model)]
+
+    def run(self, reasons: list[str]) -> dict[str, Any] | None:
+        """A recipe; None, with the first error in `reasons`, when nothing was found."""
+        objected: dict[str, Any] | None = None
+        first_error = ""
+        for names in self._calls():
+            for specs in self._filled(names):
+                recipe = self._with(specs)
+                try:
+                    trial = _try(Builder(self._module, self._name, recipe), self._name)
+                except HazardInTrial:
+                    objected = objected or recipe
+                except CannotBuild as error:
+                    first_error = first_error or f"with {', '.join(map(shapes.words, specs.values()))}: {error}"
+                else:
+                    return _complete(*self._extended(specs, trial))
+        if first_error and objected is None:
+            reasons.append(first_error)
+        return _complete(objected, self._model, None) if objected is not None else None
+
+    def _calls(self) -> Iterator[list[str]]:
+        """The arguments to pass: those without a default; where there are none, the first, or the first two."""
+        found = [p for p in parameters(self._function) if named(p)]
+        names = [p.name for p in found if needed(p)]
+        if names or not found:
+            variable = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters(self._function))
+            yield names or (["x"] if variable else [])
+            return
+        yield from ([p.name for p in found[:count]] for count in (1, 2) if len(found) >= count)
+
+    def _filled(self, names: Sequence[str]) -> Iterator[dict[str, shapes.Spec]]:
+        """Specifications for these arguments, the likely ones first, each way of taking them apart in its turn."""
+        ways = [self._ways(name) for name in names]
+        for chosen in itertools.islice(itertools.product(*ways), 8):
+            leaves = [leaf for shape in chosen for leaf in shape.leaves]
+            columns = [self._candidates(leaf) for leaf in leaves]
+            for row in itertools.islice(shapes.in_order(columns), _TRIALS // max(len(ways), 1)):
+                rest = iter(row)
+                yield {
+                    name: shape.filled(tuple(itertools.islice(rest, len(shape.leaves))))
+                    for name, shape in zip(names, chosen, strict=True)
+                }
+
+    def _ways(self, name: str) -> list[shapes.Shape]:
+        if name == "batch_idx":
+            return [shapes.Shape("tensor", (name,))]
+        return shapes.arrangements(name, self._function)
+
+    def _candidates(self, leaf: str) -> list[dict[str, Any]]:
+        if leaf == "batch_idx":
+            return [{"kind": "value", "value": 0}]
+        return [*shapes.named_candidates(leaf, self._model), *self._layers]
+
+    def _with(self, specs: Mapping[str, shapes.Spec]) -> dict[str, Any]:
+        """The recipe that passes these arguments, in their order where the signature takes them by position."""
+        kinds = {p.name: p.kind for p in parameters(self._function)}
+        order = [p.name for p in parameters(self._function) if p.name in specs]
+        by_position: list[str] = []
+        for name in order or list(specs):
+            if kinds.get(name) is inspect.Parameter.KEYWORD_ONLY or len(by_position) != _position(name, kinds, specs):
+                break
+            by_position.append(name)
+        return {
+            **self._recipe,
+            "inputs": [specs[name] for name in by_position],
+            "keywords": {name: spec for name, spec in specs.items() if name not in by_position},
+        }
+
+    def _extended(self, specs: dict[str, shapes.Spec], trial: Trial) -> tuple[dict[str, Any], nn.Module, Trial]:
+        """With the optional arguments that a user would pass as well: what the loss compares with, and what reaches
+        parameters that are not reached so far."""
+        optional = [p for p in parameters(self._function) if named(p) and not needed(p) and p.name not in specs]
+        passed_over = 0
+        for parameter in optional:
+            if not (trial.unreached or shapes.is_target(parameter.name)):
+                continue
+            better = self._better(specs, trial, parameter)
+            if better is None:
+                passed_over += parameter.default is None or isinstance(parameter.default, bool)
+            else:
+                specs, trial = better
+        recipe = self._with(specs)
+        if trial.unreached and passed_over:
+            recipe["left_out"] = list(trial.unreached)
+        return recipe, self._model, trial
+
+    def _better(
+        self, specs: dict[str, shapes.Spec], trial: Trial, parameter: inspect.Parameter
+    ) -> tuple[dict[str, shapes.Spec], Trial] | None:
+        """With one more argument, when that works and reaches more (a target: when it works)."""
+        for spec in itertools.islice(self._optional(parameter), _MORE_TRIALS):
+            more = {**specs, parameter.name: spec}
+            with contextlib.suppress(CannotBuild):
+                found = _try(Builder(self._module, self._name, self._with(more)), self._name)
+                if len(found.unreached) < len(trial.unreached):
+                    return more, found
+                if shapes.is_target(parameter.name) and len(found.unreached) == len(trial.unreached):
+                    return more, found
+        return None
+
+    def _optional(self, parameter: inspect.Parameter) -> Iterator[dict[str, Any]]:
+        if isinstance(parameter.default, bool):
+            yield {"kind": "value", "value": not parameter.default}
+        elif parameter.default is None:
+            yield from self._candidates(parameter.name)
+            yield {"kind": "value", "value": True}
 
 
-def _in_order(columns: list[list[dict[str, Any]]]) -> Iterator[tuple[dict[str, Any], ...]]:
-    """Combinations, those of likely (early) candidates first."""
-    indexed = itertools.product(*(list(enumerate(column[:12])) for column in columns))
-    chosen = sorted(itertools.islice(indexed, 20_000), key=lambda row: sum(index for index, _ in row))
-    return (tuple(spec for _, spec in row) for row in chosen)
+def _position(name: str, kinds: Mapping[str, Any], specs: Mapping[str, Any]) -> int:
+    """Where the signature has an argument; what it does not name (`*args`) comes in the order given."""
+    names = list(kinds) if name in kinds else list(specs)
+    return names.index(name)
 
 
-def _candidates(model: nn.Module) -> Iterator[dict[str, Any]]:
-    """What an input may look like, from the layers in order of registration."""
-    seen = set()
-    for spec in itertools.chain.from_iterable(_of_layer(layer) for layer in model.modules()):
-        key = repr(spec)
-        if key not in seen:
-            seen.add(key)
-            yield spec
-    for parameter in model.parameters(recurse=False):
-        if parameter.dim():
-            yield from (_floats(BATCH, parameter.shape[-1]), _floats(BATCH, parameter.shape[0]))
-    yield from (_floats(BATCH, _SIZE), _floats(BATCH, 4), _floats(BATCH, 3, 32, 32), _integers(4, BATCH, _LENGTH))
-
-
-def _of_layer(layer: nn.Module) -> list[dict[str, Any]]:
-    if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-        return [_integers(layer.num_embeddings, BATCH, _LENGTH), _integers(layer.num_embeddings, BATCH)]
-    if isinstance(layer, nn.Linear):
-        n = layer.in_features
-        side = round((n // 3) ** 0.5)
-        flat = [_floats(BATCH, n), _floats(BATCH, _LENGTH, n)]
-        if n == 784:
-            return [_floats(BATCH, 1, 28, 28), *flat]
-        return [*flat, *([_floats(BATCH, 3, side, side)] if side * side * 3 == n else [])]
-    if isinstance(layer, nn.modules.conv._ConvNd):
-        space = len(layer.kernel_size)
-        sizes = (32, 64, 224, 28) if space == 2 else (32, 16)
-        return [_floats(BATCH, layer.in_channels, *([size] * space)) for size in sizes]
-    if isinstance(layer, nn.RNNBase):
-        return [_floats(BATCH, _LENGTH, layer.input_size)]
-    if isinstance(layer, nn.RNNCellBase):
-        return [_floats(BATCH, layer.input_size)]
-    if isinstance(layer, nn.MultiheadAttention):
-        return [_floats(BATCH, _LENGTH, layer.embed_dim)]
-    if isinstance(layer, nn.Transformer):
-        return [_floats(BATCH, _LENGTH, layer.d_model)]
-    if isinstance(layer, nn.LayerNorm):
-        return [_floats(BATCH, *layer.normalized_shape), _floats(BATCH, _LENGTH, *layer.normalized_shape)]
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        n = layer.num_features
-        return [_floats(BATCH, n), _floats(BATCH, n, _SIZE), _floats(BATCH, n, _SIZE, _SIZE)]
-    if isinstance(layer, nn.GroupNorm):
-        return [_floats(BATCH, layer.num_channels, _SIZE), _floats(BATCH, layer.num_channels, _SIZE, _SIZE)]
-    if isinstance(layer, nn.Bilinear):
-        return [_floats(BATCH, layer.in1_features), _floats(BATCH, layer.in2_features)]
-    return []
-
-
-def _named_candidates(name: str, model: nn.Module) -> Iterator[dict[str, Any]]:
-    """What the name of an argument says."""
-    heads = [layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear)]
-    tokens = [layer.num_embeddings for layer in model.modules() if isinstance(layer, nn.Embedding)]
-    if name in _TARGETS:
-        high = heads[-1] if heads else 2
-        yield from (_integers(high, BATCH), _integers(high, BATCH, _LENGTH), _floats(BATCH, high))
-    elif any(word in name for word in _MASKS):
-        yield from (_ones(BATCH, _LENGTH), _ones(_LENGTH, _LENGTH))
-    elif name in ("t", "timestep", "timesteps"):
-        yield from (_integers(100, BATCH), _floats(BATCH))
-    elif tokens and any(word in name for word in ("ids", "idx", "tokens", "input")):
-        yield _integers(tokens[0], BATCH, _LENGTH)
-
-
-def _floats(*shape: int) -> dict[str, Any]:
-    return {"shape": list(shape), "kind": "float"}
-
-
-def _integers(high: int, *shape: int) -> dict[str, Any]:
-    return {"shape": list(shape), "kind": "int", "high": high}
-
-
-def _ones(*shape: int) -> dict[str, Any]:
-    return {"shape": list(shape), "kind": "bool"}
-
-
-def _make(spec: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:
-    if spec["kind"] == "int":
-        return torch.randint(0, max(int(spec["high"]), 1), spec["shape"], generator=generator)
-    if spec["kind"] == "bool":
-        return torch.ones(spec["shape"], dtype=torch.bool)
-    return torch.randn(spec["shape"], generator=generator)
+def _example_specs(model: nn.Module) -> Iterator[dict[str, Any]]:
+    """What a Lightning module says of its input, for the first tensor of its batch."""
+    example = getattr(model, "example_input_array", None)
+    for value in (example if isinstance(example, list | tuple) else [example])[:1]:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            yield shapes.floats(*value.shape)
 
 
 def _vary(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -521,37 +474,6 @@ def _tensors(batch: Batch) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     batch.map(lambda tensor: (found.append(tensor), tensor)[1])  # type: ignore[func-returns-value]
     return found
-
-
-# ---- when nothing fits
-
-
-def advice(module: ModuleType, cls: Any, reasons: list[str]) -> str:
-    """What failed, and the lines to add, with the class's own signature."""
-    made = ", ".join(f"{name}=..." for name in _required(cls))
-    inputs = "".join(f"{name}, " for name in _required(cls.forward)[1:]) or "x, "
-    shapes = "\n".join(f"    {name.strip()} = torch.randn(4, ...)" for name in inputs.split(",") if name.strip())
-    return (
-        f"{module.__file__}: {cls.__name__}: no arguments and inputs found that work"
-        + "".join(f"\n  {reason}" for reason in list(dict.fromkeys(reasons))[:3])
-        + f"\nAdd this to the file (or name such a function with --entry):\n\n"
-        f"def {EXAMPLE}():\n"
-        f"    # {cls.__name__}{_signature(cls)}\n"
-        f"    # forward{_signature(cls.forward)}\n"
-        f"    model = {cls.__name__}({made})\n{shapes}\n"
-        f"    return model, ({inputs.strip()})\n"
-    )
-
-
-def _signature(function: Any) -> str:
-    try:
-        return str(inspect.signature(function))
-    except (TypeError, ValueError):
-        return "(...)"
-
-
-def _show(columns: list[list[dict[str, Any]]]) -> str:
-    return ", ".join(f"{column[0]['kind']}{column[0]['shape']}" for column in columns if column)
 
 
 def _line(error: BaseException) -> str:

@@ -10,23 +10,42 @@ import torch
 
 
 def loss_of(output: Any) -> torch.Tensor:
-    """The output's own loss where it has one (transformers' `.loss`, a scalar), else the mean square of what trains.
+    """The output's own `loss` where it has one (transformers), else the sum over everything in it that trains: scalars
+    as they are, the mean square of the rest. An auxiliary loss alone would leave the model's body without a gradient.
 
     Raises ValueError when nothing in the output depends on a parameter.
     """
-    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(own, torch.Tensor) and own.requires_grad:
+    own = _own(output)
+    if own is not None:
         return own.mean()
     trained = [tensor for tensor in _tensors(output) if tensor.requires_grad]
     if not trained:
         raise ValueError("nothing in the output depends on a trainable parameter")
-    scalars = [tensor for tensor in trained if tensor.dim() == 0]
-    if scalars:
-        return scalars[0]
-    return torch.stack([_square(tensor) for tensor in trained]).sum()
+    terms = [_term(tensor) for tensor in trained]
+    return terms[0] if len(terms) == 1 else torch.stack([term.float() for term in terms]).sum()
 
 
-def _square(tensor: torch.Tensor) -> torch.Tensor:
+def described(output: Any) -> str:
+    """What `loss_of` trains on, in words."""
+    if _own(output) is not None:
+        return "the output's `loss`"
+    trained = [tensor for tensor in _tensors(output) if tensor.requires_grad]
+    scalars = sum(tensor.dim() == 0 for tensor in trained)
+    words = [] if not scalars else ["the output"] if len(trained) == 1 else [f"{scalars} scalar{'s' * (scalars > 1)}"]
+    if scalars < len(trained):
+        several = len(trained) - scalars
+        words.append("the mean square of the output" if several == 1 else f"the mean squares of {several} outputs")
+    return " + ".join(words)
+
+
+def _own(output: Any) -> torch.Tensor | None:
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    return own if isinstance(own, torch.Tensor) and own.requires_grad else None
+
+
+def _term(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() == 0 and not tensor.is_complex():
+        return tensor
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return values.float().pow(2).mean() if values.dtype != torch.float64 else values.pow(2).mean().float()
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+_looked_up: dict[str, Any] = {}
+
 
 def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replace the attribute `name` of a class or module by `make(original)`.
@@ -25,10 +27,26 @@ def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
         owner, name, type(original)(replacement) if isinstance(original, staticmethod | classmethod) else replacement
     )
     if isinstance(owner, ModuleType):
-        for module in [module for key, module in sys.modules.items() if key.split(".")[0] == "torch" and module]:
-            names = [key for key, value in vars(module).items() if value is original]
-            for key in names:
+        holders = holders_of_functions()
+        for module, key in holders.get(id(original), ()):
+            if vars(module).get(key) is original:
                 setattr(module, key, replacement)
+                holders.setdefault(id(replacement), []).append((module, key))
+        holders.setdefault(id(replacement), []).append((owner, name))
+
+
+def holders_of_functions() -> dict[int, list[tuple[ModuleType, str]]]:
+    """Where torch's modules hold each function, by identity: looked up again when one of them has been imported."""
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch" and module]
+    if _looked_up.get("count") != len(modules):
+        table: dict[int, list[tuple[ModuleType, str]]] = {}
+        for module in modules:
+            for key, value in list(vars(module).items()):
+                if callable(value):
+                    table.setdefault(id(value), []).append((module, key))
+        _looked_up.update(count=len(modules), table=table)
+    found: dict[int, list[tuple[ModuleType, str]]] = _looked_up["table"]
+    return found
 
 
 def before(owner: Any, name: str, notice: Callable[..., None]) -> None:

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from ddp_lint.verify.needs import missing_module
+
 
 def main(request_path: str, answer_path: str) -> int:
     request = json.loads(pathlib.Path(request_path).read_text(encoding="utf-8"))
@@ -21,23 +23,38 @@ def main(request_path: str, answer_path: str) -> int:
 
 def _recipes(request: dict[str, Any]) -> dict[str, Any]:
     from ddp_lint.verify.child.alone import alone
-    from ddp_lint.verify.child.inputs import CannotBuild, find_recipe, load
+    from ddp_lint.verify.child.arguments import CannotBuild
+    from ddp_lint.verify.child.example import of_recipe, sketch
+    from ddp_lint.verify.child.inputs import find_recipe, load
 
-    recipes, skipped = {}, {}
+    recipes, skipped, examples = {}, {}, {}
+    if request.get("shim"):
+        from ddp_lint.verify.child.shim import Shim
+
+        Shim(lambda _said, _meant: None).install("cpu")
     with alone():
         try:
             module = load(request["path"], request["root"])
         except BaseException as error:
-            return {"error": f"{request['path']}: importing it fails: {type(error).__name__}: {error}"}
+            return {"error": f"{request['path']}: importing it fails: {type(error).__name__}: {error}{_needs(error)}"}
         for name in request["models"]:
             try:
                 with _limit(request["timeout"], name):
-                    recipes[name] = find_recipe(module, name, request["entry"])
+                    recipes[name] = find_recipe(module, name, request["entry"], request.get("given", ""))
+                    examples[name] = of_recipe(module, name, recipes[name])
             except CannotBuild as error:
                 skipped[name] = str(error)
+                if name:
+                    examples[name] = sketch(module, getattr(module, name))
             except (Exception, SystemExit) as error:
                 skipped[name] = f"{request['path']}: {name or request['entry']}: {type(error).__name__}: {error}"
-    return {"recipes": recipes, "skipped": skipped}
+    return {"recipes": recipes, "skipped": skipped, "examples": examples}
+
+
+def _needs(error: BaseException) -> str:
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    return f"\n{missing_module(error.name)}"
 
 
 @contextlib.contextmanager

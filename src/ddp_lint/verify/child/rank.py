@@ -20,7 +20,7 @@ from ddp_lint.verify.spec import Spec
 def main(spec_path: str) -> int:
     spec = Spec.load(pathlib.Path(spec_path))
     _die_with_parent()
-    add_target(spec.path)
+    add_target(spec.path, package=bool(spec.module))
     sys.path.insert(0, spec.root)
     session = Session(spec)
     session.start()
@@ -49,6 +49,8 @@ def _run_script(spec: Spec, session: Session) -> dict[str, object]:
     more: else the models there would live on some ranks and not on others, as the garbage collector has it."""
     sys.argv = [spec.path, *spec.arguments]
     session.watch_lines()
+    if spec.module:
+        return runpy.run_module(spec.module, run_name="__main__", alter_sys=True)
     return runpy.run_path(spec.path, run_name="__main__")
 
 

@@ -78,6 +78,14 @@ class Session:
         from ddp_lint.verify.child.observers.writes import Writes
 
         recorder = self.recorder
+        if self.spec.shim:
+            from ddp_lint.verify.child import shim
+
+            shim.install(recorder, self.spec.device)
+        if self.spec.world:
+            from ddp_lint.verify.child import dry
+
+            dry.Groups(self.spec.world).install()
         models = Models()
         self.environment._models = models
         self.collectives = Collectives(recorder, models)
@@ -91,6 +99,8 @@ class Session:
             self.breaks,
             skew,
         ]
+        if self.spec.world:
+            self.observers.append(dry.Values(recorder, models, self.collectives))
         self.phases = Phases(recorder, models, list(self.observers))
         self.observers.insert(0, self.phases)
         for observer in self.observers:

@@ -18,16 +18,20 @@ from collections.abc import Sequence
 from ddp_lint.output import Sources
 from ddp_lint.output.full import excerpt, headline
 from ddp_lint.output.style import Style
+from ddp_lint.verify.needs import said
+from ddp_lint.verify.report.notes import all_notes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict, Verification
 
 
 def render(verification: Verification, sources: Sources, color: bool) -> str:
     style = Style(color)
     blocks = [_finding(judged, sources, style) for judged in verification.findings]
+    if verification.lacks:
+        blocks.append([f"{style.red('could not run')}: {verification.lacks}"])
     if verification.discovered:
         blocks.append([style.bold("Discovered by running, without a static finding")])
-        blocks += [_discovery(discovery, style) for discovery in verification.discovered]
-    blocks.append(_table(verification.runs, style))
+        blocks += [_discovery(discovery, sources, style) for discovery in verification.discovered]
+    blocks.append([*_table(verification, style), *_notes(verification, style)])
     blocks.append([_summary(verification)])
     return "\n".join("".join(f"{row.rstrip()}\n" for row in block) for block in blocks)
 
@@ -66,10 +70,15 @@ def _evidence(evidence: Sequence[Evidence], path: str, style: Style) -> list[str
     return rows
 
 
-def _discovery(discovery: Discovery, style: Style) -> list[str]:
+def _notes(verification: Verification, style: Style) -> list[str]:
+    return [f"{style.cyan('note')}: {text}" for text in all_notes(verification.runs)]
+
+
+def _discovery(discovery: Discovery, sources: Sources, style: Style) -> list[str]:
     head = f"{discovery.code} " if discovery.code else ""
     rows = [f"{style.red(head + discovery.kind)}: {style.bold(discovery.message)}"]
     rows += [f"  {style.blue(_place(one))}" for one in discovery.evidence if one.line]
+    rows += source_line(discovery, sources)
     if discovery.cause:
         rows.append(f"{style.cyan('cause')}: {discovery.cause}")
     if discovery.fix:
@@ -77,13 +86,23 @@ def _discovery(discovery: Discovery, style: Style) -> list[str]:
     return rows
 
 
+def source_line(discovery: Discovery, sources: Sources) -> list[str]:
+    """The line that a discovery points at, with its number."""
+    lines = sources.lines(discovery.path) if discovery.line else []
+    if not 0 < discovery.line <= len(lines):
+        return []
+    return [f"{discovery.line:>6} | {lines[discovery.line - 1].rstrip()}"]
+
+
 def _place(evidence: Evidence) -> str:
     rank = "" if evidence.rank is None else f" rank {evidence.rank}"
-    return f"{evidence.wrap}{rank}  {evidence.path}:{evidence.line}"
+    model = f"{evidence.model} " if evidence.model else ""
+    return f"{model}{evidence.wrap}{rank}  {evidence.path}:{evidence.line}"
 
 
-def _table(runs: Sequence[Examined], style: Style) -> list[str]:
+def _table(verification: Verification, style: Style) -> list[str]:
     """A line for each run: wrap, outcome, seconds, the first mismatch or how the ranks ended."""
+    runs = verification.runs
     several = len({examined.run.model for examined in runs}) > 1
     names = [run_name(examined, several) for examined in runs]
     wide = max((len(name) for name in names), default=4)
@@ -100,7 +119,8 @@ def _table(runs: Sequence[Examined], style: Style) -> list[str]:
         )
         rows.append(f"{name.ljust(wide)}  {paint(run.outcome.ljust(9))}  {run.seconds:7.1f}  {first}")
         if not examined.completed and not run.stimuli:
-            rows += [f"{' ' * wide}  {line}" for line in _ends(examined)]
+            words = [] if verification.lacks else _last_words(examined)
+            rows += [f"{' ' * wide}  {line}" for line in (*_ends(examined), *words)]
     return rows
 
 
@@ -123,14 +143,25 @@ def _ends(examined: Examined) -> list[str]:
     return ends
 
 
+def _last_words(examined: Examined) -> list[str]:
+    """What the target itself said of its end, where no exception tells: of the first rank that ended so."""
+    ended = [rank for rank in examined.run.ranks if rank.how in ("exit", "signal", "oom", "not_started")]
+    first = min(ended, key=lambda rank: rank.ended_at, default=None)
+    words = said(first).splitlines() if first else []
+    return [f"rank {first.rank} printed:", *words] if first and words else []
+
+
 def _summary(verification: Verification) -> str:
     counts = collections.Counter(judged.verdict for judged in verification.findings)
-    said = [f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]] or ["no findings"]
+    told = [f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]] or ["no findings"]
     if verification.discovered:
-        said.append(f"{len(verification.discovered)} discovered")
+        told.append(f"{len(verification.discovered)} discovered")
     where = verification.environment
     world = max((examined.world for examined in verification.runs), default=where["nproc"])
     ranks = f"{where['nproc']} ranks"
     if world > where["nproc"]:
         ranks = f"{where['nproc']} of {world} ranks (each node tells of its own)"
-    return f"{', '.join(said)}; {ranks} on {where['backend']} ({where['device']}, torch {where['torch']})"
+    told += [*(["the target could not run"] if verification.lacks else []), *verification.not_run]
+    if where.get("world"):
+        return f"{', '.join(told)}; dry run of {where['nproc']} of {where['world']} ranks, torch {where['torch']}"
+    return f"{', '.join(told)}; {ranks} on {where['backend']} ({where['device']}, torch {where['torch']})"

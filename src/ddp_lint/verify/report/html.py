@@ -1,4 +1,4 @@
-"""One self-contained page: verdicts beside their source, and a lane for each rank with its collectives in order."""
+"""One self-contained page: verdicts beside their source, and for each run where its ranks part or drift apart."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from ddp_lint import __version__
-from ddp_lint.findings import Finding, Label, Span
 from ddp_lint.output import Sources
-from ddp_lint.verify.match import Row, describe, place
-from ddp_lint.verify.options import RankOutcome
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.report import excerpts, lanes, plot
 from ddp_lint.verify.report.full import run_name
+from ddp_lint.verify.report.notes import notes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict, Verification
 from ddp_lint.verify.spec import STIMULI
-from ddp_lint.verify.trace import Collective
-
-#: Lines of context around the primary span.
-_CONTEXT = 2
-#: Rows of a run that are shown at once: the first, and those around the mismatch or the end.
-_HEAD_ROWS, _TAIL_ROWS = 8, 16
 
 
 def render(verification: Verification, sources: Sources, color: bool) -> str:
@@ -39,14 +31,17 @@ def _body(verification: Verification, sources: Sources) -> Iterator[str]:
     several = len({examined.run.model for examined in verification.runs}) > 1
     yield f"<header><h1>{escape(verification.target)}</h1>{_where(verification)}{_counts(verification)}</header>"
     yield f"<section><h2>Runs</h2>{_runs(verification.runs, several)}</section>"
+    if verification.lacks:
+        lacks = escape(verification.lacks)
+        yield f'<section><h2>Could not run</h2><pre class="card">{lacks}</pre></section>'
     if verification.findings:
         cards = "".join(_finding(judged, sources) for judged in sorted(verification.findings, key=_weight))
         yield f"<section><h2>Findings</h2>{cards}</section>"
     if verification.discovered:
-        cards = "".join(_discovery(discovery) for discovery in verification.discovered)
+        cards = "".join(_discovery(discovery, sources) for discovery in verification.discovered)
         yield f"<section><h2>Discovered by running, without a static finding</h2>{cards}</section>"
     yield "<section><h2>What each rank called</h2>"
-    yield from (_lanes(examined, several) for examined in verification.runs)
+    yield from (_run(examined, several, sources) for examined in verification.runs)
     yield f"</section><footer>ddp-lint {escape(__version__)}</footer>"
 
 
@@ -59,8 +54,11 @@ def _weight(judged: Judged) -> int:
 
 def _where(verification: Verification) -> str:
     where = verification.environment
+    if where.get("world"):
+        return f'<p class="soft">Dry run of {where["nproc"]} of {where["world"]} ranks: nothing was sent.</p>'
     text = f"{where['nproc']} ranks on {where['backend']} ({where['device']}), torch {where['torch']}"
-    return f'<p class="soft">{escape(text)}</p>'
+    said = "".join(f'<p class="reason">{escape(text)}</p>' for text in verification.not_run)
+    return f'<p class="soft">{escape(text)}</p>{said}'
 
 
 def _counts(verification: Verification) -> str:
@@ -110,62 +108,9 @@ def _finding(judged: Judged, sources: Sources) -> str:
         f'<article class="card" id="{escape(finding.fingerprint)}"><header>{_badge(judged.verdict.value)}'
         f"<h3>{escape(finding.code)} {escape(finding.slug)}</h3>"
         f'<span class="soft mono">{escape(finding.span.path)}:{finding.span.line}</span></header>'
-        f"<p>{escape(finding.message)}</p>{_sources(finding, sources)}"
+        f"<p>{escape(finding.message)}</p>{excerpts.of_finding(finding, sources)}"
         f'<p class="reason">{escape(judged.reason)}</p>{_evidence(judged.evidence)}{advice}</article>'
     )
-
-
-def _sources(finding: Finding, sources: Sources) -> str:
-    """The lines around the finding and its labels, file by file."""
-    labels = [Label(finding.span, ""), *finding.labels]
-    paths = dict.fromkeys(label.span.path for label in labels)
-    tables = []
-    for path in paths:
-        lines = sources.lines(path)
-        here = [label for label in labels if label.span.path == path]
-        if lines:
-            tables.append(_excerpt(path, lines, here, finding.span))
-    return "".join(tables)
-
-
-def _excerpt(path: str, lines: Sequence[str], labels: Sequence[Label], primary: Span) -> str:
-    wanted: set[int] = set()
-    for label in labels:
-        context = _CONTEXT if label.span == primary else 0
-        wanted |= set(range(label.span.line - context, min(label.span.end_line, label.span.line + 6) + context + 1))
-    rows, previous = [], 0
-    for number in sorted(line for line in wanted if 1 <= line <= len(lines)):
-        if previous and number > previous + 1:
-            rows.append('<tr class="gap"><td>⋮</td><td></td></tr>')
-        previous = number
-        rows.append(f"<tr><td>{number}</td><td>{_marked(lines[number - 1], number, labels, primary)}</td></tr>")
-        for label in labels:
-            if label.span.end_line == number and label.message:
-                kind = "note primary" if label.span == primary else "note"
-                rows.append(f'<tr class="{kind}"><td></td><td>↑ {escape(label.message)}</td></tr>')
-    return f'<div class="code"><table><caption class="mono">{escape(path)}</caption>{"".join(rows)}</table></div>'
-
-
-def _marked(text: str, number: int, labels: Sequence[Label], primary: Span) -> str:
-    """The line with its marked stretches; where marks overlap, the one that starts first stands."""
-    out, at = [], 0
-    marks = sorted((*_columns(text, number, label.span), label.span == primary) for label in labels)
-    for start, end, is_primary in marks:
-        if start < max(at, 0) or end <= start:
-            continue
-        kind = "" if is_primary else ' class="label"'
-        out.append(f"{escape(text[at:start])}<mark{kind}>{escape(text[start:end])}</mark>")
-        at = end
-    return "".join(out) + escape(text[at:])
-
-
-def _columns(text: str, number: int, span: Span) -> tuple[int, int]:
-    """The stretch of a line that a span covers, as character offsets; empty when it does not touch the line."""
-    if not span.line <= number <= span.end_line:
-        return 0, 0
-    start = span.column - 1 if number == span.line else len(text) - len(text.lstrip())
-    end = span.end_column - 1 if number == span.end_line else len(text.rstrip())
-    return start, min(end, len(text))
 
 
 def _evidence(evidence: Sequence[Evidence]) -> str:
@@ -180,88 +125,28 @@ def _evidence(evidence: Sequence[Evidence]) -> str:
     return f'<ul class="evidence">{"".join(items)}</ul>' if items else ""
 
 
-def _discovery(discovery: Discovery) -> str:
+def _discovery(discovery: Discovery, sources: Sources) -> str:
     cause = f"<p>{escape(discovery.cause)}</p>" if discovery.cause else ""
     fix = f"<p><b>Instead:</b> {escape(discovery.fix)}</p>" if discovery.fix else ""
     name = f"{discovery.code} {discovery.kind}".strip().replace("_", " ")
+    source = excerpts.of_line(discovery.path, discovery.line, sources)
     return (
         f'<article class="card"><header>{_badge("discovered")}<h3>{escape(name)}</h3></header>'
-        f'<p class="reason">{escape(discovery.message)}</p>{cause}{_evidence(discovery.evidence)}{fix}</article>'
+        f'<p class="reason">{escape(discovery.message)}</p>{source}{cause}'
+        f"{_evidence(discovery.evidence)}{fix}</article>"
     )
 
 
-# ---- lanes
+# ---- runs
 
 
-def _lanes(examined: Examined, several: bool) -> str:
-    """A column for each rank, a row for each meeting of a group."""
+def _run(examined: Examined, several: bool, sources: Sources) -> str:
+    """How a run ended, where its ranks part or drift, and what each of them called."""
     run = examined.run
-    ranks = [outcome.rank for outcome in run.ranks]
-    head = "".join(f"<th>rank {rank}</th>" for rank in ranks)
     stimuli = "".join(f"<p>{escape(STIMULI[name])}</p>" for name in run.stimuli)
-    ends = "".join(_end(outcome) for outcome in run.ranks)
-    table = (
-        f'<div class="scroll"><table class="lanes"><thead><tr><th></th>{head}</tr></thead>'
-        f"<tbody>{''.join(_lane_rows(examined.rows, ranks))}<tr><td></td>{ends}</tr></tbody></table></div>"
-    )
-    name = escape(run_name(examined, several))
+    said = "".join(f'<p class="soft">{escape(text)}</p>' for text in notes(examined))
     return (
-        f'<article class="card"><header><h3>{name}</h3>{_badge(run.outcome)}'
-        f'<span class="soft">{escape(run.message)}</span></header>{stimuli}{table}</article>'
+        f'<article class="card run"><header><h3>{escape(run_name(examined, several))}</h3>{_badge(run.outcome)}'
+        f'<span class="soft">{escape(run.message)}</span></header>{stimuli}{said}'
+        f"{lanes.branch(examined, sources)}{plot.drift(examined)}{lanes.table(examined)}</article>"
     )
-
-
-def _lane_rows(rows: Sequence[Row], ranks: Sequence[int]) -> Iterator[str]:
-    parted = next((n for n, row in enumerate(rows) if row.mismatch), None)
-    for first, last, hidden in _stretches(len(rows), parted):
-        if hidden:
-            text = f"{last - first} more rows" + ("" if parted is not None and first > parted else " that line up")
-            yield f'<tr class="fold"><td></td><td>{text}</td>{"<td></td>" * (len(ranks) - 1)}</tr>'
-            continue
-        for number in range(first, last):
-            yield from _lane_row(rows[number], number, ranks, after=parted is not None and number > parted)
-
-
-def _stretches(total: int, parted: int | None) -> Iterator[tuple[int, int, bool]]:
-    """(first, past the last, hidden): the beginning, and what leads up to the mismatch or the end."""
-    focus = total if parted is None else min(total, parted + _TAIL_ROWS // 2)
-    start = max(_HEAD_ROWS, focus - _TAIL_ROWS)
-    yield 0, min(_HEAD_ROWS, total), False
-    if start > _HEAD_ROWS:
-        yield _HEAD_ROWS, start, True
-    yield min(start, total), min(focus, total), False
-    if focus < total:
-        yield focus, total, True
-
-
-def _lane_row(row: Row, number: int, ranks: Sequence[int], after: bool) -> Iterator[str]:
-    kind = "part" if row.mismatch else "after" if after else ""
-    cells = "".join(_cell(row.calls[rank]) if rank in row.calls else "<td></td>" for rank in ranks)
-    if row.mismatch:
-        text = f"the lanes part here: {row.mismatch.kind.value}"
-        yield f'<tr class="part-note"><td></td><td colspan="{len(ranks)}">{escape(text)}</td></tr>'
-    yield f'<tr class="{kind}"><td>{number + 1}</td>{cells}</tr>'
-
-
-def _cell(call: Collective | None) -> str:
-    if call is None:
-        return '<td class="none">nothing</td>'
-    path, line = place(call)
-    op, _, rest = describe(call).partition(" ")
-    who = {"ddp": "DDP, ", "fsdp": "FSDP, ", "torch": "torch, "}.get(call.issued_by, "")
-    at = (
-        f'<span class="at">{who}{escape(shown(path))}:{line}</span>'
-        if line
-        else f'<span class="at">{who}no user line</span>'
-    )
-    return f"<td><b>{escape(op)}</b> {escape(rest)}{at}</td>"
-
-
-def _end(outcome: RankOutcome) -> str:
-    trouble = "" if outcome.how == "completed" else " trouble"
-    frame = outcome.last.frame
-    at = (
-        f'<span class="at">{escape(shown(frame.path))}:{frame.line} in {escape(frame.function)}</span>' if frame else ""
-    )
-    message = f" {escape(' '.join(outcome.message.split())[:300])}" if outcome.message else ""
-    return f'<td class="end{trouble}"><b>{escape(outcome.how.replace("_", " "))}</b>{message}{at}</td>'

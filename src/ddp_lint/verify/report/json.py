@@ -10,6 +10,7 @@ from ddp_lint.output import Sources
 from ddp_lint.output.json import as_dict
 from ddp_lint.verify.options import Last, RankOutcome
 from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.report.notes import notes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verification
 
 
@@ -25,6 +26,8 @@ def document(verification: Verification) -> dict[str, Any]:
         "environment": dict(verification.environment),
         "findings": [_finding(judged) for judged in verification.findings],
         "discovered": [_discovery(discovery) for discovery in verification.discovered],
+        "not_run": list(verification.not_run),
+        "lacks": verification.lacks,
         "runs": [_run(examined) for examined in verification.runs],
     }
 
@@ -54,6 +57,8 @@ def _discovery(discovery: Discovery) -> dict[str, Any]:
         "kind": discovery.kind,
         "code": discovery.code,
         "message": discovery.message,
+        "path": discovery.path,
+        "line": discovery.line,
         "cause": discovery.cause,
         "fix": discovery.fix,
         "evidence": [_evidence(evidence) for evidence in discovery.evidence],
@@ -69,6 +74,8 @@ def _run(examined: Examined) -> dict[str, Any]:
         "outcome": run.outcome,
         "message": run.message,
         "seconds": round(run.seconds, 3),
+        "inputs": run.inputs,
+        "notes": notes(examined),
         "mismatch": str(examined.mismatches[0]) if examined.mismatches else None,
         "ranks": [_rank(outcome) for outcome in run.ranks],
     }

@@ -1,0 +1,440 @@
+"""CUDA scripts on a machine without CUDA: what the user's code says of `cuda` and `nccl` means the CPU and gloo.
+
+Only entry points are replaced: those that make or move tensors, that choose a device or a backend, and the functions
+of `torch.cuda` and `torch.accelerator`. What those functions answer depends on who asks: the user's code hears of a GPU
+for each rank of the machine, torch and other libraries hear the truth, so that none of them takes a path that needs a
+driver. `torch.device("cuda")` stays what it is: a script that compares device types goes the way it goes on a GPU.
+
+With CUDA (`--device cuda`) the reverse: a group on gloo alone gets both backends, one for each kind of tensor.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import sys
+import types
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
+from ddp_lint.verify.frames import is_user
+
+#: What the user's code is told of the device that is not there.
+_MEMORY = 16 << 30
+_CAPABILITY = (8, 0)
+_NAME = "CPU (in place of CUDA)"
+
+_OWN = str(pathlib.Path(__file__).parent) + os.sep
+
+Notice = Callable[[str, str], None]
+
+
+class Shim:
+    """Installed once per process, before the observers, right after the import of torch.
+
+    `notice` is told (what the code says, what it means) once for each such pair.
+    """
+
+    def __init__(self, notice: Notice) -> None:
+        self._notice = notice
+        self._told: set[tuple[str, str]] = set()
+        self._current = int(os.environ.get("LOCAL_RANK", "0"))
+        self._devices = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+
+    def install(self, device: str) -> None:
+        """`device` is what the ranks run on: cpu or cuda."""
+        if device == "cuda":
+            self._install_groups(_with_cpu)
+            return
+        self._install_tensors()
+        self._install_contexts()
+        self._install_cuda()
+        self._install_accelerator()
+        self._install_groups(_without_cuda)
+        self._install_wrappers()
+
+    # ---- what is said
+
+    def _tell(self, said: str, meant: str) -> None:
+        if (said, meant) not in self._told:
+            self._told.add((said, meant))
+            self._notice(said, meant)
+
+    def device(self, value: Any, *, number: bool = False) -> Any:
+        """A device that exists for one that is asked for; `number`: an int here is the index of a device."""
+        import torch
+
+        if isinstance(value, str) and value.split(":")[0] == "cuda":
+            self._tell("cuda", "cpu")
+            return "cpu"
+        if isinstance(value, torch.device) and value.type == "cuda":
+            self._tell("cuda", "cpu")
+            return torch.device("cpu")
+        if number and isinstance(value, int) and not isinstance(value, bool):
+            self._tell("cuda", "cpu")
+            return "cpu"
+        return value
+
+    # ---- tensors and modules
+
+    def _install_tensors(self) -> None:
+        import torch
+        from torch.utils._device import DeviceContext, _device_constructors
+
+        makers = _device_constructors()  # its cache has to hold the originals
+        for name, function in list(vars(torch).items()):
+            if callable(function) and not isinstance(function, type) and _hashable(function) and function in makers:
+                setattr(torch, name, functools.wraps(function)(self._with_device(function)))
+        for name in ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"):
+            patching.replace(torch.Tensor, name, self._with_device)
+        for name in ("empty_like", "full_like", "ones_like", "zeros_like", "rand_like", "randn_like", "randint_like"):
+            patching.replace(torch, name, self._with_device)
+        for owner in (torch.Tensor, torch.nn.Module):
+            patching.replace(owner, "to", self._with_first)
+        patching.replace(torch.Tensor, "cuda", self._stay)
+        patching.replace(torch.Tensor, "pin_memory", self._stay)
+        patching.replace(torch.Tensor, "record_stream", lambda _: lambda *_args: None)
+        patching.replace(torch.nn.Module, "cuda", self._stay)
+        patching.replace(torch, "load", self._load)
+        patching.replace(DeviceContext, "__init__", self._with_first)
+        torch.Generator = _generator(torch.Generator, self)
+        for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
+            setattr(torch.cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor", None))
+
+    def _with_device(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`device=` is mapped."""
+
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("device") is not None:
+                kwargs["device"] = self.device(kwargs["device"], number=True)
+            if kwargs.get("pin_memory"):
+                kwargs["pin_memory"] = False
+            return original(*args, **kwargs)
+
+        return replacement
+
+    def _with_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The first argument, or `device=`, is mapped."""
+
+        def replacement(target: Any, *args: Any, **kwargs: Any) -> Any:
+            if args:
+                args = (self.device(args[0], number=True), *args[1:])
+            if kwargs.get("device") is not None:
+                kwargs["device"] = self.device(kwargs["device"], number=True)
+            return original(target, *args, **kwargs)
+
+        return replacement
+
+    def _stay(self, _original: Callable[..., Any]) -> Callable[..., Any]:
+        """What moves to CUDA stays where it is."""
+
+        def replacement(target: Any, *_: Any, **__: Any) -> Any:
+            self._tell("cuda", "cpu")
+            return target
+
+        return replacement
+
+    def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(map_location, dict):
+                map_location = {key: self.device(value) for key, value in map_location.items()}
+            return original(file, self.device(map_location, number=True), *args, **kwargs)
+
+        return replacement
+
+    # ---- autocast and scaler
+
+    def _install_contexts(self) -> None:
+        import torch
+
+        patching.replace(torch.amp.autocast_mode.autocast, "__init__", self._typed)
+        patching.replace(torch.amp.grad_scaler.GradScaler, "__init__", self._typed)
+
+    def _typed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The first argument is the type of a device."""
+
+        def replacement(context: Any, device_type: Any = "cuda", *args: Any, **kwargs: Any) -> Any:
+            device = kwargs.pop("device", kwargs.pop("device_type", device_type))
+            return original(context, str(self.device(device)), *args, **kwargs)
+
+        return replacement
+
+    # ---- torch.cuda and torch.accelerator
+
+    def _install_cuda(self) -> None:
+        import torch
+
+        for name, answer in self._answers().items():
+            self._answer(torch.cuda, name, answer)
+        for name, stub in {"Stream": _Stream, "Event": _Event, "device": _Context, "device_of": _Context}.items():
+            setattr(torch.cuda, name, stub)
+        self._answer(torch.cuda, "stream", _Context)
+        self._answer(torch.cuda.nvtx, "range_push", lambda *_: 0)
+        self._answer(torch.cuda.nvtx, "range_pop", lambda *_: 0)
+        self._answer(torch.cuda.nvtx, "range", _Context)
+
+    def _answers(self) -> dict[str, Callable[..., Any]]:
+        import torch
+
+        def nothing(*_: Any, **__: Any) -> None:
+            return None
+
+        properties = types.SimpleNamespace(
+            name=_NAME, major=_CAPABILITY[0], minor=_CAPABILITY[1], total_memory=_MEMORY, multi_processor_count=1
+        )
+        silent = (
+            "synchronize", "empty_cache", "init", "ipc_collect", "manual_seed", "manual_seed_all", "set_stream",
+            "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+            "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "set_sync_debug_mode",
+            "set_rng_state_all",
+        )  # fmt: skip
+        zeros = (
+            "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached",
+            "max_memory_cached", "utilization", "temperature", "power_draw",
+        )  # fmt: skip
+        answers: dict[str, Callable[..., Any]] = dict.fromkeys(silent, nothing)
+        answers |= {name: lambda *_, **__: 0 for name in zeros}
+        special: dict[str, Callable[..., Any]] = {
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "is_bf16_supported": lambda *_, **__: True,
+            "device_count": lambda: self._devices,
+            "current_device": lambda: self._current,
+            "set_device": self._set_device,
+            "get_device_name": lambda *_: _NAME,
+            "get_device_capability": lambda *_: _CAPABILITY,
+            "get_device_properties": lambda *_: properties,
+            "mem_get_info": lambda *_: (_MEMORY, _MEMORY),
+            "memory_stats": lambda *_: {},
+            "memory_summary": lambda *_, **__: "",
+            "can_device_access_peer": lambda *_: True,
+            "current_stream": lambda *_: _Stream(),
+            "default_stream": lambda *_: _Stream(),
+            "get_rng_state": lambda *_: torch.get_rng_state(),
+            "get_rng_state_all": lambda *_: [torch.get_rng_state()] * self._devices,
+            "set_rng_state": lambda state, *_: torch.set_rng_state(state),
+        }
+        return answers | special
+
+    def _set_device(self, device: Any) -> None:
+        import torch
+
+        self._tell("cuda", "cpu")
+        if isinstance(device, str):
+            device = torch.device(device)
+        index = device.index if isinstance(device, torch.device) else device
+        self._current = index if isinstance(index, int) else self._current
+
+    def _install_accelerator(self) -> None:
+        import torch
+
+        accelerator = getattr(torch, "accelerator", None)
+        if accelerator is None:  # before torch 2.6
+            return
+        answers: dict[str, Callable[..., Any]] = {
+            "is_available": lambda: True,
+            "device_count": lambda: self._devices,
+            "current_accelerator": lambda *_, **__: torch.device("cuda"),
+            "current_device_index": lambda: self._current,
+            "current_device_idx": lambda: self._current,
+            "set_device_index": self._set_device,
+            "set_device_idx": self._set_device,
+            "device_index": _Context,
+            "synchronize": lambda *_: None,
+            "current_stream": lambda *_: _Stream(),
+            "empty_cache": lambda *_: None,
+        }
+        for name, answer in answers.items():
+            self._answer(accelerator, name, answer)
+
+    def _answer(self, owner: Any, name: str, answer: Callable[..., Any]) -> None:
+        """The user's code gets the answer, everybody else the truth."""
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def replacement(*args: Any, **kwargs: Any) -> Any:
+                if _asked_by_user():
+                    self._tell("cuda", "cpu")
+                    return answer(*args, **kwargs)
+                return original(*args, **kwargs)
+
+            return replacement
+
+        original = getattr(owner, name, None)
+        if original is not None:
+            setattr(owner, name, make(original))
+
+    # ---- process groups and wrappers
+
+    def _install_groups(self, backend_for: Callable[[str], str]) -> None:
+        import torch.distributed as dist
+
+        def backend(name: Any) -> Any:
+            meant = backend_for(name) if isinstance(name, str) else name
+            if meant != name:
+                self._tell(name, meant)
+            return meant
+
+        def init(original: Callable[..., Any]) -> Callable[..., Any]:
+            def replacement(backend_name: Any = None, *args: Any, **kwargs: Any) -> Any:
+                name = kwargs.pop("backend", backend_name)
+                if self.device(kwargs.get("device_id"), number=True) is not kwargs.get("device_id"):
+                    kwargs.pop("device_id") if backend_for is _without_cuda else None
+                if backend(name) != name:
+                    kwargs.pop("pg_options", None)
+                return original(backend(name), *args, **kwargs)
+
+            return replacement
+
+        def group(original: Callable[..., Any]) -> Callable[..., Any]:
+            def replacement(ranks: Any = None, timeout: Any = None, backend_name: Any = None, **kwargs: Any) -> Any:
+                name = kwargs.pop("backend", backend_name)
+                if backend(name) != name:
+                    kwargs.pop("pg_options", None)
+                if backend_for is _without_cuda:
+                    kwargs.pop("device_id", None)
+                return original(ranks, timeout, backend(name), **kwargs)
+
+            return replacement
+
+        patching.replace(dist.distributed_c10d, "init_process_group", init)
+        patching.replace(dist.distributed_c10d, "new_group", group)
+        if backend_for is _without_cuda:
+            self._install_group_details()
+
+    def _install_group_details(self) -> None:
+        import torch.distributed as dist
+        from torch.distributed import device_mesh
+
+        def barrier(original: Callable[..., Any]) -> Callable[..., Any]:
+            def replacement(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+                return original(group, async_op)
+
+            return replacement
+
+        def typed(original: Callable[..., Any]) -> Callable[..., Any]:
+            def replacement(device_type: Any, *args: Any, **kwargs: Any) -> Any:
+                return original(self.device(device_type), *args, **kwargs)
+
+            return replacement
+
+        patching.replace(dist.distributed_c10d, "barrier", barrier)
+        self._answer(dist, "is_nccl_available", lambda: True)
+        for name in ("get_default_backend_for_device", "init_device_mesh"):
+            owner = device_mesh if name == "init_device_mesh" else dist.distributed_c10d
+            patching.replace(owner, name, typed)
+        patching.replace(device_mesh.DeviceMesh, "__init__", self._with_first)
+
+    def _install_wrappers(self) -> None:
+        import torch
+        from torch.distributed import fsdp
+
+        def ddp(original: Callable[..., Any]) -> Callable[..., Any]:
+            def replacement(
+                wrapper: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
+            ) -> None:
+                original(wrapper, module, None, None, *args, **kwargs)
+
+            return replacement
+
+        def fsdp1(original: Callable[..., Any]) -> Callable[..., Any]:
+            def replacement(wrapper: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+                kwargs.pop("device_id", None)
+                original(wrapper, module, *args, **kwargs)
+
+            return replacement
+
+        patching.replace(torch.nn.parallel.DistributedDataParallel, "__init__", ddp)
+        patching.replace(fsdp.FullyShardedDataParallel, "__init__", fsdp1)
+
+
+def install(recorder: Any, device: str) -> None:
+    """In a rank: every mapping is written to its trace, with the place in the user's code."""
+    Shim(lambda said, meant: recorder.emit(trace.Mapped, said=said, meant=meant)).install(device)
+
+
+def _asked_by_user() -> bool:
+    """The function was called by the user's code, maybe through an observer of ours."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return frame is not None and is_user(frame.f_code.co_filename)
+
+
+def _without_cuda(backend: str) -> str:
+    """gloo for nccl, also in `cpu:gloo,cuda:nccl`."""
+    return "gloo" if "nccl" in backend.lower() else backend
+
+
+def _with_cpu(backend: str) -> str:
+    """Both backends for gloo alone: the tensors of a GPU run go over NCCL, those that lie on the CPU over gloo."""
+    return "cpu:gloo,cuda:nccl" if backend.lower() == "gloo" else backend
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _generator(original: type, shim: Shim) -> type:
+    """`torch.Generator(device="cuda")`; what it makes is a generator of the original class, as is what torch makes."""
+
+    class Meta(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, original)
+
+        def __call__(cls, device: Any = "cpu") -> Any:
+            return original(shim.device(device, number=True))
+
+    return Meta("Generator", (), {})
+
+
+class _Stub:
+    """Takes any arguments, has no effect; a context manager that does nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        return None
+
+    def query(self) -> bool:
+        return True
+
+
+class _Context(_Stub):
+    pass
+
+
+class _Event(_Stub):
+    def record(self, *_: Any) -> None:
+        return None
+
+    def wait(self, *_: Any) -> None:
+        return None
+
+    def elapsed_time(self, _end: Any) -> float:
+        return 0.0
+
+
+class _Stream(_Stub):
+    def wait_stream(self, _stream: Any) -> None:
+        return None
+
+    def wait_event(self, _event: Any) -> None:
+        return None
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()

@@ -1,0 +1,65 @@
+"""What a target lacks to run at all: a package, a file, its own arguments. That is no verdict on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddp_lint.verify.options import RankOutcome, RunResult
+from ddp_lint.verify.trace import Call, Collective, Raised
+
+#: Import names that are installed under another one.
+_DISTRIBUTIONS = {
+    "attr": "attrs", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dotenv": "python-dotenv", "fitz": "pymupdf",
+    "git": "gitpython", "google.protobuf": "protobuf", "hydra": "hydra-core", "ignite": "pytorch-ignite",
+    "lightning_fabric": "lightning", "PIL": "pillow", "pl_bolts": "lightning-bolts", "pytorch_lightning": "lightning",
+    "serial": "pyserial", "skimage": "scikit-image", "sklearn": "scikit-learn", "tensorboardX": "tensorboardx",
+    "yaml": "pyyaml",
+}  # fmt: skip
+#: Errors by which a program says that something outside of it is not there.
+_ABSENT = ("FileNotFoundError", "ImportError", "ModuleNotFoundError", "NotADirectoryError")
+_SHOWN_LINES = 12
+
+
+def missing_module(name: str) -> str:
+    """What to do about a module that cannot be imported."""
+    top = name.partition(".")[0]
+    distribution = _DISTRIBUTIONS.get(name) or _DISTRIBUTIONS.get(top, top)
+    return f"pip install {distribution}  (or, if {top} is your own code: PYTHONPATH=FOLDER, or run it with -m)"
+
+
+def lacking(runs: Sequence[RunResult]) -> str:
+    """Why the target could not run, "" when it could: all ranks ended alike, by its own word or for want of a module or
+    a file, before any of them communicated."""
+    plain = [run for run in runs if not run.stimuli]
+    texts = [_of_run(run) for run in plain]
+    return texts[0] if texts and all(texts) else ""
+
+
+def _of_run(run: RunResult) -> str:
+    ended = [rank for rank in run.ranks if rank.how not in ("stopped", "not_started")]
+    if not ended or any(_communicated(rank) for rank in run.ranks):
+        return ""
+    texts = [_of_rank(rank) for rank in ended]
+    return texts[0] if all(texts) else ""
+
+
+def _communicated(rank: RankOutcome) -> bool:
+    return rank.trace.last(Collective) is not None
+
+
+def _of_rank(rank: RankOutcome) -> str:
+    raised = next((event for event in rank.trace.of(Raised) if event.where == "main"), None)
+    if raised is not None and raised.type in _ABSENT:
+        at = f" ({raised.site.path}:{raised.site.line})" if raised.site else ""
+        text = f"{raised.type}: {raised.message}{at}"
+        name = raised.message.partition("'")[2].partition("'")[0]
+        return f"{text}\n{missing_module(name)}" if raised.type == "ModuleNotFoundError" and name else text
+    if rank.how == "exit" and rank.exit and not any(call.name == "init_process_group" for call in rank.trace.of(Call)):
+        return f"the target ended itself with status {rank.exit}:\n{said(rank)}"
+    return ""
+
+
+def said(rank: RankOutcome) -> str:
+    """The last lines that a rank printed, without torch's own logging."""
+    lines = [line.rstrip() for line in rank.log.splitlines() if line.strip()]
+    return "\n".join(f"  {line[:300]}" for line in lines[-_SHOWN_LINES:])

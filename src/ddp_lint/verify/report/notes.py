@@ -1,0 +1,52 @@
+"""What a reader has to know of a run besides how it ended: what stood in for what, what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddp_lint.verify.compare import spoken
+from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.results import Examined
+from ddp_lint.verify.trace import Frame, Mapped, Note
+
+
+def notes(examined: Examined) -> list[str]:
+    """One line each, the same of several ranks once."""
+    return list(dict.fromkeys(_notes(examined)))
+
+
+def all_notes(runs: Sequence[Examined]) -> list[str]:
+    """The notes of all runs, the same of several runs once, with the model where there are several."""
+    several = len({examined.run.model for examined in runs}) > 1
+    found: dict[str, None] = {}
+    for examined in runs:
+        for text in notes(examined):
+            found[f"{examined.run.model}: {text}" if several else text] = None
+    return list(found)
+
+
+def _notes(examined: Examined) -> Iterator[str]:
+    run = examined.run
+    if run.inputs:
+        yield run.inputs
+    if run.left_out:
+        yield (
+            f"not trained, because the guessed inputs do not reach it: {spoken(run.left_out, 8)}; "
+            "a ddp_lint_example() with inputs that do would prove it too"
+        )
+    yield from _mapped(examined)
+    for outcome in run.ranks:
+        yield from (event.text for event in outcome.trace.of(Note))
+
+
+def _mapped(examined: Examined) -> Iterator[str]:
+    seen: dict[tuple[str, str], Frame | None] = {}
+    for outcome in examined.run.ranks:
+        for event in outcome.trace.of(Mapped):
+            seen.setdefault((event.said, event.meant), event.site)
+    if seen:
+        pairs = [
+            f"{said} ran as {meant}" + (f" ({shown(site.path)}:{site.line})" if site else "")
+            for (said, meant), site in seen.items()
+        ]
+        yield f"{', '.join(pairs)}; --no-shim leaves the script as it is"

@@ -1,0 +1,60 @@
+"""Discoveries: where they lie and what is said of their cause."""
+
+from __future__ import annotations
+
+import pathlib
+
+from ddp_lint.verify.discovery import discover, placed
+from ddp_lint.verify.results import Discovery, Evidence
+from ddp_lint.verify.trace import Call, Event, Frame, Hashes, NoGrad, Raised, Write
+
+from .traces import run
+
+STEP = (Frame("/p/train.py", 9, "train"),)
+
+
+def hashes(what: str, rank: int, when: str) -> Hashes:
+    return Hashes(what=what, when=when, wrap="ddp", step=1, frames=STEP, digests={"fc.weight": str(rank)})
+
+
+def test_a_drift_lies_at_the_write_that_makes_it() -> None:
+    write = Write(op="mul_", name="fc.weight", step=0, frames=(Frame("/p/model.py", 4, "training_step"),))
+    ranks = [[write, hashes("parameters", rank, "after_step")] for rank in (0, 1)]
+    (found,) = discover([run(*ranks)], [])
+    assert (found.path, found.line) == ("/p/model.py", 4)
+    assert found.cause.startswith("mul_ in training_step writes fc.weight on each rank")
+
+
+def test_a_drift_without_a_write_lies_at_the_step() -> None:
+    (found,) = discover([run(*([hashes("parameters", rank, "after_step")] for rank in (0, 1)))], [])
+    assert (found.path, found.line, found.cause) == ("/p/train.py", 9, "")
+
+
+def test_gradients_that_are_never_averaged_name_the_no_sync() -> None:
+    call = Call(name="no_sync", frames=(Frame("/p/train.py", 5, "train"),))
+    (found,) = discover([run(*([call, hashes("gradients", rank, "before_step")] for rank in (0, 1)))], [])
+    assert found.code == "DDP605" and "no_sync() (/p/train.py:5)" in found.cause
+
+
+def test_unused_parameters_are_named() -> None:
+    text = "Expected to have finished reduction in the prior iteration before starting a new one."
+    events: list[Event] = [
+        NoGrad(names=("head.weight", "head.bias")),
+        Raised(type="RuntimeError", message=text, frames=STEP),
+    ]
+    (found,) = discover([run(events, events, outcome="exception", how=["exception"] * 2)], [])
+    assert found.message.endswith("; parameters without a gradient: head.weight, head.bias")
+
+
+def test_every_discovery_has_a_place(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text("class Other:\n    pass\nclass Net:\n    def __init__(self):\n        self.head = Linear()\n")
+
+    def line(message: str) -> int:
+        evidence = Evidence("ddp", 0, "exception", message, model="Net")
+        (found,) = placed([Discovery("exception", message, evidence=(evidence,))], path)
+        assert pathlib.Path(found.path).name == "net.py"
+        return found.line
+
+    assert line("parameters without a gradient: head.weight, head.bias") == 5
+    assert line("something else") == 3

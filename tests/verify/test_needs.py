@@ -1,0 +1,96 @@
+"""What a target lacks, what was not run, and the exit status that follows; all without a launch."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ddp_lint.output import Sources
+from ddp_lint.verify.needs import lacking, missing_module
+from ddp_lint.verify.report import render
+from ddp_lint.verify.results import Discovery, Examined, Verification
+from ddp_lint.verify.trace import Call, Event, Frame, Mapped, Note, Raised
+
+from .traces import call, run
+
+WHERE = {"torch": "2.13.0", "device": "cpu", "backend": "gloo", "nproc": 2, "wraps": ["script"]}
+
+
+def raised(kind: str, message: str) -> list[Event]:
+    return [Raised(type=kind, message=message, frames=(Frame("/p/train.py", 3, "<module>"),))]
+
+
+def ended(events: list[Event], how: str, *, log: str = "", status: int = 1) -> Examined:
+    """Both ranks of a script ended so."""
+    examined = run(events, events, wrap="script", outcome=how, how=[how] * 2)
+    ranks = tuple(dataclasses.replace(rank, log=log, exit=status) for rank in examined.run.ranks)
+    return dataclasses.replace(examined, run=dataclasses.replace(examined.run, ranks=ranks))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "says"),
+    [
+        ("ModuleNotFoundError", "No module named 'yaml'", "pip install pyyaml"),
+        ("ModuleNotFoundError", "No module named 'sklearn.metrics'", "pip install scikit-learn"),
+        ("FileNotFoundError", "[Errno 2] No such file or directory: 'data.bin'", "data.bin' (/p/train.py:3)"),
+    ],
+)
+def test_what_is_not_there(kind: str, message: str, says: str) -> None:
+    assert says in lacking([ended(raised(kind, message), "exception").run])
+
+
+def test_the_targets_own_message() -> None:
+    log = "usage: train.py [-h] --data DATA\ntrain.py: error: the following arguments are required: --data\n"
+    examined = ended([], "exit", log=log, status=2)
+    assert "the following arguments are required: --data" in lacking([examined.run])
+    text = render(Verification("train.py", WHERE, runs=(examined,), lacks=lacking([examined.run])), "full", Sources())
+    assert text.count("arguments are required") == 1 and "the target could not run; 2 ranks" in text
+
+
+def test_errors_of_the_program_are_no_lack() -> None:
+    assert not lacking([ended(raised("ValueError", "shapes differ"), "exception").run])
+    absent = raised("FileNotFoundError", "checkpoint.pt")
+    assert not lacking([ended([call(1), *absent], "exception").run]), "on its way, after it communicated"
+    one_rank = run(raised("FileNotFoundError", "x"), [call(1)], wrap="script", outcome="exception",
+                   how=["exception", "completed"])  # fmt: skip
+    assert not lacking([one_rank.run])
+    assert not lacking([])
+
+
+def test_a_status_after_the_group_came_up_is_a_result() -> None:
+    events: list[Event] = [Call(name="init_process_group")]
+    assert not lacking([ended(events, "exit", status=3).run])
+
+
+def test_the_pip_line() -> None:
+    assert missing_module("cv2").startswith("pip install opencv-python ")
+    assert missing_module("package.part").startswith("pip install package ")
+
+
+def test_exit_status_tells_what_did_not_run() -> None:
+    clean = run([call(1)], [call(1)])
+    silent = run([], [], wrap="script")
+    assert Verification("t", WHERE, runs=(clean,)).exit_code == 0
+    left = Verification("t", WHERE, runs=(clean,), left_out={"Net": "cannot be built"})
+    assert left.exit_code == 2 and left.not_run == ("Net was left out",)
+    found = dataclasses.replace(left, discovered=(Discovery("exception", "x"),))
+    assert found.exit_code == 1, "what was found counts more than what was not run"
+    assert Verification("t", WHERE, runs=(silent,)).exit_code == 2
+    step = dataclasses.replace(clean, run=dataclasses.replace(clean.run, not_run="training_step: no batch"))
+    assert Verification("t", WHERE, runs=(step,)).not_run == ("the model: training_step: no batch",)
+    assert "Net was left out" in render(left, "full", Sources()).splitlines()[-1]
+
+
+def test_notes_say_what_stood_in_for_what() -> None:
+    site = (Frame("/p/train.py", 7, "main"),)
+    events: list[Event] = [Mapped(said="nccl", meant="gloo", frames=site), Note(text="ended after --steps 5"), call(1)]
+    examined = run(events, events)
+    described = dataclasses.replace(
+        examined.run, inputs="forward(float32[4, 6]), loss: the output", left_out=("c.weight",)
+    )
+    text = render(Verification("t", WHERE, runs=(dataclasses.replace(examined, run=described),)), "full", Sources())
+    assert "note: nccl ran as gloo (/p/train.py:7); --no-shim leaves the script as it is" in text
+    assert text.count("note: ended after --steps 5") == 1
+    assert "note: forward(float32[4, 6]), loss: the output" in text
+    assert "not trained, because the guessed inputs do not reach it: c.weight" in text

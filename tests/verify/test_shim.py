@@ -1,0 +1,110 @@
+"""Scripts that say cuda on a machine without it: each mapping, in one process of its own."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+#: What a script may say, run as the user's code after the shim is in place.
+SCRIPT = """
+import torch, torch.distributed as dist
+from torch import nn
+
+cuda = torch.device("cuda", 1)
+assert torch.cuda.is_available() and torch.cuda.device_count() == 2
+torch.cuda.set_device(cuda)
+assert torch.cuda.current_device() == 1
+assert torch.cuda.get_device_capability() >= (8, 0) and torch.cuda.get_device_properties(0).total_memory
+assert torch.accelerator.current_accelerator().type == "cuda"
+for made in (
+    torch.zeros(2, device="cuda"), torch.randn(2, device=cuda), torch.tensor([1.0], device="cuda:0"),
+    torch.ones(1).to("cuda"), torch.ones(1).to(0), torch.ones(1).to(cuda, torch.float16), torch.ones(1).cuda(),
+    torch.ones(1).cuda(1, non_blocking=True), torch.empty(2, 2, device=cuda, pin_memory=False),
+    torch.ones(2).pin_memory().to(device="cuda", non_blocking=True), torch.ones(1).new_zeros(3, device=cuda),
+    torch.zeros_like(torch.ones(1), device="cuda"), torch.cuda.FloatTensor(2), nn.Linear(2, 2, device="cuda").weight,
+    nn.Linear(2, 2).cuda().weight, nn.Linear(2, 2).to("cuda:1").weight, nn.Linear(2, 2).to(1).weight,
+    torch.randperm(4, generator=torch.Generator(device="cuda"), device="cuda"),
+):
+    assert made.device.type == "cpu", made
+assert torch.ones(1).to(torch.float64).dtype == torch.float64
+with torch.device("cuda"):
+    assert torch.zeros(1).device.type == "cpu"
+with torch.autocast("cuda", dtype=torch.bfloat16), torch.cuda.device(0), torch.cuda.stream(torch.cuda.Stream()):
+    assert nn.Linear(2, 2)(torch.ones(1, 2)).dtype == torch.bfloat16
+with torch.cuda.amp.autocast(enabled=False):
+    pass
+start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+start.record(); end.record(); torch.cuda.synchronize(); start.elapsed_time(end)
+torch.cuda.current_stream().wait_stream(torch.cuda.Stream())
+torch.cuda.manual_seed_all(1); torch.cuda.empty_cache(); torch.cuda.reset_peak_memory_stats()
+assert torch.cuda.max_memory_allocated() == 0
+torch.save({"w": torch.ones(2)}, "w.pt")
+assert torch.load("w.pt", map_location={"cuda:0": "cuda:1"})["w"].sum() == 2
+assert torch.load("w.pt", map_location="cuda:0")["w"].device.type == "cpu"
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=cuda)
+assert dist.get_backend() == "gloo"
+dist.barrier(device_ids=[1])
+group = dist.new_group([0], backend="nccl")
+assert dist.get_backend(group) == "gloo"
+model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2).to(cuda), device_ids=[1], output_device=1)
+scaler = torch.amp.GradScaler("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler.scale(model(torch.ones(1, 2, device="cuda")).sum()).backward()
+scaler.step(optimizer); scaler.update()
+assert torch.compile(nn.Linear(2, 2).to("cuda"), backend="eager")(torch.ones(1, 2, device="cuda")).requires_grad
+from torch.distributed.device_mesh import init_device_mesh
+assert init_device_mesh("cuda", (1,)).device_type == "cpu"
+"""
+
+
+def _run(folder: pathlib.Path, device: str, script: str) -> str:
+    """Run a script below the shim; what it mapped, in order."""
+    (folder / "script.py").write_text(script)
+    code = (
+        "import os, runpy, torch; os.environ.update(LOCAL_WORLD_SIZE='2')\n"
+        "from ddp_lint.verify.child.shim import Shim\n"
+        f"Shim(lambda said, meant: print(said, meant)).install({device!r})\n"
+        "runpy.run_path('script.py')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_everything_that_says_cuda(tmp_path: pathlib.Path) -> None:
+    assert _run(tmp_path, "cpu", SCRIPT).splitlines() == ["cuda cpu", "nccl gloo"]
+
+
+def test_libraries_hear_the_truth(tmp_path: pathlib.Path) -> None:
+    """A library that is told of a GPU would look for its driver."""
+    library = tmp_path / "site-packages" / "library"
+    library.mkdir(parents=True)
+    (tmp_path / "site-packages" / "library-1.dist-info").mkdir()
+    (library / "__init__.py").write_text("import torch\ndef available(): return torch.cuda.is_available()\n")
+    text = (
+        "import torch\nimport library\n"
+        "assert torch.cuda.is_available()\n"
+        "assert not library.available() or torch._C._cuda_getDeviceCount()\n"
+    )
+    (tmp_path / "script.py").write_text(text)
+    code = (
+        "import sys; sys.path.insert(0, 'site-packages')\n"
+        "import runpy, torch\nfrom ddp_lint.verify.child.shim import Shim\n"
+        "Shim(lambda *_: None).install('cpu')\nrunpy.run_path('script.py')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_gloo_on_gpus_gets_both_backends(tmp_path: pathlib.Path) -> None:
+    script = (
+        "import torch.distributed as dist\n"
+        "try:\n    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "except (RuntimeError, ValueError):\n    pass  # no NCCL here\n"
+    )
+    assert _run(tmp_path, "cuda", script).splitlines() == ["gloo cpu:gloo,cuda:nccl"]
