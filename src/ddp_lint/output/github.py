@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from ddp_lint.findings import Confidence, Finding
-from ddp_lint.output import Run, one_line
+from ddp_lint.output import Run, one_line, visible
 
 
 def render(run: Run) -> str:
     return "".join(_command(f) for f in run.findings) + "".join(
-        f"::error file={_property(path)}::{_data(reason)}\n" for path, reason in run.errors
+        f"::error file={_property(visible(path))}::{_data(reason)}\n" for path, reason in run.errors
     )
 
 
 def _command(finding: Finding) -> str:
     span = finding.span
     level = "error" if finding.confidence is Confidence.HIGH else "warning"
-    where = f"file={_property(span.path)},line={span.line},endLine={span.end_line}"
+    where = f"file={_property(visible(span.path))},line={span.line},endLine={span.end_line}"
     if span.line == span.end_line:  # GitHub takes columns only for a single line
         where += f",col={span.column},endColumn={span.end_column}"
     text = "\n".join(filter(None, [finding.message, *finding.notes, finding.help]))
