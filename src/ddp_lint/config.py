@@ -242,6 +242,8 @@ def read_table(file: pathlib.Path) -> Table | None:
         raise ConfigError("it is nested too deeply to be read", _shown(file)) from None
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"cannot be read: {getattr(e, 'strerror', None) or e}", _shown(file)) from None
+    except ValueError as e:  # a number of more digits than Python reads
+        raise ConfigError(f"not valid TOML: {e}", _shown(file)) from None
     if file.name == "pyproject.toml":
         tool = values.get("tool")
         if not isinstance(tool, dict):

@@ -165,6 +165,10 @@ class _Outcome:
 
 def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
     """The whole of a run; the exit status. Raises ConfigError."""
+    try:
+        pathlib.Path.cwd()
+    except OSError:
+        raise ConfigError("the working directory is gone; change to one that exists") from None
     configuration = Configuration(_overrides(given))
     options = _Options(**{f.name: given[f.name] for f in dataclasses.fields(_Options)})
     if given["why"]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from ddp_lint.findings import Confidence, Finding
-from ddp_lint.output import Run, call_paths, in_file, one_line, with_cell
+from ddp_lint.output import Run, call_paths, in_file, one_line, visible, with_cell
 
 
 def render(run: Run) -> str:
     return "".join(_command(f) for f in run.findings) + "".join(
-        f"::error file={_property(path)}::{_data(reason)}\n" for path, reason in run.errors
+        f"::error file={_property(visible(path))}::{_data(reason)}\n" for path, reason in run.errors
     )
 
 
 def _command(finding: Finding) -> str:
     span = in_file(finding.span)
     level = "error" if finding.confidence is Confidence.HIGH else "warning"
-    where = f"file={_property(span.path)},line={span.line},endLine={span.end_line}"
+    where = f"file={_property(visible(span.path))},line={span.line},endLine={span.end_line}"
     if span.line == span.end_line:  # GitHub takes columns only for a single line
         where += f",col={span.column},endColumn={span.end_column}"
     message = with_cell(finding.span, finding.message)

@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ddp_lint.verify.lifetime import end_with_parent
+from ddp_lint.verify.lifetime import PREFIX, end_with_parent, remove_left_behind
 from ddp_lint.verify.options import Options
 from ddp_lint.verify.spec import OWN_RANKS, TOKEN, Jobs, Marks, Spec, longest_wait
 
@@ -361,7 +361,9 @@ def workspace(kept: pathlib.Path | None) -> Iterator[pathlib.Path]:
         kept.mkdir(parents=True, exist_ok=True)
         yield kept.resolve()
         return
-    with tempfile.TemporaryDirectory(prefix="ddp-lint-", ignore_cleanup_errors=True) as folder:
+    remove_left_behind(pathlib.Path(tempfile.gettempdir()))
+    prefix = f"{PREFIX}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
         yield pathlib.Path(folder)
 
 
