@@ -383,6 +383,7 @@ def test_completion(shell: str) -> None:
     assert "_DDP_LINT_COMPLETE" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "offered"),
     [

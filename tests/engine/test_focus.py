@@ -23,6 +23,7 @@ FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 CASES = sorted(p for p in FIXTURES.glob("*/DDP*") if p.is_dir() or p.suffix == ".py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_focus_changes_no_finding(case: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = case if case.is_dir() else case.parent

@@ -16,12 +16,12 @@ pytest.importorskip("pygls")
 from ddp_lint.config import Configuration  # noqa: E402
 from ddp_lint.engine.runner import check_text  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 TRAIN = """\
 import torch
 import torch.distributed as dist
 from helper import save
-
-pytestmark = pytest.mark.slow
 
 
 def evaluate(model):
