@@ -122,7 +122,7 @@ class FileReadBeforeWritten(Rule):
 
     confidence = Confidence.MEDIUM
     triggers = ("save", "open", "dump", "savez", "save_file")
-    requires = ("rank", "main_process", "process_index", "RANK", "is_master", "is_main")
+    requires = ("torch",)
     in_tests = False
     oracles = ("exception",)
 
