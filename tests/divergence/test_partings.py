@@ -942,6 +942,21 @@ PARTING = {
                 with deepspeed.zero.GatheredParameters(weight, modifier_rank=0):  # !implicit-collective
                     weight.zero_()
     """,
+    "a handler that is called from elsewhere, too": """
+        import signal
+
+        def save():
+            if dist.get_rank() == 0:
+                dist.barrier()  # !rank-branch
+
+        def main(x):
+            signal.signal(signal.SIGUSR1, save)
+            try:
+                x.train()
+            except Exception:
+                save()
+                raise
+    """,
 }
 
 PARTING["work that nobody waits for"] = """

@@ -20,6 +20,7 @@ from ddp_lint.divergence.values import Value, argument_key
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.syntax import walk
 
 #: Files and functions that a function is called in; beyond it, it is taken to be called in any way.
 _FILES, _CALLERS, _CONTEXTS = 8, 12, 8
@@ -74,11 +75,12 @@ class Callers(Generic[R]):
         paths = self.project.holding(f"{function.name}(")
         if len(paths) > _FILES:
             return
-        for path in paths:
-            facts = self.project.facts_of(path)
-            for root in self.roots(facts, self.summaries) if facts is not None else ():
+        files = [facts for path in paths if (facts := self.project.facts_of(path)) is not None]
+        if any(_hands_on(facts.tree, function.name) for facts in files):
+            return  # a handler of signals, a hook: called from elsewhere, too
+        for facts in files:
+            for root in self.roots(facts, self.summaries):
                 if root.node is not function.node and _calls(root.node, function.name):
-                    assert facts is not None
                     yield facts, root
 
     def _contexts(
@@ -112,6 +114,13 @@ _COUNTED = frozenset({"element", "index"})
 def _calls(node: ast.AST, name: str) -> bool:
     calls = (child.func for child in children(node) if isinstance(child, ast.Call))
     return any(name == getattr(func, "attr", getattr(func, "id", "")) for func in calls)
+
+
+def _hands_on(tree: ast.Module, name: str) -> bool:
+    """Is a function of this name an argument somewhere?"""
+    calls = [node for node in walk(tree) if isinstance(node, ast.Call)]
+    given = (part for call in calls for part in (*call.args, *(keyword.value for keyword in call.keywords)))
+    return any(name == getattr(part, "attr", getattr(part, "id", "")) for part in given)
 
 
 def _place(parting: Parting) -> tuple[object, Span]:

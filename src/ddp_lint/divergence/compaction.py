@@ -39,10 +39,11 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
 
 
 def _may_raise_on_some(effects: list[Effect]) -> bool:
-    """Does it raise on some ranks alone: on rank 0, or where a rank's own data are bad?"""
+    """Does it raise by an argument that differs between ranks: ``check(rank == 0)``?"""
     return any(
         isinstance(effect, Branch)
-        and effect.test.varying() is not None
+        and (varies := effect.test.varying()) is not None
+        and varies.foreign > 0
         and any(isinstance(inner, Leave) and inner.what == "raise" for inner in (*effect.yes, *effect.no))
         for effect in effects
     )

@@ -121,12 +121,9 @@ class Comparison:
         """Where two ranks part because each chooses for itself: data, clocks, files, ranks that only the run knows."""
         assumed, coming = self._assumed(start), [self._reached(start, world) for world in range(worlds.COUNT)]
         apart = self._in_places()
-        coming_together = sum(self._group.may_hold(world) for world in worlds.WORLDS)
         for node in self._words.nodes:
             here = [world for world, reached in enumerate(coming) if node.number in reached]
             here = [world for world in here if self._group.may_hold(worlds.WORLDS[world])]
-            if here == [0] and coming_together > 1:
-                continue  # one rank of the group comes here, with nobody to part from
             if not here:  # left over from a loop that turned out to hold no letters
                 continue
             common = assumed.get(node.number, {})
