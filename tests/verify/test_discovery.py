@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.results import Discovery, Evidence
-from ddp_lint.verify.trace import Call, Event, Frame, Hashes, NoGrad, Raised, Write
+from ddp_lint.verify.trace import Call, Event, Frame, Hashes, NoGrad, Phase, Raised, Write
 
 from .traces import run
 
@@ -32,8 +33,10 @@ def test_a_drift_without_a_write_lies_at_the_step() -> None:
 
 def test_gradients_that_are_never_averaged_name_the_no_sync() -> None:
     call = Call(name="no_sync", frames=(Frame("/p/train.py", 5, "train"),))
-    (found,) = discover([run(*([call, hashes("gradients", rank, "before_step")] for rank in (0, 1)))], [])
-    assert found.code == "DDP605" and "no_sync() (/p/train.py:5)" in found.cause
+    events = [dataclasses.replace(event, step=1) for event in (call, Phase(phase="backward"))]
+    (found,) = discover([run(*([*events, hashes("gradients", rank, "before_step")] for rank in (0, 1)))], [])
+    assert found.code == "DDP605" and "no_sync()" in found.cause
+    assert (found.path, found.line) == ("/p/train.py", 5)
 
 
 def test_unused_parameters_are_named() -> None:

@@ -36,6 +36,8 @@ class Judgement:
     code: str
     verdict: str
     reason: str
+    #: Code bases that were read together, with one state of the linter.
+    block: str = ""
 
     @property
     def link(self) -> str:

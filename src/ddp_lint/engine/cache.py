@@ -104,20 +104,24 @@ class Cache:
         shard["files"][inside] = {"asked": asked, "findings": [encode(finding) for finding in result.findings]}
         self._changed.setdefault(name, set()).add(inside)
 
+    def _is_elsewhere(self) -> bool:
+        """Is it behind a link, which may lead out of the checkout?"""
+        return any(place.is_symlink() for place in (self._folder, self._generation))
+
     @property
-    def folder(self) -> pathlib.Path:
-        """Where else what depends on the same settings can be kept."""
+    def folder(self) -> pathlib.Path | None:
+        """Where else what depends on the same settings can be kept, None where nothing can."""
         with contextlib.suppress(OSError):
-            if not self._generation.is_dir():
+            if not self._is_elsewhere() and not self._generation.is_dir():
                 self._create()
-        return self._generation
+        return self._generation if self._generation.is_dir() and not self._is_elsewhere() else None
 
     def save(self) -> None:
         """Write what is new, beside what other runs have written meanwhile. Each file is replaced as a whole, so that
         runs at the same time do not disturb another."""
         with contextlib.suppress(OSError):
-            if any(place.is_symlink() for place in (self._folder, self._generation)):
-                return  # a link out of the checkout, for all we know
+            if self._is_elsewhere():
+                return
             if self._changed and not self._generation.is_dir():
                 self._create()
             for name, new in self._changed.items():
@@ -258,7 +262,7 @@ def decode(kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
         made = kind(*(decode(hint, item) for hint, item in zip(hints, _list(value), strict=True)))
-        if isinstance(made, Span) and not all(0 < n < _FAR for n in dataclasses.astuple(made)[1:]):
+        if isinstance(made, Span) and not _is_possible(made):
             raise ValueError(value)
         return made
     if issubclass(kind, enum.Enum):
@@ -266,6 +270,11 @@ def decode(kind: Any, value: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError(value)
     return value
+
+
+def _is_possible(span: Span) -> bool:
+    places = (span.line, span.column, span.end_line, span.end_column)
+    return all(0 < place < _FAR for place in places) and 0 <= span.cell < _FAR
 
 
 def _list(value: Any) -> list[Any]:
