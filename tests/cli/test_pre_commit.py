@@ -15,7 +15,7 @@ from .samples import CLEAN, HAZARD
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_FILES = ("src", "pyproject.toml", "README.md", "LICENSE", ".pre-commit-hooks.yaml")
+_FILES = ("src", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE", ".pre-commit-hooks.yaml")
 
 pytest.importorskip("pre_commit")
 _PRE_COMMIT = (sys.executable, "-m", "pre_commit")

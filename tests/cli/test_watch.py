@@ -36,15 +36,15 @@ def test_it_checks_again_when_a_file_changes_and_ends_with_ctrl_c(project: pathl
                 pass
 
         try:
-            until("Nothing found.")
-            for text, said in ((HAZARD, "DDP601"), ("x = 1\n", "Nothing found.")):
+            until("Nothing found")
+            for text, said in ((HAZARD, "DDP601"), ("x = 1\n", "Nothing found")):
                 path.write_text(text)
                 until("1 file changed")
                 until(said)
             (project / "pyproject.toml").write_text("[tool.ddp-lint]\nselct = 1\n")
             until("did you mean 'select'?")
             (project / "pyproject.toml").write_text("")
-            until("Nothing found.")
+            until("Nothing found")
         finally:
             running.send_signal(signal.SIGINT)
             code = running.wait(60)

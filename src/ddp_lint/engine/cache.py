@@ -26,6 +26,11 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
 from ddp_lint import __version__
 from ddp_lint.config import Settings
 from ddp_lint.engine.report import FileResult
@@ -124,9 +129,10 @@ class Cache:
                 return
             if self._changed and not self._generation.is_dir():
                 self._create()
-            for name, new in self._changed.items():
-                shard = _joined(_read_shard(self._generation / name), self._shards[name], new)
-                write(self._generation / name, json.dumps(_without_leftovers(shard)).encode())
+            with _alone(self._generation) if self._changed else contextlib.nullcontext():
+                for name, new in self._changed.items():
+                    shard = _joined(_read_shard(self._generation / name), self._shards[name], new)
+                    write(self._generation / name, json.dumps(_without_leftovers(shard)).encode())
             self._changed.clear()
             if self._generation.is_dir():
                 remove_leftovers(self._generation)
@@ -152,6 +158,21 @@ class Cache:
 def _is_generation(path: pathlib.Path) -> bool:
     """Whether a folder is one of ours by its name: nothing else in there is ours to remove."""
     return re.fullmatch(r"[\w.+]+-[0-9a-f]{20}", path.name) is not None and path.is_dir() and not path.is_symlink()
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+    """One process at a time reads a shard, adds to it and writes it. Where folders cannot be locked, a result may get
+    lost, and is made again. Raises OSError."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _shard_name(inside: str) -> str:
