@@ -19,7 +19,7 @@ from typing import Any
 
 from ddp_lint.files import read
 from ddp_lint.globs import Globs, problem
-from ddp_lint.knowledge.own import Names
+from ddp_lint.knowledge.project_names import Names
 from ddp_lint.project.layout import Roots
 
 if sys.version_info >= (3, 11):

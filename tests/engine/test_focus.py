@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import libcst as cst
 import pytest
 
+from ddp_lint.engine.file_visit import visit
 from ddp_lint.engine.focus import Selection, words
-from ddp_lint.engine.visiting import visit
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule

@@ -9,7 +9,7 @@ import libcst as cst
 import pytest
 
 from ddp_lint.config import Settings
-from ddp_lint.engine import visiting
+from ddp_lint.engine import file_visit
 from ddp_lint.engine.checking import Checker
 from ddp_lint.engine.report import FileResult, rule_crashed
 from ddp_lint.engine.runner import check_paths, check_text
@@ -159,14 +159,14 @@ def test_a_worker_that_dies_costs_its_file_only(tmp_path: pathlib.Path, monkeypa
 
 def test_a_defect_of_the_engine_costs_one_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"ops.py": OPS, "a.py": HAZARD, "b.py": HAZARD})
-    real = visiting.walk
+    real = file_visit.walk
 
     def failing(module: Module, *rest: object) -> list[Finding]:
         if module.name == "a":
             raise KeyError("defect")
         return real(module, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(visiting, "walk", failing)
+    monkeypatch.setattr(file_visit, "walk", failing)
     report = check(tmp_path, "a.py", "b.py")
     assert len(report.errors) == 1 and "KeyError" in report.errors[0][1]
     assert codes(report) == ["DDP250"]

@@ -84,7 +84,7 @@ def test_what_is_kept_is_made_again_when_a_rule_or_what_it_knows_changes(tmp_pat
 
 
 def test_a_damaged_index_is_made_again(tmp_path: pathlib.Path) -> None:
-    from ddp_lint.kept import derived
+    from ddp_lint.derived import derived
 
     source = tmp_path / "subject.toml"
     made = [dataclasses.asdict(declared()["DDP407"])["slug"]]

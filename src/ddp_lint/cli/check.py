@@ -270,7 +270,7 @@ def _run_files(discovered: Discovered, options: _Options, narrowing: Narrowing) 
     if options.add_ignore:
         return _add_ignore(parts, discovered, options, narrowing)
     if options.diff or options.fix:
-        from ddp_lint.cli.mend import mend
+        from ddp_lint.cli.fix import mend
     if options.diff:
         mended = mend((f for part in parts for f in part.told), discovered.files, unsafe=options.unsafe_fixes, dry=True)
         return _finish_diff(mended.patch, mended.fixed, [*report.errors, *mended.failures], options)
@@ -352,7 +352,7 @@ def _explain_silence(discovered: Discovered, options: _Options) -> None:
 
 
 def _run_stdin(configuration: Configuration, options: _Options) -> int:
-    from ddp_lint.cli.mend import mend_text
+    from ddp_lint.cli.fix import mend_text
     from ddp_lint.engine.runner import check_text
     from ddp_lint.fixes import Text
     from ddp_lint.source.file import SourceFile, Unreadable, decode

@@ -16,13 +16,13 @@ from ddp_lint.divergence.async_work import unwaited
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.callers import Callers
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
-from ddp_lint.divergence.exits import one_for_each_exit
+from ddp_lint.divergence.early_exit import one_for_each_exit
 from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.partings import Parting
+from ddp_lint.divergence.rank_programs import roles
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import children
-from ddp_lint.divergence.roles import roles
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value, unknown

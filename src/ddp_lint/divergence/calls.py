@@ -19,7 +19,7 @@ from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.names import by_name, distinctive, from_source, grow, is_of_plain_model, sized
-from ddp_lint.divergence.own import spellings, wrapped
+from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import PADDED, SELECTION, keeps, selection
 from ddp_lint.divergence.standard import BUILTINS, LIBRARY
@@ -38,7 +38,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import Gate
 from ddp_lint.program.events import DISTINCTIVE
-from ddp_lint.project.own import Own
+from ddp_lint.project.project_names import Own
 
 #: An object of a framework that works on one device.
 _ALONE = "builtins.alone"

@@ -20,7 +20,7 @@ from ddp_lint.divergence.values import Symbol, Value, Variation, constant, unkno
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, Source
-from ddp_lint.knowledge.own import last
+from ddp_lint.knowledge.project_names import last
 
 _GROUP = "group"
 _TOLD = "the project's configuration"

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import Linker
-from ddp_lint.knowledge.own import last
+from ddp_lint.knowledge.project_names import last
 from ddp_lint.program.events import wrapping_pattern
 from ddp_lint.project.facts import ModuleFacts
 

@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.lengths import dealt_evenly, extent_of, is_size, of_batches, own_share, size_of
-from ddp_lint.divergence.own import absolute, told
+from ddp_lint.divergence.project_names import absolute, told
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     PADDED,

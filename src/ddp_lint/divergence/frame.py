@@ -15,7 +15,7 @@ from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.values import Condition, Test, Value, Variation, constant, divergent, per_rank, unknown
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Rank
-from ddp_lint.knowledge.own import rank_value
+from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import starting_with

@@ -12,13 +12,13 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, doubtful, matters
-from ddp_lint.divergence.endings import own_end, own_refusal
 from ddp_lint.divergence.expressions import dotted, evaluate, visible
 from ddp_lint.divergence.frame import Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised
 from ddp_lint.divergence.names import is_collective_name
 from ddp_lint.divergence.resolve import children, known
+from ddp_lint.divergence.stop_iteration import own_end, own_refusal
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
     ARITHMETIC,

@@ -43,7 +43,7 @@ from ddp_lint.divergence.words import TooLarge
 from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.own import Own
+from ddp_lint.project.project_names import Own
 
 #: Different argument lists that one function is summarised for; the next is summarised for arguments unknown.
 _CONTEXTS = 12

@@ -11,7 +11,7 @@ from ddp_lint.divergence.collectives import communicate
 from ddp_lint.divergence.expressions import HANDLERS, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.lengths import extent_of, is_size, size_of
-from ddp_lint.divergence.own import told
+from ddp_lint.divergence.project_names import told
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Value, Variation, divergent, filled, is_new_container, unknown
 from ddp_lint.findings import Confidence

@@ -14,8 +14,8 @@ from ddp_lint.divergence.definitions import assignments_in, rebinders_in, reboun
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Frame, either_way
 from ddp_lint.divergence.inheritance import Question
-from ddp_lint.divergence.own import spellings, told
 from ddp_lint.divergence.parameters import annotated
+from ddp_lint.divergence.project_names import spellings, told
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Condition, Known, Test, Value, divergent, is_absent, merge, unknown

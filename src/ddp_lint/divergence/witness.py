@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from ddp_lint.divergence import makers, worlds
+from ddp_lint.divergence import file_race, worlds
 from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, varies_of
 from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.lengths import COUNT, SHARE
@@ -18,7 +18,7 @@ from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 def parting_of(difference: Difference, comparison: Comparison, region: Span) -> Parting:
     letter = difference.letter
-    varies = makers.told(difference, varies_of(difference), _chosen(difference.first, difference.parted))
+    varies = file_race.told(difference, varies_of(difference), _chosen(difference.first, difference.parted))
     ranks = _ranks(difference, varies)
     branch = difference.parted.span
     labels = [Label(branch, _branch_text(difference, varies, ranks))]

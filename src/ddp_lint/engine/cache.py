@@ -33,10 +33,10 @@ except ImportError:  # not on Windows
 
 from ddp_lint import __version__
 from ddp_lint.config import Settings
+from ddp_lint.derived import installation
 from ddp_lint.engine.report import FileResult
 from ddp_lint.files import read, remove_leftovers, write
 from ddp_lint.findings import Finding, Span
-from ddp_lint.kept import installation
 from ddp_lint.project import Project
 
 _KEPT_GENERATIONS = 8

@@ -14,7 +14,7 @@ from ddp_lint.engine.fingerprints import with_fingerprints
 from ddp_lint.engine.focus import Selection
 from ddp_lint.engine.report import FileResult, rule_crashed
 from ddp_lint.findings import Confidence, Finding
-from ddp_lint.knowledge.own import Names
+from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program import Reach
 from ddp_lint.project import Project
 from ddp_lint.rules.registry import Declaration, declared, rules_for_text
@@ -109,7 +109,7 @@ def _check(
 
 def preload(settings: Settings) -> None:
     """Import all that a large run needs, before processes are forked off."""
-    from ddp_lint.engine import visiting  # noqa: F401
+    from ddp_lint.engine import file_visit  # noqa: F401
 
     for said in declared().values():
         if said.code in settings.enabled:
@@ -130,7 +130,7 @@ def _findings(
     focus = _selection(active, project.own.names).concerned(file.text, test=file.is_test)
     if not focus:
         return [], False
-    from ddp_lint.engine.visiting import visit  # with LibCST, which takes longer to import than most files to check
+    from ddp_lint.engine.file_visit import visit  # with LibCST, which takes longer to import than most files to check
 
     return visit(file, path, project, focus, focused)
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ddp_lint.knowledge.own import Names
+from ddp_lint.knowledge.project_names import Names
 from ddp_lint.project.facts import Definition, FunctionNode, ModuleFacts
 from ddp_lint.source.syntax import statements
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.checking import Checker, preload
-from ddp_lint.engine.garbage import rare_collections
+from ddp_lint.engine.gc_tuning import rare_collections
 from ddp_lint.engine.report import FileResult
-from ddp_lint.engine.shares import chunks_of
+from ddp_lint.engine.scheduling import chunks_of
 from ddp_lint.program import Reach
 from ddp_lint.project.project import shown_from
 from ddp_lint.verify.lifetime import end_with_parent

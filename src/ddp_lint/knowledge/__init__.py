@@ -7,7 +7,7 @@ import pathlib
 import sys
 from typing import Any
 
-from ddp_lint.kept import derived
+from ddp_lint.derived import derived
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import table
-from ddp_lint.knowledge.own import rank_value
+from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.scopes import Binding

@@ -12,11 +12,11 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
-from ddp_lint.knowledge.own import rank_value
+from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.own import written
+from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, defaults, walk

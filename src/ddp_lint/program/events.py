@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ddp_lint.knowledge import communication, table
 from ddp_lint.knowledge.communication import Collective, Knowledge
-from ddp_lint.knowledge.own import Names, last
+from ddp_lint.knowledge.project_names import Names, last
 
 #: Methods that are collective on whatever object has them.
 DISTINCTIVE = frozenset(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddp_lint.files import write
-from ddp_lint.knowledge.own import Names, last
+from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.program.events import wrapping_pattern
 from ddp_lint.program.mentions import MODULE, FileMentions, mentions_of
 from ddp_lint.program.reach import Reach, reach_of

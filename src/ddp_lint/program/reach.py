@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from ddp_lint.knowledge.own import Names
+from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program.events import Need, Vocabulary, vocabulary
 from ddp_lint.program.mentions import COMPUTED, MODULE, FileMentions, FunctionMentions
 

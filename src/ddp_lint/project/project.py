@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from ddp_lint import files
 from ddp_lint.knowledge import canonical, table
-from ddp_lint.knowledge.own import Names
+from ddp_lint.knowledge.project_names import Names
 from ddp_lint.project import layout
 from ddp_lint.project.facts import CannotParse, ClassFacts, ModuleFacts, parse
-from ddp_lint.project.own import Own
+from ddp_lint.project.project_names import Own
 from ddp_lint.project.types import Types
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import ImportTable, dotted_ast

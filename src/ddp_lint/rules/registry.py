@@ -1,7 +1,7 @@
 """Rules by discovery: every module `rules/<family>/ddpNNN_slug.py` holds one rule. Nothing is listed by hand.
 
-What a rule declares about itself is kept from run to run (`ddp_lint.kept`), so that a run imports only the rules that
-concern its files.
+What a rule declares about itself is kept from run to run (`ddp_lint.derived`), so that a run imports only the rules
+that concern its files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ddp_lint import rules
-from ddp_lint.kept import derived
+from ddp_lint.derived import derived
 
 if TYPE_CHECKING:
     from ddp_lint.rules.base import Documented, Rule

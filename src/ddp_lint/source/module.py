@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ddp_lint.project import Project
     from ddp_lint.project.facts import ModuleFacts
-    from ddp_lint.project.own import Listed
+    from ddp_lint.project.project_names import Listed
     from ddp_lint.project.types import Types
     from ddp_lint.source.file import SourceFile
     from ddp_lint.source.wraps import Wraps

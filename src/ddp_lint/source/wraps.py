@@ -14,7 +14,7 @@ from ddp_lint.source.module import Module, dotted
 from ddp_lint.source.tree import descendants
 
 if TYPE_CHECKING:
-    from ddp_lint.project.own import Wrapping
+    from ddp_lint.project.project_names import Wrapping
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER, is_sampler
-from ddp_lint.rules.failures.exits import literal_text
+from ddp_lint.source.queries import literal_text
 from ddp_lint.source.wraps import argument
 
 

@@ -11,9 +11,9 @@ from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import done_nearby, is_evaluation, mentions_nearby
-from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import walk
 
 #: The generators that augmentation draws from. Weights are initialised by torch's, for which one seed is right.

@@ -11,8 +11,8 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.origin import rank_source
 from ddp_lint.launch.single import is_benchmark, on_one_node
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import literal_text
 from ddp_lint.source.edits import replace
+from ddp_lint.source.queries import literal_text
 from ddp_lint.source.wraps import argument
 
 _DEVICE = re.compile(r"^(cuda|xpu|npu|hpu|mlu|musa):$")

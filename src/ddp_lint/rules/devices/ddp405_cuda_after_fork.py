@@ -9,9 +9,9 @@ from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.cuda import uses_cuda
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import appends, receiver
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import replace
+from ddp_lint.source.queries import appends, receiver
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument, assigned_name
 

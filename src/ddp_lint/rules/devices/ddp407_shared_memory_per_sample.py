@@ -6,8 +6,8 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import last_name
 from ddp_lint.source import dotted
+from ddp_lint.source.queries import last_name
 from ddp_lint.source.tree import descendants
 
 _DATASET = "torch.utils.data.Dataset"

@@ -12,7 +12,6 @@ from ddp_lint.rules.failures.exits import (
     Exit,
     asks_for_failure,
     caught,
-    enclosing,
     exits_with_success,
     in_forked_child,
     is_signal_handler,
@@ -22,6 +21,7 @@ from ddp_lint.rules.failures.exits import (
 )
 from ddp_lint.source import Module
 from ddp_lint.source.edits import replace
+from ddp_lint.source.queries import enclosing
 from ddp_lint.source.tree import descendants
 
 _ASKS = re.compile(r"exc|succe|ok|fail|err|status|code|done|finish|clean", re.IGNORECASE)

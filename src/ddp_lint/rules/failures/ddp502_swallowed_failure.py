@@ -8,7 +8,8 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import calls_in, caught, does_work, last_name, only_tells, statements
+from ddp_lint.rules.failures.exits import caught, does_work, only_tells
+from ddp_lint.source.queries import calls_in, last_name, statements
 from ddp_lint.source.tree import descendants
 
 

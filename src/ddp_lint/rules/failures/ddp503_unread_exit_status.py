@@ -7,18 +7,10 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import (
-    appends,
-    calls_in,
-    last_name,
-    literal_text,
-    methods,
-    only_tells,
-    receiver,
-    starts_ranks,
-)
+from ddp_lint.rules.failures.exits import only_tells, starts_ranks
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import add_argument
+from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.contexts import conditions

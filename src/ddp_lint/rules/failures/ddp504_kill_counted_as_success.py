@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import last_name
+from ddp_lint.source.queries import last_name
 
 
 class KillCountedAsSuccess(Rule):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.queries import last_name, literal_text, statements
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 
@@ -47,18 +47,6 @@ def _is_zero(value: cst.BaseExpression | None) -> bool:
     return dotted(value).rpartition(".")[2] in _ZERO[1:]
 
 
-def enclosing(
-    module: Module, node: cst.CSTNode, kind: type[cst.ExceptHandler] | type[cst.Finally]
-) -> cst.ExceptHandler | cst.Finally | None:
-    """The nearest `except` or `finally` of `kind` around `node` inside the same function."""
-    for up in module.ancestors(node):
-        if isinstance(up, (cst.FunctionDef, cst.Lambda, cst.ClassDef)):
-            return None
-        if isinstance(up, kind):
-            return up
-    return None
-
-
 def caught(handler: cst.ExceptHandler) -> list[str]:
     """The last parts of the names of the exceptions that a handler takes; [''] for a bare `except`."""
     kind = handler.type
@@ -66,15 +54,6 @@ def caught(handler: cst.ExceptHandler) -> list[str]:
         return [""]
     kinds = [e.value for e in kind.elements] if isinstance(kind, cst.Tuple) else [kind]
     return [dotted(k).rpartition(".")[2] for k in kinds]
-
-
-def statements(body: cst.BaseSuite) -> Iterator[cst.CSTNode]:
-    """The simple and compound statements directly in a body."""
-    for line in body.body:
-        if isinstance(line, cst.SimpleStatementLine):
-            yield from line.body
-        else:
-            yield line
 
 
 def only_tells(body: cst.BaseSuite) -> bool:
@@ -95,13 +74,6 @@ def _tells(statement: cst.CSTNode) -> bool:
     if isinstance(value, cst.Call):
         return last_name(value.func) in _words("telling")
     return isinstance(value, (cst.SimpleString, cst.ConcatenatedString, cst.Ellipsis))
-
-
-def last_name(node: cst.BaseExpression) -> str:
-    """`error` for `logging.getLogger().error`."""
-    if isinstance(node, cst.Attribute):
-        return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
 
 
 @functools.cache
@@ -147,13 +119,6 @@ def messages(body: cst.BaseSuite) -> str:
     return " ".join(filter(None, found))
 
 
-def literal_text(node: cst.CSTNode) -> str:
-    if isinstance(node, cst.SimpleString):
-        value = node.evaluated_value
-        return value if isinstance(value, str) else ""
-    return node.value if isinstance(node, cst.FormattedStringText) else ""
-
-
 def logs_an_error(body: cst.BaseSuite) -> bool:
     """Whether a body calls `logger.error`, `.critical`, `.exception`, or prints a traceback."""
     loud = ("error", "critical", "exception", "print_exc", "print_exception")
@@ -179,25 +144,3 @@ def in_forked_child(module: Module, node: cst.CSTNode) -> bool:
     function = module.function_of(node)
     body = function.body if function is not None else module.tree
     return any(isinstance(n, cst.Call) and module.qualified(n.func) == "os.fork" for n in descendants(body))
-
-
-def calls_in(node: cst.CSTNode) -> Iterator[cst.Call]:
-    """The calls of a block, without those of nested definitions."""
-    return (n for n in descendants(node, into_definitions=False) if type(n) is cst.Call)
-
-
-def methods(scope: cst.CSTNode, name: str) -> Iterator[cst.Call]:
-    """The calls ``x.name(...)`` anywhere below `scope`."""
-    for node in descendants(scope):
-        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name:
-            yield node
-
-
-def appends(scope: cst.CSTNode) -> Iterator[cst.Call]:
-    """The calls ``x.append(...)`` below `scope`."""
-    return methods(scope, "append")
-
-
-def receiver(call: cst.Call) -> cst.BaseExpression | None:
-    """`x` of ``x.method(...)``."""
-    return call.func.value if isinstance(call.func, cst.Attribute) else None

@@ -12,8 +12,8 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.environment import Write, read_at, writes
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source.branches import exclusive
+from ddp_lint.source.queries import calls_in
 
 #: What starts fresh processes, which read the variable when they start.
 _STARTS = re.compile(

@@ -8,8 +8,8 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import calls_in
 from ddp_lint.source import dotted
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 

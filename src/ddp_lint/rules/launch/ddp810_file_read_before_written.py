@@ -8,7 +8,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import calls_in
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called
 from ddp_lint.source.wraps import argument
 

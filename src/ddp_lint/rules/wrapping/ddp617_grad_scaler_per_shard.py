@@ -3,7 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import calls_in
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.wraps import argument
 
 _SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler")

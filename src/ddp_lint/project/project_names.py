@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddp_lint.knowledge import canonical, table
-from ddp_lint.knowledge.own import Names, last
+from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.project.types import is_class_name
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk

@@ -9,7 +9,7 @@ from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.references import Reference
 from ddp_lint.divergence.values import Value, unknown
 from ddp_lint.knowledge import table
-from ddp_lint.project.own import Own, written
+from ddp_lint.project.project_names import Own, written
 
 #: What is no value itself: what comes back when it is called may be.
 _DEFINED = (ref.FunctionRef, ref.ClassRef, ref.ModuleRef, ref.Partial)

@@ -1,0 +1,67 @@
+"""What is below a node of a LibCST tree: calls, statements, texts. Nothing here resolves a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.source.module import Module
+from ddp_lint.source.tree import descendants
+
+
+def enclosing(
+    module: Module, node: cst.CSTNode, kind: type[cst.ExceptHandler] | type[cst.Finally]
+) -> cst.ExceptHandler | cst.Finally | None:
+    """The nearest `except` or `finally` of `kind` around `node` inside the same function."""
+    for up in module.ancestors(node):
+        if isinstance(up, (cst.FunctionDef, cst.Lambda, cst.ClassDef)):
+            return None
+        if isinstance(up, kind):
+            return up
+    return None
+
+
+def statements(body: cst.BaseSuite) -> Iterator[cst.CSTNode]:
+    """The simple and compound statements directly in a body."""
+    for line in body.body:
+        if isinstance(line, cst.SimpleStatementLine):
+            yield from line.body
+        else:
+            yield line
+
+
+def last_name(node: cst.BaseExpression) -> str:
+    """`error` for `logging.getLogger().error`."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def literal_text(node: cst.CSTNode) -> str:
+    if isinstance(node, cst.SimpleString):
+        value = node.evaluated_value
+        return value if isinstance(value, str) else ""
+    return node.value if isinstance(node, cst.FormattedStringText) else ""
+
+
+def calls_in(node: cst.CSTNode) -> Iterator[cst.Call]:
+    """The calls of a block, without those of nested definitions."""
+    return (n for n in descendants(node, into_definitions=False) if type(n) is cst.Call)
+
+
+def methods(scope: cst.CSTNode, name: str) -> Iterator[cst.Call]:
+    """The calls ``x.name(...)`` anywhere below `scope`."""
+    for node in descendants(scope):
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name:
+            yield node
+
+
+def appends(scope: cst.CSTNode) -> Iterator[cst.Call]:
+    """The calls ``x.append(...)`` below `scope`."""
+    return methods(scope, "append")
+
+
+def receiver(call: cst.Call) -> cst.BaseExpression | None:
+    """`x` of ``x.method(...)``."""
+    return call.func.value if isinstance(call.func, cst.Attribute) else None
