@@ -179,11 +179,13 @@ def _one_by_one(text: str, findings: Iterable[Finding]) -> Fixed:
 
 
 def _parses(text: str) -> bool:
-    import libcst as cst  # takes long, and who prints findings only previews fixes
+    # LibCST takes long to import, and who prints findings only previews fixes
+    from ddp_lint.engine.parsing import tree_of
+    from ddp_lint.project.facts import CannotParse
 
     try:
-        cst.parse_module(text)
-    except (cst.ParserSyntaxError, RecursionError):
+        tree_of(text)
+    except CannotParse:
         return False
     return True
 

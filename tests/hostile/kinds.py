@@ -64,6 +64,35 @@ def patterns(name: str, *lines: str) -> tuple[Kind, Kind]:
     )
 
 
+def generators(effect: str) -> str:
+    """Generators that hand on each other and themselves: written out they have no end."""
+    return f"""{HEAD}class Printer:
+    def format(self, x, level):
+        if level:
+            yield from self.first(x, level)
+        yield from self.second(x, level + 1)
+
+    def first(self, x, level):
+        for item in x:
+            yield from self.second(item, level)
+            yield from self.third(item, level + 1)
+            yield from self.format(item, level)
+
+    def second(self, x, level):
+        for item in x.values():
+            yield from self.third(item, level)
+            yield from self.first(item, level + 1)
+            yield from self.format(item, level)
+
+    def third(self, x, level):
+        for item in x:
+            yield from self.format(item, level)
+            yield from self.first(item, 1)
+            yield from self.second(item, 2)
+            {effect}
+"""
+
+
 def folder(path: pathlib.Path) -> None:
     path.mkdir()
 
@@ -327,5 +356,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("yaml: nested", {"job.yaml": "env: " + "[" * 20_000}),
     Kind("yaml: indents", {"job.yaml": "".join(" " * n + "env:\n" for n in range(1000))}),
     Kind("Dockerfile: continued for ever", {"Dockerfile": "FROM x\nENV NCCL_DEBUG=INFO \\\n" * 5000}),
+    source("generators: of each other", generators("yield item")),
+    Kind(
+        "generators: that communicate", {"a.py": generators("dist.all_reduce(item)")}, says="too large for the analysis",
+        args=(".", "-v"),
+    ),
     Kind("notebook: named", {"a.ipynb": "{}"}, FAILED, "a notebook", ("a.ipynb", "good.py")),
 )  # fmt: skip

@@ -293,6 +293,21 @@ def test_locale_c(tmp_path: pathlib.Path, output_format: str) -> None:
 
 # ---- what is printed
 
+
+def test_comments_stay_within_the_project(tmp_path: pathlib.Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for folder in (root, outside):
+        folder.mkdir()
+        (folder / "a.py").write_text(HAZARD)
+    (root / "pyproject.toml").write_text("")
+    (root / "link.py").symlink_to(outside / "a.py")
+    (root / "folder").symlink_to(outside)
+    before = tree(outside)
+    run("check", "--add-ignore", "link.py", "folder/a.py", "folder", "a.py", cwd=root)
+    assert tree(outside) == before
+    assert "ddp-lint: ignore[DDP101]" in (root / "a.py").read_text()
+
+
 ESCAPES = "\x1b]0;evil\x07\x1b[31m\x9b31m\u202e##[add-mask]x"
 
 
@@ -326,6 +341,40 @@ def test_lists_of_files_and_settings_inject_nothing(tmp_path: pathlib.Path) -> N
     for option in ("--show-files", "--show-settings"):
         said = run("check", option, cwd=tmp_path).stdout
         assert not {c for c in said if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"}
+
+
+def test_why_injects_nothing(tmp_path: pathlib.Path) -> None:
+    text = HAZARD.replace("== 0", f"== int('{ESCAPES}')").replace("barrier()", f"barrier()  # {ESCAPES}")
+    (tmp_path / "a.py").write_text(text)
+    said = run("check", "--why", "a.py:4", cwd=tmp_path).stdout
+    assert "barrier" in said
+    assert not {c for c in said if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"}
+
+
+def test_a_report_of_verify_injects_nothing(tmp_path: pathlib.Path) -> None:
+    from ddp_lint.output import Sources
+    from ddp_lint.verify.report.full import render
+    from ddp_lint.verify.results import Discovery, Evidence, Verification
+
+    path = tmp_path / "a.py"
+    path.write_text(f"x = '{ESCAPES}'\n")
+    seen = Evidence("ddp", 0, ESCAPES, ESCAPES, str(path), 1)
+    found = Discovery(ESCAPES, ESCAPES, cause=ESCAPES, fix=ESCAPES, evidence=(seen,))
+    said = render(
+        Verification(
+            "a.py",
+            dict.fromkeys(("torch", "device", "backend", "nproc"), 2) | {"wraps": ["ddp"]},
+            (),
+            (found,),
+            (),
+            {},
+            ESCAPES,
+        ),
+        Sources(),
+        color=False,
+    )
+    assert "evil" in said
+    assert not {c for c in said if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"}
 
 
 def test_verify_says_that_it_runs_the_target() -> None:

@@ -11,7 +11,7 @@ from ddp_lint.config import ConfigError, Configuration, Settings
 from ddp_lint.divergence.why import Explanation, explain
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.findings import Confidence, Finding, Span
-from ddp_lint.output import Sources
+from ddp_lint.output import Sources, visible, visible_finding
 from ddp_lint.output.full import excerpt
 from ddp_lint.output.style import Style
 from ddp_lint.project import Project
@@ -41,7 +41,7 @@ def why(place: str, configuration: Configuration, color: str) -> int:
     found = explain(path, project, settings, int(line))
     style = Style(wants_color(color, sys.stdout))
     if not found:
-        write(f"{shown(path)}:{line}: there is no call here\n", None)
+        write(f"{visible(shown(path))}:{line}: there is no call here\n", None)
     write("\n".join(_block(e, reported.get(e.span), style) for e in found), None)
     return CLEAN
 
@@ -70,4 +70,4 @@ def _silent(e: Explanation) -> str:
 def _block(e: Explanation, finding: Finding | None, style: Style) -> str:
     head = f"`{e.what}` is reported: {finding.code} {finding.message}" if finding else _silent(e)
     place = Finding("", "", "", e.span, Confidence.HIGH, labels=e.labels)
-    return "\n".join([style.bold(head), *excerpt(place, Sources(), style)]) + "\n"
+    return "\n".join([style.bold(visible(head)), *excerpt(visible_finding(place), Sources(), style)]) + "\n"

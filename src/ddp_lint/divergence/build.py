@@ -5,10 +5,10 @@ from __future__ import annotations
 import builtins
 import dataclasses
 
-from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, matters
+from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, communicates, matters
 from ddp_lint.divergence.groups import of_object
 from ddp_lint.divergence.values import Condition, Test
-from ddp_lint.divergence.words import Called, Letter, Node, Words, streams_of
+from ddp_lint.divergence.words import Called, Letter, Node, TooLarge, Words, streams_of
 from ddp_lint.findings import Span
 
 
@@ -58,15 +58,24 @@ class Site:
 
 def build(effects: list[Effect], words: Words) -> Node:
     """The word of a function. Raises TooLarge."""
+    if not communicates(effects):
+        return words.end
     exits = Exits(words.end, words.error, words.end, words.end, words.end)
     return _Builder(words).sequence(effects, words.end, exits, None)
 
 
 class _Builder:
+    #: Effects that one word may be made of, a generator's again at each place that it is inlined at.
+    BOUND = 100_000
+
     def __init__(self, words: Words) -> None:
         self._words = words
+        self._left = self.BOUND
 
     def sequence(self, effects: list[Effect], after: Node, exits: Exits, site: Site | None) -> Node:
+        self._left -= len(effects)
+        if self._left < 0:
+            raise TooLarge
         for effect in reversed(effects):
             after = self._one(effect, after, exits, site)
         return after

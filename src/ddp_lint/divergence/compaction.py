@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.definitions import is_generator
-from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, choices, matters, size
+from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, choices, is_larger, matters
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.references import FunctionRef
@@ -32,7 +32,7 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
         return [Leave(last.what)] if last.raised != "NotImplementedError" else []
     if is_generator(function.node):
         return effects
-    if size(effects) > _SPLICED:
+    if is_larger(effects, _SPLICED):
         return _whole(effects, function.name)
     kept = function.closure is not None or not frame.summaries.whole
     return effects if kept else whole_if_parted(effects, function.name)

@@ -97,6 +97,36 @@ def matters(effects: list[Effect]) -> bool:
     return False
 
 
+def communicates(effects: list[Effect]) -> bool:
+    """Is there a letter anywhere in the tree?"""
+    return any(isinstance(effect, Emitted) for part in _lists(effects) for effect in part)
+
+
+def _lists(effects: list[Effect]) -> Iterator[list[Effect]]:
+    """The lists that the tree is made of, each once: a recursive generator holds itself many times over, so that the
+    tree is far larger than what it is made of."""
+    stack, seen = [effects], {id(effects)}
+    while stack:
+        part = stack.pop()
+        yield part
+        for effect in part:
+            inner = [below for below in _below(effect) if below and id(below) not in seen]
+            seen.update(map(id, inner))
+            stack += inner
+
+
+def _below(effect: Effect) -> list[list[Effect]]:
+    if isinstance(effect, Branch):
+        return [effect.yes, effect.no]
+    if isinstance(effect, Rounds):
+        return [effect.body, effect.orelse]
+    if isinstance(effect, Attempt):
+        return [effect.body, effect.final, *(handler for _, handler in effect.handlers)]
+    if isinstance(effect, Inline):
+        return [effect.effects, effect.yields or []]
+    return []
+
+
 def flat(effects: list[Effect]) -> Iterator[Effect]:
     """The effects one after the other: those of branches too, of loops and callees the letters alone."""
     for effect in effects:
@@ -113,24 +143,13 @@ def flat(effects: list[Effect]) -> Iterator[Effect]:
 
 
 def choices(effects: list[Effect]) -> Iterator[Condition]:
-    """The conditions in the tree that choose between effects."""
-    for effect in effects:
-        if isinstance(effect, Branch):
-            yield from effect.test.atoms()
-            yield from choices(effect.yes)
-            yield from choices(effect.no)
-        elif isinstance(effect, Rounds):
-            yield from choices(effect.body)
-            yield from choices(effect.orelse)
-        elif isinstance(effect, Attempt):
-            yield from choices(effect.body)
-            yield from choices(effect.final)
-            for raised, handler in effect.handlers:
-                yield raised
-                yield from choices(handler)
-        elif isinstance(effect, Inline):
-            yield from choices(effect.effects)
-            yield from choices(effect.yields or [])
+    """The conditions in the tree that choose between effects, in no order."""
+    for part in _lists(effects):
+        for effect in part:
+            if isinstance(effect, Branch):
+                yield from effect.test.atoms()
+            elif isinstance(effect, Attempt):
+                yield from (raised for raised, _ in effect.handlers)
 
 
 def doubtful(effects: list[Effect]) -> list[Effect]:
@@ -153,17 +172,11 @@ def _doubted(effect: Effect) -> Effect:
     return effect
 
 
-def size(effects: list[Effect]) -> int:
-    """Number of effects in the tree."""
-    total = 0
-    for effect in effects:
-        total += 1
-        if isinstance(effect, Branch):
-            total += size(effect.yes) + size(effect.no)
-        elif isinstance(effect, Rounds):
-            total += size(effect.body) + size(effect.orelse)
-        elif isinstance(effect, Attempt):
-            total += size(effect.body) + size(effect.final) + sum(size(handler) for _, handler in effect.handlers)
-        elif isinstance(effect, Inline):
-            total += size(effect.effects) + size(effect.yields or [])
-    return total
+def is_larger(effects: list[Effect], most: int) -> bool:
+    """Are there more than `most` effects in the tree? Counts no further than that."""
+    stack, total = [effects], 0
+    while stack and total <= most:
+        part = stack.pop()
+        total += len(part)
+        stack += [below for effect in part for below in _below(effect) if below]
+    return total > most

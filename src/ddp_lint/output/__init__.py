@@ -73,7 +73,7 @@ def render(run: Run, output_format: str) -> str:
     module = importlib.import_module(f"ddp_lint.output.{output_format}")
     if output_format in ("full", "concise", "github"):
         errors = [(path, visible(reason)) for path, reason in run.errors]
-        run = dataclasses.replace(run, findings=[_visible(finding) for finding in run.findings], errors=errors)
+        run = dataclasses.replace(run, findings=[visible_finding(finding) for finding in run.findings], errors=errors)
     text: str = module.render(run)
     if output_format in ("json", "sarif", "gitlab"):  # such characters stand within strings alone
         return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -102,7 +102,7 @@ def one_line(text: str) -> str:
     return visible(text.replace("\n", "\N{SYMBOL FOR LINE FEED}"))
 
 
-def _visible(finding: Finding) -> Finding:
+def visible_finding(finding: Finding) -> Finding:
     """The finding with all its texts visible; its places and edits are what they are."""
     return dataclasses.replace(
         finding,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Sequence
 
-from ddp_lint.output import Sources
+from ddp_lint.output import Sources, one_line, visible, visible_finding
 from ddp_lint.output.full import excerpt, headline
 from ddp_lint.output.style import Style
 from ddp_lint.verify.needs import said
@@ -27,7 +27,7 @@ def render(verification: Verification, sources: Sources, color: bool) -> str:
     style = Style(color)
     blocks = [_finding(judged, sources, style) for judged in verification.findings]
     if verification.lacks:
-        blocks.append([f"{style.red('could not run')}: {verification.lacks}"])
+        blocks.append([f"{style.red('could not run')}: {visible(verification.lacks)}"])
     if verification.discovered:
         blocks.append([style.bold("Discovered by running, without a static finding")])
         blocks += [_discovery(discovery, sources, style) for discovery in verification.discovered]
@@ -37,9 +37,9 @@ def render(verification: Verification, sources: Sources, color: bool) -> str:
 
 
 def _finding(judged: Judged, sources: Sources, style: Style) -> list[str]:
-    finding = judged.finding
+    finding = visible_finding(judged.finding)
     rows = [headline(finding, style), *excerpt(finding, sources, style)]
-    rows.append(f"{_painted(judged.verdict, style)}: {judged.reason}")
+    rows.append(f"{_painted(judged.verdict, style)}: {visible(judged.reason)}")
     rows += _evidence(judged.evidence, finding.span.path, style)
     if finding.help and judged.verdict is not Verdict.REFUTED:
         rows.append(f"{style.cyan('help')}: {finding.help}")
@@ -66,23 +66,23 @@ def _evidence(evidence: Sequence[Evidence], path: str, style: Style) -> list[str
     rows = []
     for one, row in zip(evidence, cells, strict=True):
         head = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width)
-        rows.append(f"  {style.blue(head)}  {one.message}")
+        rows.append(f"  {style.blue(one_line(head))}  {visible(one.message)}")
     return rows
 
 
 def _notes(verification: Verification, style: Style) -> list[str]:
-    return [f"{style.cyan('note')}: {text}" for text in all_notes(verification.runs)]
+    return [f"{style.cyan('note')}: {visible(text)}" for text in all_notes(verification.runs)]
 
 
 def _discovery(discovery: Discovery, sources: Sources, style: Style) -> list[str]:
     head = f"{discovery.code} " if discovery.code else ""
-    rows = [f"{style.red(head + discovery.kind)}: {style.bold(discovery.message)}"]
-    rows += [f"  {style.blue(_place(one))}" for one in discovery.evidence if one.line]
+    rows = [f"{style.red(visible(head + discovery.kind))}: {style.bold(visible(discovery.message))}"]
+    rows += [f"  {style.blue(one_line(_place(one)))}" for one in discovery.evidence if one.line]
     rows += source_line(discovery, sources)
     if discovery.cause:
-        rows.append(f"{style.cyan('cause')}: {discovery.cause}")
+        rows.append(f"{style.cyan('cause')}: {visible(discovery.cause)}")
     if discovery.fix:
-        rows.append(f"{style.cyan('help')}: {discovery.fix}")
+        rows.append(f"{style.cyan('help')}: {visible(discovery.fix)}")
     return rows
 
 
@@ -91,7 +91,7 @@ def source_line(discovery: Discovery, sources: Sources) -> list[str]:
     lines = sources.lines(discovery.path) if discovery.line else []
     if not 0 < discovery.line <= len(lines):
         return []
-    return [f"{discovery.line:>6} | {lines[discovery.line - 1].rstrip()}"]
+    return [f"{discovery.line:>6} | {visible(lines[discovery.line - 1].rstrip())}"]
 
 
 def _place(evidence: Evidence) -> str:
@@ -104,7 +104,7 @@ def _table(verification: Verification, style: Style) -> list[str]:
     """A line for each run: wrap, outcome, seconds, the first mismatch or how the ranks ended."""
     runs = verification.runs
     several = len({examined.run.model for examined in runs}) > 1
-    names = [run_name(examined, several) for examined in runs]
+    names = [one_line(run_name(examined, several)) for examined in runs]
     wide = max((len(name) for name in names), default=4)
     rows = [style.bold(f"{'run'.ljust(wide)}  outcome    seconds  first mismatch")] if runs else []
     for name, examined in zip(names, runs, strict=True):
@@ -117,10 +117,10 @@ def _table(verification: Verification, style: Style) -> list[str]:
             if run.message != "completed"
             else "none"
         )
-        rows.append(f"{name.ljust(wide)}  {paint(run.outcome.ljust(9))}  {run.seconds:7.1f}  {first}")
+        rows.append(f"{name.ljust(wide)}  {paint(run.outcome.ljust(9))}  {run.seconds:7.1f}  {visible(first)}")
         if not examined.completed and not run.stimuli:
             words = [] if verification.lacks else _last_words(examined)
-            rows += [f"{' ' * wide}  {line}" for line in (*_ends(examined), *words)]
+            rows += [f"{' ' * wide}  {visible(line)}" for line in (*_ends(examined), *words)]
     return rows
 
 
