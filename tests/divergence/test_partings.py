@@ -51,6 +51,22 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "what a function gives that may give nothing": """
+        from typing import Any, Dict, Optional
+
+        def gathered(model) -> Optional[Dict[str, Any]]:
+            return model.gathered()
+
+        def convert(state=None):
+            if state is None:
+                dist.barrier()
+            torch.save(state, "out")
+
+        def finish(model):
+            state = gathered(model)
+            if dist.get_rank() == 0:
+                convert(state)  # !rank-branch
+    """,
     "a batch that a framework hands to a method": """
         from lightning.pytorch import LightningModule
         from transformers import Trainer
@@ -966,6 +982,22 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "what a function gives that always gives something, by its annotation": """
+        from typing import Any, Dict
+
+        def gathered(model) -> Dict[str, Any]:
+            return model.gathered()
+
+        def convert(state=None):
+            if state is None:
+                dist.barrier()
+            torch.save(state, "out")
+
+        def finish(model):
+            state = gathered(model)
+            if dist.get_rank() == 0:
+                convert(state)
+    """,
     "what a batch has, and what is no batch": """
         from transformers import Trainer
 

@@ -13,7 +13,7 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls import invoke
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_parted
-from ddp_lint.divergence.definitions import is_generator, returns_pairs, stores_in
+from ddp_lint.divergence.definitions import is_generator, is_never_none, returns_pairs, stores_in
 from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
@@ -26,6 +26,7 @@ from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.values import (
+    NEVER,
     WORLD_SIZE,
     Component,
     Known,
@@ -128,7 +129,9 @@ class Summaries:
             self._agree(frame, function, summary, arguments)
         if function.owner is not None:
             self._set_attributes(frame, function, summary, node)
-        return self._returned(frame, function, arguments, node, summary, env)
+        returned = self._returned(frame, function, arguments, node, summary, env)
+        plain = returned.constant is None and returned.missing is None
+        return dataclasses.replace(returned, missing=NEVER) if plain and is_never_none(function.node) else returned
 
     def _as_decorated(self, frame: Frame, function: FunctionRef) -> Value | None:
         return self._decorate(frame, function) if getattr(function.node, "decorator_list", None) else None
