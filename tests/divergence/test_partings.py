@@ -2185,6 +2185,36 @@ def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:
     assert "helpers.py" in {label.span.path for label in parting.labels if "differs between ranks" in label.message}
 
 
+STEPS = "".join(f"    step({number}, False)\n" for number in range(12))
+
+
+def test_what_is_found_does_not_depend_on_the_files_before(tmp_path: pathlib.Path) -> None:
+    """The arguments that are followed in a file are not those that another file has used up, nor more than those."""
+    source = f"from helpers import step\n\ndef f():\n{STEPS}    step(12, dist.get_rank() == 0)\n"
+    other = f"from helpers import step\n\ndef f():\n{STEPS}"
+    helpers = "def step(number, flag):\n    if flag:\n        dist.barrier()\n"
+    alone = partings(tmp_path, source, helpers=helpers, other=other)
+    project = Project(tmp_path, tmp_path)
+    found = [analyse(facts, project) for facts in map(project.facts_of, sorted(tmp_path.glob("*.py"))) if facts]
+    assert len(found) == 3 and found[-1] == alone
+
+
+def test_a_function_has_arguments_of_its_own_followed(tmp_path: pathlib.Path) -> None:
+    """However many the functions before it call the same helper with."""
+    source = f"""
+        def step(number, flag):
+            if flag:
+                dist.barrier()
+
+        def first():
+            {STEPS.replace("    ", "            ").strip()}
+
+        def second():
+            step(12, dist.get_rank() == 0)  # !rank-branch
+    """
+    check(tmp_path, source)
+
+
 def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
     (parting,) = partings(tmp_path, PARTING["early return"])
     first, second = parting.witness
