@@ -2199,6 +2199,20 @@ def test_what_is_found_does_not_depend_on_the_files_before(tmp_path: pathlib.Pat
     assert len(found) == 3 and found[-1] == alone
 
 
+def test_a_test_is_no_caller_that_a_function_was_made_for(tmp_path: pathlib.Path) -> None:
+    source = """
+        def save(state, wait=True):
+            if dist.get_rank() == 0 and wait:
+                dist.barrier()  {mark}
+    """
+    calls = "from program import save\n\ndef {name}(state):\n    save(state, wait=False)\n"
+    used = calls.format(name="finish")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    check(tmp_path / "one", source.format(mark="# !rank-branch"), test_saving=calls.format(name="test_saving"))
+    check(tmp_path / "two", source.format(mark=""), test_saving=calls.format(name="test_saving"), used=used)
+
+
 def test_a_function_has_arguments_of_its_own_followed(tmp_path: pathlib.Path) -> None:
     """However many the functions before it call the same helper with."""
     source = f"""
