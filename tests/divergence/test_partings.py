@@ -51,6 +51,22 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "what a function gives that may give nothing": """
+        from typing import Any, Dict, Optional
+
+        def gathered(model) -> Optional[Dict[str, Any]]:
+            return model.gathered()
+
+        def convert(state=None):
+            if state is None:
+                dist.barrier()
+            torch.save(state, "out")
+
+        def finish(model):
+            state = gathered(model)
+            if dist.get_rank() == 0:
+                convert(state)  # !rank-branch
+    """,
     "a batch that a framework hands to a method": """
         from lightning.pytorch import LightningModule
         from transformers import Trainer
@@ -966,6 +982,22 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "what a function gives that always gives something, by its annotation": """
+        from typing import Any, Dict
+
+        def gathered(model) -> Dict[str, Any]:
+            return model.gathered()
+
+        def convert(state=None):
+            if state is None:
+                dist.barrier()
+            torch.save(state, "out")
+
+        def finish(model):
+            state = gathered(model)
+            if dist.get_rank() == 0:
+                convert(state)
+    """,
     "what a batch has, and what is no batch": """
         from transformers import Trainer
 
@@ -2151,6 +2183,79 @@ def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:
     assert [label.span.path for label in parting.labels].count("helpers.py") >= 2, "the chain into the callee"
     assert {trace.rank for trace in parting.witness} == {"rank 0", "rank 1"}
     assert "helpers.py" in {label.span.path for label in parting.labels if "differs between ranks" in label.message}
+
+
+STEPS = "".join(f"    step({number}, False)\n" for number in range(12))
+
+
+def test_what_is_found_does_not_depend_on_the_files_before(tmp_path: pathlib.Path) -> None:
+    """The arguments that are followed in a file are not those that another file has used up, nor more than those."""
+    source = f"from helpers import step\n\ndef f():\n{STEPS}    step(12, dist.get_rank() == 0)\n"
+    other = f"from helpers import step\n\ndef f():\n{STEPS}"
+    helpers = "def step(number, flag):\n    if flag:\n        dist.barrier()\n"
+    alone = partings(tmp_path, source, helpers=helpers, other=other)
+    project = Project(tmp_path, tmp_path)
+    found = [analyse(facts, project) for facts in map(project.facts_of, sorted(tmp_path.glob("*.py"))) if facts]
+    assert len(found) == 3 and found[-1] == alone
+
+
+def test_what_is_found_does_not_depend_on_where_a_cycle_of_calls_was_entered(tmp_path: pathlib.Path) -> None:
+    source = """
+        from helpers import g
+
+        def f(x):
+            if dist.get_rank() == 0:
+                g(x)  # !rank-branch
+            else:
+                dist.all_reduce(x)
+    """
+    helpers = """
+        def g(x):
+            dist.all_reduce(x)
+            if len(x) > 3:
+                h(x)
+
+        def h(x):
+            dist.barrier()
+            g(x)
+    """
+    check(tmp_path, source, helpers=helpers)
+    (tmp_path / "other.py").write_text("from helpers import h\n\ndef k(x):\n    h(x)\n")
+    project = Project(tmp_path, tmp_path)
+    first, last = (project.facts_of(tmp_path / name) for name in ("other.py", "program.py"))
+    assert first is not None and last is not None
+    assert analyse(first, project) == ()
+    assert [parting.kind.value for parting in analyse(last, project)] == ["rank-branch"]
+
+
+def test_a_test_is_no_caller_that_a_function_was_made_for(tmp_path: pathlib.Path) -> None:
+    source = """
+        def save(state, wait=True):
+            if dist.get_rank() == 0 and wait:
+                dist.barrier()  {mark}
+    """
+    calls = "from program import save\n\ndef {name}(state):\n    save(state, wait=False)\n"
+    used = calls.format(name="finish")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    check(tmp_path / "one", source.format(mark="# !rank-branch"), test_saving=calls.format(name="test_saving"))
+    check(tmp_path / "two", source.format(mark=""), test_saving=calls.format(name="test_saving"), used=used)
+
+
+def test_a_function_has_arguments_of_its_own_followed(tmp_path: pathlib.Path) -> None:
+    """However many the functions before it call the same helper with."""
+    source = f"""
+        def step(number, flag):
+            if flag:
+                dist.barrier()
+
+        def first():
+            {STEPS.replace("    ", "            ").strip()}
+
+        def second():
+            step(12, dist.get_rank() == 0)  # !rank-branch
+    """
+    check(tmp_path, source)
 
 
 def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:

@@ -133,7 +133,6 @@ def let_go(project: Project, path: pathlib.Path) -> None:
 
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
-    summaries.begin()
     own = _without_managers([_read(root, facts, summaries) for root in _communicating(facts, summaries)])
     callers = Callers(project, summaries, open_summaries_of(project), roots, _partings_of)
     own = [_as_called(read, callers) for read in own]

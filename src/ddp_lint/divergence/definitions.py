@@ -128,3 +128,19 @@ def stores_in(
 def returns_pairs(function: ast.AST) -> bool:
     values = [node.value for node in statements(function) if isinstance(node, ast.Return)]
     return all(not isinstance(value, ast.Tuple) or len(value.elts) == 2 for value in values)
+
+
+#: Classes whose objects are there, as annotations name them, with their parameters or without.
+_CONTAINERS = frozenset(
+    {"dict", "list", "tuple", "set", "frozenset", "str", "bytes", "int", "float", "bool", "Mapping", "MutableMapping",
+     "OrderedDict", "defaultdict", "Sequence", "Iterable", "Iterator", "Tensor", "Module", "Path"}
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=8192)
+def is_never_none(function: ast.AST) -> bool:
+    """Does the annotation say that something is returned: ``-> Dict[str, Any]``, not ``-> Optional[...]``?"""
+    returns = getattr(function, "returns", None)
+    of = returns.value if isinstance(returns, ast.Subscript) else returns
+    name = getattr(of, "attr", getattr(of, "id", ""))
+    return name in _CONTAINERS or name.lower() in _CONTAINERS

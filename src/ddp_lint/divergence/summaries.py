@@ -13,7 +13,7 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls import invoke
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_parted
-from ddp_lint.divergence.definitions import is_generator, returns_pairs, stores_in
+from ddp_lint.divergence.definitions import is_generator, is_never_none, returns_pairs, stores_in
 from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
@@ -26,6 +26,7 @@ from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.values import (
+    NEVER,
     WORLD_SIZE,
     Component,
     Known,
@@ -45,7 +46,8 @@ from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
 
-#: Different argument lists that one function is summarised for; the next is summarised for arguments unknown.
+#: Different argument lists that one caller has a function summarised for; the next is summarised for arguments unknown.
+#: Each caller by itself: what a call does must not depend on the callers that were evaluated before.
 _CONTEXTS = 12
 
 
@@ -70,7 +72,6 @@ class Summaries:
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
         self.left = self.BOUND
-        self._contexts: dict[ast.AST, int] = {}
         #: By key: the deciding arguments that the summary under that key alone was made for.
         self._decided: dict[Key, tuple[tuple[str, tuple[Component, ...]], ...]] = {}
         self.variables = Variables(self)
@@ -114,9 +115,9 @@ class Summaries:
         if decorated is not None:
             return self._enter_decorated(frame, function, decorated, arguments, node)
         env = bound(self, frame, function, arguments)
-        if function.node is self._watched:
+        if function.node is self._watched and not self._memory.depth:  # what is kept already is not entered again
             self._given.append(env)
-        summary = self._summary(function, env)
+        summary = self._summary(frame, function, env)
         nested = _is_within(frame, function)
         inline = Inline(summary.effects, frame.span(node), function.name, frame.text(node.func), nested=nested)
         if _never_returns(function.node):
@@ -128,7 +129,9 @@ class Summaries:
             self._agree(frame, function, summary, arguments)
         if function.owner is not None:
             self._set_attributes(frame, function, summary, node)
-        return self._returned(frame, function, arguments, node, summary, env)
+        returned = self._returned(frame, function, arguments, node, summary, env)
+        plain = returned.constant is None and returned.missing is None
+        return dataclasses.replace(returned, missing=NEVER) if plain and is_never_none(function.node) else returned
 
     def _as_decorated(self, frame: Frame, function: FunctionRef) -> Value | None:
         return self._decorate(frame, function) if getattr(function.node, "decorator_list", None) else None
@@ -293,14 +296,13 @@ class Summaries:
             return unknown(("gated", function.name), ref.Partial(inner, (gate,), identity=id(decorator)))
         return inner
 
-    def _summary(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
+    def _summary(self, frame: Frame, function: FunctionRef, env: dict[str, Value]) -> Summary:
         key = self._key(function, env)
-        if key not in self._memory:
-            seen = self._contexts.get(function.node, 0)
-            if seen >= _CONTEXTS:
-                env = general(self, function, heuristic=False)
-                key = self._key(function, env)
-            self._contexts[function.node] = seen + 1
+        asked = frame.contexts.setdefault(function.node, set())
+        if key not in asked and len(asked) >= _CONTEXTS:
+            env = general(self, function, heuristic=False)
+            key = self._key(function, env)
+        asked.add(key)
         summary = self._kept(key, function, env)
         if not summary.deciding:
             return summary
@@ -350,10 +352,6 @@ class Summaries:
         else:
             run(frame, function.node.body)
         return frame
-
-    def begin(self) -> None:
-        """Before a new file: how exactly its calls are followed must not depend on the files that were read before."""
-        self._contexts.clear()
 
     def forget(self) -> None:
         """Before a new root: no function is running."""
