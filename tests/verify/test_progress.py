@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from ddp_lint.verify import frames
-from ddp_lint.verify.child.observers import progress
+from ddp_lint.verify.child.observers import progress, watchdog
 from ddp_lint.verify.child.recorder import Recorder
 
 
@@ -89,3 +89,39 @@ def test_each_sleep_is_excused_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sleeps.until > first
     poll(600.0)
     assert sleeps.until < now + 90.0, "nobody waits for that long"
+
+
+class _Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class _Marks:
+    """The peer has begun and dumps nothing: a call of C keeps its interpreter."""
+
+    def has(self, rank: int, mark: str) -> bool:
+        return rank == 1 and mark == "ready"
+
+    def set(self, rank: int, mark: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("reason", "least", "most"), [("mismatch", 0.9, 1.2), ("timeout", 2.5, 3.5)])
+def test_how_long_a_dump_is_waited_for(reason: str, least: float, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that part are told so at the same time: who is silent a second later will stay so."""
+    clock = _Clock()
+    monkeypatch.setattr(watchdog, "time", clock)
+    monkeypatch.setattr(watchdog.os, "_exit", lambda _code: None)
+    recorder = SimpleNamespace(rank=0, local_ranks=range(2), marks=_Marks(), spec=SimpleNamespace(timeout=20.0))
+    observed = watchdog.Watchdog(cast(Recorder, recorder), lambda: (), lambda: None)
+    monkeypatch.setattr(observed, "dump", lambda *_: None)
+    observed._end(reason, 1.2)
+    assert least <= clock.now <= most

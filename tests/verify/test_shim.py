@@ -108,3 +108,15 @@ def test_gloo_on_gpus_gets_both_backends(tmp_path: pathlib.Path) -> None:
         "except (RuntimeError, ValueError):\n    pass  # no NCCL here\n"
     )
     assert _run(tmp_path, "cuda", script).splitlines() == ["gloo cpu:gloo,cuda:nccl"]
+
+
+def test_a_group_bound_to_a_gpu_stays_on_it(tmp_path: pathlib.Path) -> None:
+    script = (
+        "import torch, torch.distributed as dist\n"
+        "try:\n"
+        "    dist.init_process_group(\n"
+        "        'nccl', store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device('cuda', 0)\n"
+        "    )\n"
+        "except (RuntimeError, ValueError):\n    pass  # no NCCL here\n"
+    )
+    assert not _run(tmp_path, "cuda", script)

@@ -281,8 +281,9 @@ class Shim:
         def init(original: Callable[..., Any]) -> Callable[..., Any]:
             def replacement(backend_name: Any = None, *args: Any, **kwargs: Any) -> Any:
                 name = kwargs.pop("backend", backend_name)
-                if self.device(kwargs.get("device_id"), number=True) is not kwargs.get("device_id"):
-                    kwargs.pop("device_id") if backend_for is _without_cuda else None
+                bound = kwargs.get("device_id")
+                if backend_for is _without_cuda and self.device(bound, number=True) is not bound:
+                    del kwargs["device_id"]
                 if backend(name) != name:
                     kwargs.pop("pg_options", None)
                 return original(backend(name), *args, **kwargs)

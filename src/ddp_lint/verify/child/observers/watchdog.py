@@ -20,6 +20,9 @@ from ddp_lint.verify.spec import STALLED, longest_wait
 _POLL = 0.1
 #: Seconds that ranks wait for each other's dumps before they end (torchrun ends the others with the first that fails).
 _PEER_WAIT = 3.0
+#: The same where the launcher told all ranks at once that their calls have parted: one that is silent by then is in
+#: a call that keeps the interpreter (NCCL's teardown), and its stacks come from the signal that ends it.
+_TOLD_WAIT = 1.0
 #: Seconds that a peer may take to import torch.
 _START_LIMIT = 90.0
 #: A rank that another one's death interrupts after this share of the timeout was stuck itself.
@@ -135,7 +138,7 @@ class Watchdog:
 
     def _end(self, reason: str, seconds: float) -> None:
         self.dump(reason, seconds)
-        self.wait_for_peers()
+        self.wait_for_peers(_TOLD_WAIT if reason == "mismatch" else _PEER_WAIT)
         os._exit(STALLED)
 
     # ---- dumps
@@ -173,10 +176,10 @@ class Watchdog:
         self._recorder.marks.set(self._recorder.rank, "dying")
         self.wait_for_peers()
 
-    def wait_for_peers(self) -> None:
-        """Until every living peer has dumped, for a few seconds at most."""
+    def wait_for_peers(self, limit: float = _PEER_WAIT) -> None:
+        """Until every living peer has dumped, for `limit` seconds at most."""
         marks = self._recorder.marks
-        until = time.monotonic() + _PEER_WAIT
+        until = time.monotonic() + limit
         self._recorder.marks.set(self._recorder.rank, "dying")
         while time.monotonic() < until:
             waiting = [
