@@ -130,6 +130,12 @@ def _means(project: Project, facts: ModuleFacts, module: Module, function: cst.F
 
 def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Iterator[CallSite]:
     """The calls of objects that a file makes of a module's class: ``self.loss = Loss()``, ``self.loss(x)``."""
+    calls = project.remember(("calls of objects", facts.name), lambda: tuple(_calls_of_objects(project, facts)))
+    return (call for kind, call in calls if owner in project.lineage(kind))
+
+
+def _calls_of_objects(project: Project, facts: ModuleFacts) -> Iterator[tuple[str, CallSite]]:
+    """All calls of objects in a file whose class is known, with the class."""
     for definition in facts.tree.body:
         cls = project.class_of(facts, definition) if isinstance(definition, ast.ClassDef) else None
         functions = list(cls.methods.values()) if cls is not None else [definition]
@@ -141,8 +147,8 @@ def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Ite
                 if not isinstance(node, ast.Call) or not isinstance(called, (ast.Attribute, ast.Name)):
                     continue
                 kind = project.types.of(called, facts, function, cls, _DEPTH)
-                if kind and owner in project.lineage(kind):
-                    yield CallSite(facts, node, function, bound=True)
+                if kind:
+                    yield kind, CallSite(facts, node, function, bound=True)
 
 
 def host_arguments(module: Module, function: cst.FunctionDef) -> frozenset[str]:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -175,10 +176,10 @@ def _is_reduction(node: cst.BaseExpression) -> bool:
     )  # fmt: skip
 
 
-def _calls_in_loops(tree: ast.AST) -> Iterator[ast.Call]:
-    for loop in walk(tree):
-        if isinstance(loop, (ast.For, ast.ListComp, ast.GeneratorExp)):
-            yield from (n for n in walk(loop) if isinstance(n, ast.Call))
+@functools.lru_cache(maxsize=8)
+def _calls_in_loops(tree: ast.AST) -> tuple[ast.Call, ...]:
+    loops = (node for node in walk(tree) if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp)))
+    return tuple(dict.fromkeys(n for loop in loops for n in walk(loop) if isinstance(n, ast.Call)))
 
 
 def _is_gradient(node: ast.expr) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import libcst as cst
@@ -68,18 +69,28 @@ def without_grad(module: Module, node: cst.CSTNode) -> bool:
 def _switched_off(module: Module, function: cst.FunctionDef, node: cst.CSTNode) -> bool:
     """Whether the last ``torch.set_grad_enabled(..)`` statement before `node` in its function, or before an `if` or a
     loop around it, turns gradients off."""
+    switches = _switches(module, function)
+    if not switches:
+        return False
     around = {id(up) for up in module.ancestors(node)}
     state = False
     for call in descendants(function.body, into_definitions=False):
         if call is node:
             return state
-        if not isinstance(call, cst.Call) or module.qualified(call.func) != "torch.set_grad_enabled":
+        if call not in switches or not isinstance(call, cst.Call):
             continue
         line = module.parent(module.parent(call) or call)
         block = module.parent(line) if isinstance(line, cst.SimpleStatementLine) else None
         if block is not None and id(block) in around and isinstance(module.parent(call), cst.Expr):
             state = turns_off_gradient(module, call)
     return False
+
+
+@functools.lru_cache(maxsize=64)
+def _switches(module: Module, function: cst.FunctionDef) -> frozenset[cst.Call]:
+    """The calls of ``torch.set_grad_enabled`` in a function."""
+    calls = (node for node in descendants(function.body, into_definitions=False) if isinstance(node, cst.Call))
+    return frozenset(call for call in calls if module.qualified(call.func) == "torch.set_grad_enabled")
 
 
 def _is_no_grad(module: Module, expression: cst.BaseExpression) -> bool:
