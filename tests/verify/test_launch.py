@@ -207,8 +207,10 @@ def test_a_script_that_spawns_its_ranks(tmp_path: pathlib.Path, hangs: bool) -> 
     )
     options = dataclasses.replace(CPU, arguments=("hangs",) if hangs else ("",))
     (result,) = run(resolve(str(path), options), options, Watch())
-    assert result.outcome == ("hang" if hangs else "completed"), result.message
-    assert [rank.how for rank in result.ranks] == ["stalled" if hangs else "completed", "completed"]
+    # gloo tells a rank that waits of the peer's end, where that comes before the watch has seen the hang.
+    assert result.outcome in (("hang", "exception") if hangs else ("completed",)), result.message
+    assert result.ranks[0].how in (("stalled", "exception") if hangs else ("completed",))
+    assert result.ranks[1].how == "completed"
     assert sites(result.ranks[0], trace.Collective) == ({4, 6} if hangs else {4})
 
 

@@ -343,7 +343,8 @@ class Shim:
 
         def fsdp1(original: Callable[..., Any]) -> Callable[..., Any]:
             def replacement(wrapper: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-                kwargs.pop("device_id", None)
+                if kwargs.get("device_id") is not None:
+                    kwargs["device_id"] = torch.device("cpu")  # without one FSDP asks for an accelerator
                 original(wrapper, module, *args, **kwargs)
 
             return replacement
