@@ -2199,35 +2199,6 @@ def test_what_is_found_does_not_depend_on_the_files_before(tmp_path: pathlib.Pat
     assert len(found) == 3 and found[-1] == alone
 
 
-def test_what_is_found_does_not_depend_on_where_a_cycle_of_calls_was_entered(tmp_path: pathlib.Path) -> None:
-    source = """
-        from helpers import g
-
-        def f(x):
-            if dist.get_rank() == 0:
-                g(x)  # !rank-branch
-            else:
-                dist.all_reduce(x)
-    """
-    helpers = """
-        def g(x):
-            dist.all_reduce(x)
-            if len(x) > 3:
-                h(x)
-
-        def h(x):
-            dist.barrier()
-            g(x)
-    """
-    check(tmp_path, source, helpers=helpers)
-    (tmp_path / "other.py").write_text("from helpers import h\n\ndef k(x):\n    h(x)\n")
-    project = Project(tmp_path, tmp_path)
-    first, last = (project.facts_of(tmp_path / name) for name in ("other.py", "program.py"))
-    assert first is not None and last is not None
-    assert analyse(first, project) == ()
-    assert [parting.kind.value for parting in analyse(last, project)] == ["rank-branch"]
-
-
 def test_a_test_is_no_caller_that_a_function_was_made_for(tmp_path: pathlib.Path) -> None:
     source = """
         def save(state, wait=True):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence.cycles import Cycles
 from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.inheritance import Answers, Question, is_same, mentions
 from ddp_lint.divergence.references import ClassRef, FunctionRef
@@ -85,20 +84,20 @@ class Memory:
         self._memo: dict[Key, Answered[Summary]] = {}
         #: By method and arguments: the classes of the object that it was evaluated for, each with the key of that.
         self._inherited: dict[Key, list[tuple[ClassRef, Key]]] = {}
-        self.cycles = Cycles(linker.project)
+        self._running: set[Key] = set()
         self.depth = 0
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._memo
+
     def can_give(self, key: Key) -> bool:
-        """Is it not running, and known or not too deep in calls? What asks then goes without."""
-        if self.cycles.is_running(key):
-            self.cycles.cut(key)
-            return False
-        return key in self._memo or self.depth < _DEPTH
+        """Is it known, or neither running nor too deep in calls?"""
+        return key in self._memo or (key not in self._running and self.depth < _DEPTH)
 
     def forget(self) -> None:
         """Before a new root: nothing is running."""
         self.depth = 0
-        self.cycles.forget()
+        self._running.clear()
 
     def forget_dropped(self) -> None:
         """No summary is taken over from one that is not kept any more."""
@@ -110,16 +109,18 @@ class Memory:
 
     def keep(self, key: Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
         """`make()`, once a key; meanwhile the key is running. Raises RecursionError, TooLarge."""
-        summary = self.cycles.once(key, lambda: self._run_once(key, function, make), self._memo)
+        summary = self._linker.project.remember(key, lambda: self._run_once(key, function, make), self._memo)
         self._linker.questions.note_all(summary.answers)
         return summary
 
     def _run_once(self, key: Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
+        self._running.add(key)
         self.depth += 1
         try:
             return self._taken_over(key, function, make) or self._made(key, function, make)
         finally:
             self.depth -= 1
+            self._running.discard(key)
 
     def _made(self, key: Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
         made, answers = self._linker.questions.apart(make)
@@ -135,7 +136,7 @@ class Memory:
         place = key.regardless_of_class
         for other, kept in self._inherited.get(place, ())[-_ALIKE:] if place else ():
             assert isinstance(of, ClassRef)
-            if kept not in self._memo or self.cycles.is_cyclic(kept):  # dropped with a file; of a cycle of its own
+            if kept not in self._memo:  # dropped, because a file has changed
                 continue
             summary = self._memo[kept].value
             asked = {question: answer for question, answer in summary.answers.items() if question.of == other}
