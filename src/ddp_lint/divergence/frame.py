@@ -56,8 +56,6 @@ class Frame:
     agreed: set[str] = dataclasses.field(default_factory=set)
     #: Names that a call has made an object of another class (``fully_shard(model)``).
     turned: dict[str, str] = dataclasses.field(default_factory=dict)
-    #: Functions that it calls, each with what tells the argument lists apart.
-    contexts: dict[ast.AST, set[Hashable]] = dataclasses.field(default_factory=dict)
 
     @property
     def linker(self) -> Linker:

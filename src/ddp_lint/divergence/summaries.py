@@ -46,8 +46,8 @@ from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
 
-#: Different argument lists that one caller has a function summarised for; the next is summarised for arguments unknown.
-#: Each caller by itself: what a call does must not depend on the callers that were evaluated before.
+#: Different argument lists that one root has a function summarised for; the next is summarised for arguments unknown.
+#: Each root by itself: what a call does must not depend on the files and functions that were evaluated before.
 _CONTEXTS = 12
 
 
@@ -72,6 +72,8 @@ class Summaries:
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
         self.left = self.BOUND
+        #: The keys under which a root asked for a function's summary.
+        self._asked: dict[ast.AST, set[Key]] = {}
         #: By key: the deciding arguments that the summary under that key alone was made for.
         self._decided: dict[Key, tuple[tuple[str, tuple[Component, ...]], ...]] = {}
         self.variables = Variables(self)
@@ -117,7 +119,7 @@ class Summaries:
         env = bound(self, frame, function, arguments)
         if function.node is self._watched and not self._memory.depth:  # what is kept already is not entered again
             self._given.append(env)
-        summary = self._summary(frame, function, env)
+        summary = self._summary(function, env)
         nested = _is_within(frame, function)
         inline = Inline(summary.effects, frame.span(node), function.name, frame.text(node.func), nested=nested)
         if _never_returns(function.node):
@@ -296,9 +298,9 @@ class Summaries:
             return unknown(("gated", function.name), ref.Partial(inner, (gate,), identity=id(decorator)))
         return inner
 
-    def _summary(self, frame: Frame, function: FunctionRef, env: dict[str, Value]) -> Summary:
+    def _summary(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
         key = self._key(function, env)
-        asked = frame.contexts.setdefault(function.node, set())
+        asked = self._asked.setdefault(function.node, set())
         if key not in asked and len(asked) >= _CONTEXTS:
             env = general(self, function, heuristic=False)
             key = self._key(function, env)
@@ -310,7 +312,10 @@ class Summaries:
         components = tuple((name, leaves(env[name])) for name in summary.deciding)
         exact = key._replace(deciding=components)
         first = self._decided.setdefault(key, components)
-        return summary if components == first else self._kept(exact, function, env)
+        if components == first or (exact not in asked and len(asked) >= 2 * _CONTEXTS):
+            return summary
+        asked.add(exact)
+        return self._kept(exact, function, env)
 
     def _kept(self, key: Key, function: FunctionRef, env: dict[str, Value]) -> Summary:
         if not self._memory.can_give(key):
@@ -355,6 +360,7 @@ class Summaries:
 
     def forget(self) -> None:
         """Before a new root: no function is running."""
+        self._asked.clear()
         self.variables.forget()
         self._memory.forget()
         self.left = self.BOUND
