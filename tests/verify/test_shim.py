@@ -101,6 +101,17 @@ def test_libraries_hear_the_truth(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_observers_hear_the_truth(tmp_path: pathlib.Path) -> None:
+    """A script that sets the variable has the observer ask for CUDA on its own line."""
+    script = (
+        "import torch\n"
+        "from ddp_lint.verify.child.observers.environment import in_force\n"
+        "assert torch.cuda.is_initialized()\n"
+        "assert in_force('CUDA_VISIBLE_DEVICES') is None\n"
+    )
+    assert _run(tmp_path, "cpu", script) == "cuda cpu\n"
+
+
 def test_gloo_on_gpus_gets_both_backends(tmp_path: pathlib.Path) -> None:
     script = (
         "import torch.distributed as dist\n"

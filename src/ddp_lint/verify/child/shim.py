@@ -255,6 +255,7 @@ class Shim:
         """The user's code gets the answer, everybody else the truth."""
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)  # observers unwrap it: they ask for the truth below the user's line
             def replacement(*args: Any, **kwargs: Any) -> Any:
                 if _asked_by_user():
                     self._tell("cuda", "cpu")

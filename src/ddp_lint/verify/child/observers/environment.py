@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from typing import Any
@@ -51,7 +52,7 @@ def _facts(observer: Observer) -> dict[str, Any]:
     distributed = getattr(torch, "distributed", None) if complete else None
     return {
         "torch_imported": complete,
-        "cuda_initialized": bool(complete and torch is not None and torch.cuda.is_initialized()),
+        "cuda_initialized": complete and _cuda_initialized(torch),
         "group_up": bool(distributed is not None and distributed.is_available() and distributed.is_initialized()),
         "ddp_built": observer._models is not None and any(model.wrap == "ddp" for model in observer.models),
         "dynamo_imported": "torch._dynamo" in sys.modules,
@@ -73,9 +74,14 @@ def in_force(name: str) -> str | None:
         return str(torch.get_num_threads())
     if name == "TORCH_DISTRIBUTED_DEBUG":
         return str(torch.distributed.get_debug_level().name)
-    if name == "CUDA_VISIBLE_DEVICES" and torch.cuda.is_initialized():
+    if name == "CUDA_VISIBLE_DEVICES" and _cuda_initialized(torch):
         return _visible(os.environ.get(name, ""), torch._C._cuda_getDeviceCount())
     return None
+
+
+def _cuda_initialized(torch: Any) -> bool:
+    """Whether there is a context on a GPU, whatever the user's code is told."""
+    return bool(inspect.unwrap(torch.cuda.is_initialized)())
 
 
 def _visible(written: str, count: int) -> str:
