@@ -45,6 +45,8 @@ Asked: TypeAlias = "str | Answered[Any]"
 _REEXPORT_LIMIT = 16
 #: Characters of source whose syntax trees are kept; a tree takes some 50 bytes a character.
 _KEPT_SOURCE = 6_000_000
+#: Bytes of all files of a project that are kept for the search for words.
+_KEPT_CONTENT = 100_000_000
 
 
 class Project:
@@ -77,6 +79,7 @@ class Project:
         self._asked: set[Asked] | None = None
         self._answers: dict[str, str] = {}
         self._holding: dict[str, tuple[str, ...]] = {}
+        self._searched: dict[str, bytes] | None = None
         #: Which functions can communicate, once a run looks at a large part of the project.
         self.reach: Reach | None = None
         self._read_reach: Callable[[], Reach | None] = lambda: None
@@ -155,7 +158,7 @@ class Project:
         question = f"holding:{word}"
         if word not in self._holding:
             data = word.encode()
-            self._holding[word] = tuple(path for path in self._layout.files() if data in _bytes_of(path))
+            self._holding[word] = tuple(path for path, content in self._contents() if data in content)
             inside = "\n".join(map(self._relative, self._holding[word]))
             self._answers[question] = hashlib.sha256(inside.encode("utf-8", "surrogatepass")).hexdigest()
         self._ask(question, self._answers[question])
@@ -163,6 +166,22 @@ class Project:
         found = [path for path in self._holding[word] if path not in self._held]
         found += [path for path, file in self._held.items() if word in file.text]
         return tuple(map(pathlib.Path, sorted(found)))
+
+    def _contents(self) -> Iterator[tuple[str, bytes]]:
+        """All files below the root with what they hold: read once where that may be kept, since words are many."""
+        if self._searched is not None:
+            yield from self._searched.items()
+            return
+        read: dict[str, bytes] = {}
+        size = 0
+        for path in self._layout.files():
+            content = _bytes_of(path)
+            size += len(content)
+            if size <= _KEPT_CONTENT:
+                read[path] = content
+            yield path, content
+        if size <= _KEPT_CONTENT and self._resting is None:  # where files change, they are read again
+            self._searched = read
 
     def facts(self, name: str) -> ModuleFacts | None:
         """The facts of a project module by name; None when it is no project module or cannot be read."""
