@@ -1,6 +1,7 @@
 """Which functions of a project can communicate: never too few, and not simply all."""
 
 import json
+import os
 import pathlib
 import textwrap
 
@@ -196,6 +197,17 @@ def _functions(reach: Reach, folder: pathlib.Path) -> set[str]:
 def test_names_of_the_projects_own_count(tmp_path: pathlib.Path) -> None:
     folder = _written({"a": "import comm\ndef f(x): comm.fuse(x)\ndef g(x): comm.show(x)\n"}, tmp_path)
     assert _functions(_index(folder, names=Names(collectives=("comm.fuse",))), folder) == {"a:f"}
+
+
+def test_only_regular_files_are_read(tmp_path: pathlib.Path) -> None:
+    folder = _written({"good": "def f(): pass\n"}, tmp_path)
+    os.mkfifo(folder / "pipe.py")  # whoever opened it would wait for ever
+    assert set(_index(folder)) == {str(folder / "good.py")}
+
+
+def test_what_is_too_large_to_parse_is_unknown(tmp_path: pathlib.Path) -> None:
+    folder = _written({"good": "def f(): pass\n", "data": f"x = [{'0,' * 1_200_000}]\n"}, tmp_path)
+    assert set(_index(folder)) == {str(folder / "good.py")}
 
 
 def test_what_cannot_be_compiled_is_unknown(tmp_path: pathlib.Path) -> None:

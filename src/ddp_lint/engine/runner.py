@@ -13,10 +13,9 @@ from ddp_lint.engine.scheduling import processes_for, size_of
 from ddp_lint.program import Place, Reach, index
 from ddp_lint.project import Project
 from ddp_lint.project.layout import FILES_LIMIT
+from ddp_lint.rules.registry import following_calls
 from ddp_lint.source import SourceFile, Unreadable
 
-#: Codes of the rules that ask what can communicate.
-_DIVERGENCE = "DDP1"
 #: A look at the whole project pays where a run checks at least so many files, and one in `_SHARE` of the project's.
 _WORTH_A_LOOK, _SHARE = 12, 8
 
@@ -58,7 +57,7 @@ class _ReachOfRun:
     def __init__(self, project: Project, settings: Settings, cache: Cache | None) -> None:
         self._project = project
         self._cache = cache
-        self._wanted = any(code.startswith(_DIVERGENCE) for code in settings.enabled)
+        self._wanted = not settings.enabled.isdisjoint(following_calls())
 
     def known(self, count: int) -> Reach | None:
         """For a run that checks `count` files; None where the look costs more than it saves."""

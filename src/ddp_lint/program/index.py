@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from ddp_lint.files import write
+from ddp_lint import files
 from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.program.events import wrapping_pattern
 from ddp_lint.program.mentions import MODULE, FileMentions, mentions_of
@@ -20,6 +20,8 @@ from ddp_lint.source.file import Unreadable, decode
 
 #: Names of the files that the index is kept in.
 _MENTIONS, _REACH = "mentions.json", "reach.json"
+#: Bytes of such a file: some hundred times what a large project takes would be none of ours.
+_LIMIT = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +39,15 @@ def index(paths: Sequence[str], names: Names, place: Place, *, read: bool = True
     no file at all has changed since. Never fails.
     """
     states = {path: _state(path) for path in paths}
-    kept = _kept(place, _state_of_all(states, place.root), names)
+    state = _state_of_all(states, place.root)
+    kept = _kept(place, state, names)
     if kept is not None:
         return {os.path.join(place.root, path): _decoded(found) for path, found in kept.items()}
     if not read:
         return None
     mentions = _mentions(states, names, place)
     reach = reach_of(mentions, names)
-    _keep(place, _state_of_all(states, place.root), names, reach)
+    _keep(place, state, names, reach)
     return reach
 
 
@@ -91,7 +94,7 @@ def _mentions(states: dict[str, str], names: Names, place: Place) -> dict[str, F
 
 def _text(path: str) -> str | None:
     try:
-        return decode(pathlib.Path(path).read_bytes())
+        return decode(files.read(path))
     except (OSError, Unreadable):
         return None
 
@@ -101,24 +104,24 @@ def _text(path: str) -> str | None:
 
 def _kept(place: Place, state: str, names: Names) -> dict[str, str] | None:
     kept = _read(place, _REACH)
-    files = kept.get("files")
-    if kept.get("state") != f"{state}:{names}" or not isinstance(files, dict):
+    found = kept.get("files")
+    if kept.get("state") != f"{state}:{names}" or not isinstance(found, dict):
         return None
-    return files if all(isinstance(found, str) for found in files.values()) else None
+    return found if all(isinstance(names_of, str) for names_of in found.values()) else None
 
 
 def _keep(place: Place, state: str, names: Names, reach: Reach) -> None:
-    files = {
+    encoded = {
         os.path.relpath(path, place.root): (" " if MODULE in found else "") + " ".join(sorted(found - {MODULE}))
         for path, found in reach.items()
     }
-    _write(place, _REACH, {"state": f"{state}:{names}", "files": files})
+    _write(place, _REACH, {"state": f"{state}:{names}", "files": encoded})
 
 
 def _read(place: Place, name: str) -> dict[str, Any]:
     if place.folder is not None:
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            kept = json.loads((place.folder / name).read_bytes())
+            kept = json.loads(files.read(place.folder / name, _LIMIT))
             if isinstance(kept, dict):
                 return kept
     return {}
@@ -128,7 +131,7 @@ def _write(place: Place, name: str, value: dict[str, Any]) -> None:
     if place.folder is not None:
         with contextlib.suppress(OSError):
             place.folder.mkdir(parents=True, exist_ok=True)
-            write(place.folder / name, json.dumps(value, separators=(",", ":")).encode())
+            files.write(place.folder / name, json.dumps(value, separators=(",", ":")).encode())
 
 
 __all__ = ["Place", "index"]

@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from ddp_lint.project.facts import is_too_large
+
 _WORD = re.compile(r"[^\W\d]\w*")
 #: Classes with bases. The end of a class's head is its colon: what a base's own arguments hold counts as well.
 _CLASS = re.compile(r"^[ \t]*class\s+(\w+)\s*(?:\[[^\]]*\])?\s*\(([^:]*)\)\s*:", re.M)
@@ -109,6 +111,8 @@ class FileMentions:
 def mentions_of(text: str, wraps: re.Pattern[str]) -> FileMentions | None:
     """What a file mentions; None where Python cannot compile it, and nothing is known. `wraps` finds the wrapping of
     models in its text."""
+    if is_too_large(text):
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -46,9 +46,14 @@ def marks(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass").translate(None, _NO_MARKS)) if len(text) > _SMALL else 0
 
 
+def is_too_large(text: str) -> bool:
+    """Whether Python's parser must not be given a text: it would take more memory than there may be."""
+    return marks(text) > _MOST_MARKS
+
+
 def parse(text: str) -> ast.Module:
     """The `ast` of a text, without its warnings. Raises CannotParse."""
-    if marks(text) > _MOST_MARKS:
+    if is_too_large(text):
         raise CannotParse(TOO_LARGE, too_deep=True)
     try:
         with warnings.catch_warnings():
