@@ -443,6 +443,42 @@ TypeError: object of type 'int' has no len()
 """,
     ),
     (
+        "a rank that returned early, and was still shutting down when torchrun stopped it",
+        "early-exit-zero",
+        1,
+        "train.py:63",
+        "Connection closed by peer",
+        """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/u/train.py", line 63, in main
+[rank0]:     dist.all_reduce(torch.ones(2))
+[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:20910.
+W1122 20:47:35.016000 19888 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 19900 closing signal SIGTERM
+E1122 20:47:35.094000 19888 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 19899) of binary: /usr/bin/python
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-22_20:47:35
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : -15 (pid: 19900)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 19900
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_20:47:35
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 19899)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+""",
+    ),
+    (
         "DeepSpeed's launcher",
         "exit-sigkill",
         3,

@@ -332,9 +332,13 @@ class _Cases:
         victims = [e for e in self.events if e.role in ("secondary", "hang") and e.shaped]
         if not victims:
             return None
-        if not missing and not self._alone(victims):
+        stopped = self._stopped_while_leaving(victims)
+        if not missing and stopped is None and not self._alone(victims):
             return None
-        rank = next(iter(missing)) if len(missing) == 1 else _gap({e.rank for e in victims}) if not missing else None
+        if missing:
+            rank = next(iter(missing)) if len(missing) == 1 else None
+        else:
+            rank = stopped if stopped is not None else _gap({e.rank for e in victims})
         said = self.reading.said.get(rank) if rank is not None else None
         place = self._last_place(rank)
         quotes = [said] if said else [victims[0].quote]
@@ -344,8 +348,26 @@ class _Cases:
             place=place,
             root=tuple(quotes),
             sure="medium",
-            what="a rank is missing from the launcher's list of failures",
+            what=(
+                "a rank closed its connections without an error"
+                if stopped is not None
+                else "a rank is missing from the launcher's list of failures"
+            ),
         )
+
+    def _stopped_while_leaving(self, victims: Sequence[Event]) -> int | None:
+        """The one rank that says nothing, where every other rank lost its peer and the launcher had to stop this one.
+
+        It had closed its connections and was still shutting down when the launcher's SIGTERM came: nobody else can
+        have closed them. Where the store was lost, or one rank more says nothing, that does not follow.
+        """
+        if any(e.known is None or e.known.id != "peer-closed" for e in victims):
+            return None
+        silent = set(range(self.reading.size or 0)) - {e.rank for e in victims}
+        if len(silent) != 1 or any(e.rank in silent for e in self.events if e.role != "warning"):
+            return None
+        rank = next(iter(silent))
+        return rank if any(end.rank == rank and end.stopped for end in self.reading.ends) else None
 
     def _alone(self, victims: Sequence[Event]) -> bool:
         """torchrun lists one failure, which is a victim, and had nobody to stop."""
