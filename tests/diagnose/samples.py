@@ -479,6 +479,39 @@ Root Cause (first observed failure):
 """,
     ),
     (
+        "a traceback that a forum has printed: other quotation marks, no indentation",
+        "python-exception",
+        1,
+        "train.py:37",
+        "RuntimeError: The size of tensor a",
+        """[rank1]: Traceback (most recent call last):
+[rank1]: File “/data/train.py”, line 43, in
+[rank1]: main()
+[rank1]: File “/data/train.py”, line 37, in main
+[rank1]: accelerator.backward(loss)
+[rank1]: File “/opt/conda/lib/python3.12/site-packages/accelerate/accelerator.py”, line 2196, in backward
+[rank1]: loss.backward(**kwargs)
+[rank1]: RuntimeError: The size of tensor a (23) must match the size of tensor b (3) at non-singleton dimension 1
+""",
+    ),
+    (
+        "a checkout of a library below the user's call",
+        "python-exception",
+        None,
+        "trainer.py:532",
+        "Error(s) in loading state_dict",
+        """Traceback (most recent call last):
+  File "/root/workspace/trainer.py", line 532, in load_checkpoint
+    self.model.load_state_dict(state["model"], strict=True)
+  File "/root/workspace/fairscale/fairscale/nn/misc/flatten_params_wrapper.py", line 484, in load_state_dict
+    return super().load_state_dict(state_dict, strict)
+  File "/opt/conda/lib/python3.8/site-packages/torch/nn/modules/module.py", line 1656, in load_state_dict
+    raise RuntimeError('Error(s) in loading state_dict for {}:\\n\\t{}'.format(
+RuntimeError: Error(s) in loading state_dict for FlattenParamsWrapper:
+\tsize mismatch for flat_param_0: copying a param with shape torch.Size([10]) from checkpoint, the shape in current model is torch.Size([20]).
+""",
+    ),
+    (
         "DeepSpeed's launcher",
         "exit-sigkill",
         3,
