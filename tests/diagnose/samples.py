@@ -512,6 +512,31 @@ RuntimeError: Error(s) in loading state_dict for FlattenParamsWrapper:
 """,
     ),
     (
+        "mpirun, in two lines",
+        "exit-sigabrt",
+        7,
+        None,
+        "signal 6",
+        """--------------------------------------------------------------------------
+prterun noticed that process rank 7 with PID 0 on node gpu0304 exited on
+signal 6 (Aborted).
+--------------------------------------------------------------------------
+""",
+    ),
+    (
+        "an exception that quotes another one",
+        "python-exception",
+        None,
+        "train.py:20",
+        "Cannot find a working triton installation",
+        """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/u/train.py", line 20, in main
+[rank0]:     model(x)
+[rank0]: torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:
+[rank0]: RuntimeError: Cannot find a working triton installation.
+""",
+    ),
+    (
         "DeepSpeed's launcher",
         "exit-sigkill",
         3,

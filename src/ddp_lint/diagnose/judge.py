@@ -58,6 +58,8 @@ _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_d
 _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type|but found \w+16|expected dtype")
 _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
 _SECONDARY_SHOWN = 12
+#: torchrun's line of the process that failed first, and the lines of its block.
+_TORCHRUN = re.compile(r"local_rank: \d+|^\W*(?:traceback|exitcode|rank)\s*:")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -581,6 +583,7 @@ def _launcher(reading: Reading, found: Diagnosis) -> str:
     if not first or found.rank is None:
         return ""
     named = first[-1].rank
+    who = "torchrun's block" if any(_TORCHRUN.search(end.quote.text) for end in first) else "the launcher"
     if named == found.rank:
-        return f"torchrun's block agrees: it names rank {named}"
-    return f"torchrun's block names rank {named}: it failed first, but as a consequence"
+        return f"{who} agrees: it names rank {named}"
+    return f"{who} names rank {named}: it failed first, but as a consequence"

@@ -38,7 +38,9 @@ _THREAD = re.compile(r"^Thread (?:0x[0-9A-Fa-f]+|\d+) \([\w+ ]+\)(?:: \"(?P<name
 _SPY_FRAME = re.compile(r"^ {4}(?P<function>\S.*?) \((?P<path>[^()]+):(?P<line>\d+)\)(?P<indent>)\s*$")
 _WHAT = re.compile(r"^\s*what\(\):\s*(?P<message>.*)")
 #: What a worker's exception is raised again with; the exception itself follows.
-_CAUGHT = re.compile(r"Caught \w+ in (?:DataLoader worker|pin memory thread|replica)")
+_CAUGHT = re.compile(r"Caught \w+ in (?:DataLoader worker|pin memory thread|replica)|\braised:\s*$")
+#: What mpirun says of a process, and goes on with on the next line.
+_WRAPPED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on\s*$")
 #: The function that torch.compile complains of.
 _COMPILED = re.compile(r"function: '(?P<function>[^']+)' \((?P<path>[^()]+):(?P<line>\d+)\)")
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
@@ -163,6 +165,7 @@ class _Stream:
         self._report: Event | None = None
         self._previous: Event | None = None
         self._chained = False
+        self._wrapped = ""
         self._process = ""
         self._process_rank: int | None = None
 
@@ -189,6 +192,11 @@ class _Stream:
     # ---- neither traceback nor message
 
     def _idle(self, text: str, quote: Quote, piece: Piece) -> None:
+        if self._wrapped:
+            text, self._wrapped = f"{self._wrapped} {text.strip()}", ""
+        elif _WRAPPED.search(text):
+            self._wrapped = text.rstrip()
+            return
         if self._begins_something(text, quote, piece):
             return
         if not _TELLING.search(text):
