@@ -35,9 +35,8 @@ from ddp_lint.divergence.values import (
     world_size,
 )
 from ddp_lint.findings import Confidence, Label
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Gate
-from ddp_lint.program.events import DISTINCTIVE
 from ddp_lint.project.project_names import Own
 
 #: An object of a framework that works on one device.
@@ -266,10 +265,9 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
     owner_entry = known().method(head, last) if head in knows.types else None
     if owner_entry is not None:
         return communicate(frame, owner_entry, arguments, node)
-    if last in DISTINCTIVE and _is_communication(head):
-        entry = knows.collectives.get(f"torch.distributed.{last}")
-        if entry is not None:
-            return communicate(frame, entry, arguments, node, confidence=Confidence.MEDIUM)
+    by_name = frameworks.distinctive().get(last)
+    if by_name is not None and _is_communication(head):
+        return communicate(frame, knows.collectives[by_name[0]], arguments, node, confidence=Confidence.MEDIUM)
     return _unresolved(frame, unknown(("name", name)), name, arguments, node)
 
 

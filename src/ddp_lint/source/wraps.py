@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.source.module import Module, dotted
 from ddp_lint.source.tree import descendants
 
@@ -58,18 +59,18 @@ class Wraps:
             if kind and name:
                 yield Wrap(kind, call, name, name, tested=True)
             return
-        entry = _wrappers().get(self._module.qualified(call.func))
+        entry = wrappers().get(self._module.qualified(call.func))
         if entry is None:
             yield from self._told(call)
             return
-        inner = dotted(_same_module(argument(call, 0, entry["module"])))
-        outer = inner if entry.get("in_place") else assigned_name(self._module, call)
-        yield Wrap(entry["kind"], call, inner, outer)
+        inner = dotted(_same_module(argument(call, 0, entry.module)))
+        outer = inner if entry.in_place else assigned_name(self._module, call)
+        yield Wrap(entry.kind, call, inner, outer)
 
     def _kind_of(self, node: cst.BaseExpression) -> str:
         """How objects of a class are wrapped, '' for a class that wraps nothing."""
-        entry, own = _wrappers().get(self._module.qualified(node)), self._own(node)
-        return entry["kind"] if entry is not None else own.kind if own is not None else ""
+        entry, own = wrappers().get(self._module.qualified(node)), self._own(node)
+        return entry.kind if entry is not None else own.kind if own is not None else ""
 
     def _own(self, node: cst.CSTNode) -> Wrapping | None:
         """How a wrapper of the project's own wraps, None for anything that the configuration does not call one."""
@@ -172,11 +173,6 @@ def _same_module(node: cst.BaseExpression | None) -> cst.BaseExpression | None:
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in returning:
         node = node.func.value
     return node
-
-
-@functools.cache
-def _wrappers() -> dict[str, dict[str, str]]:
-    return {entry["name"]: entry for entry in table("wrappers")["wrapper"]}
 
 
 def argument(call: cst.Call, position: int | None, keyword: str) -> cst.BaseExpression | None:

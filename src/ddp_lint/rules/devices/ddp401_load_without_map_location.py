@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.ranks import Evidence, called_on_one_rank, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.saved import saved_elsewhere, saved_from_cpu
@@ -341,7 +341,7 @@ def _receiver(call: cst.Call) -> str:
 
 
 #: Evidence that a script which tries a model out does so on several ranks.
-_TRAINS = {"init_process_group", "torch.distributed", "DistributedDataParallel", "Accelerator", "LOCAL_RANK", "RANK"}
+_TRAINS = {"torch.distributed", "LOCAL_RANK", "RANK", *frameworks.every(lambda each: each.launch.starts)}
 
 
 def _moves_to(function: cst.Lambda) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.environment import Write, read_at, writes
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.branches import exclusive
@@ -157,7 +157,7 @@ class EnvironmentSetTooLate(Rule):
         for statement in _top_imports(facts.tree.body):
             if statement.lineno > line and not inside:
                 return None
-            if any(name.partition(".")[0] in table("environment")["imports"]["torch"] for name in _names(statement)):
+            if not _importing_torch().isdisjoint(name.partition(".")[0] for name in _names(statement)):
                 end = statement.end_col_offset or statement.col_offset
                 return Span(
                     self.module.file.path, statement.lineno, statement.col_offset + 1, statement.lineno, end + 1
@@ -283,3 +283,9 @@ def _names(statement: ast.Import | ast.ImportFrom) -> list[str]:
     if isinstance(statement, ast.ImportFrom):
         return [statement.module] if statement.module and not statement.level else []
     return [alias.name for alias in statement.names]
+
+
+@functools.cache
+def _importing_torch() -> frozenset[str]:
+    """Packages whose import imports torch."""
+    return frameworks.packages(lambda each: each.imports_torch) | {*table("environment")["imports"]["torch"]}
