@@ -9,11 +9,11 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.arguments import Arguments, arguments_of
+from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
 from ddp_lint.divergence.definitions import stores_in
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
-from ddp_lint.divergence.expressions import HANDLERS, consume, dotted, evaluate, passed_on, unordered
+from ddp_lint.divergence.expressions import HANDLERS, arguments_of, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.inheritance import Question

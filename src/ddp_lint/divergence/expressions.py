@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.lengths import dealt_evenly, extent_of, is_size, of_batches, own_share, size_of
@@ -401,3 +402,30 @@ HANDLERS: dict[type[ast.expr], Callable[[Frame, Any], Value]] = {
     ast.Dict: _dictionary, ast.Lambda: _lambda, ast.Await: _await, ast.Yield: _yield, ast.YieldFrom: _yield_from,
     ast.Starred: _starred,
 }  # fmt: skip
+
+
+def arguments_of(frame: Frame, node: ast.Call) -> Arguments:
+    positional: list[Value] = []
+    nodes: dict[int | str, ast.expr] = {}
+    starred = False
+    for argument in node.args:
+        value = evaluate(frame, argument)
+        if not isinstance(argument, ast.Starred):
+            if not starred:
+                nodes[len(positional)] = argument
+                positional.append(value)
+        elif value.items is not None and not starred:
+            positional += value.items
+        else:
+            starred = True
+    keywords: dict[str, Value] = {}
+    for keyword in node.keywords:
+        value = evaluate(frame, keyword.value)
+        if keyword.arg is not None:
+            keywords[keyword.arg] = value
+            nodes[keyword.arg] = keyword.value
+        elif value.entries is not None:
+            keywords.update((name, entry) for name, entry in value.entries.items() if isinstance(name, str))
+        else:
+            starred = True
+    return Arguments(tuple(positional), keywords, nodes, starred)
