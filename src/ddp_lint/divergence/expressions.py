@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Inline, Yielded, matters
-from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.frame import Frame, Handlers, reference_of
 from ddp_lint.divergence.lengths import dealt_evenly, extent_of, is_size, of_batches, own_share, size_of
 from ddp_lint.divergence.project_names import absolute, told
 from ddp_lint.divergence.resolve import known
@@ -54,7 +53,7 @@ def evaluate(frame: Frame, node: ast.expr | None) -> Value:
     """The value of an expression; its effects are appended to the frame's."""
     if node is None:
         return constant(None)
-    handler = HANDLERS.get(type(node))
+    handler = frame.summaries.handlers.get(type(node))
     return handler(frame, node) if handler is not None else _opaque(frame, node)
 
 
@@ -395,8 +394,8 @@ def dotted(node: ast.AST) -> str:
             return ""
 
 
-#: What evaluates which expression. The modules on conditions, iteration, targets and calls enter theirs.
-HANDLERS: dict[type[ast.expr], Callable[[Frame, Any], Value]] = {
+#: What evaluates which expression. `conditions`, `iteration`, `targets` and `calls` have the others.
+HANDLERS: Handlers = {
     ast.Constant: _constant, ast.JoinedStr: _text, ast.Name: _name, ast.Attribute: _attribute,
     ast.Subscript: _subscript, ast.BinOp: _binary, ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence,
     ast.Dict: _dictionary, ast.Lambda: _lambda, ast.Await: _await, ast.Yield: _yield, ast.YieldFrom: _yield_from,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
@@ -27,6 +27,9 @@ from ddp_lint.source.syntax import starting_with
 #: Expressions that have no dotted name.
 _BARE = ("name", "environment")
 
+#: Kinds of expressions to what evaluates them.
+Handlers: TypeAlias = "Mapping[type[ast.expr], Callable[[Frame, Any], Value]]"
+
 
 class Store(Protocol):
     """The variables of modules, classes and objects, as an evaluation reads and sets them (`variables.Variables`)."""
@@ -43,6 +46,8 @@ class Store(Protocol):
 class Evaluation(Protocol):
     """What all evaluations of a project share (`summaries.Summaries`), as the evaluation of one function uses it."""
 
+    #: What evaluates each kind of expression.
+    handlers: ClassVar[Handlers]
     linker: Linker
     #: The project's own names, None where the configuration lists none.
     own: Own | None
