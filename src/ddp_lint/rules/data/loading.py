@@ -32,10 +32,6 @@ def is_sampler(module: Module, call: cst.Call) -> bool:
     return any(module.qualified(option) == SAMPLER for option in options)
 
 
-def is_off(value: cst.BaseExpression | None) -> bool:
-    return isinstance(value, cst.Name) and value.value == "False"
-
-
 def framework_loads(module: Module) -> bool:
     """Whether the file hands its loaders to a framework that sets the epoch (`Framework.sets_epoch`)."""
     setting = frameworks.packages(lambda framework: framework.sets_epoch)

@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.queries import is_false
 from ddp_lint.source.wraps import Wrap, argument, root_name
 
 
@@ -209,4 +210,4 @@ class RequiresGradAfterWrap(Rule):
         value = argument(wrap.call, None, "find_unused_parameters") or argument(wrap.call, None, "static_graph")
         if value is None:
             return not wrap.lacks("find_unused_parameters")
-        return not (isinstance(value, cst.Name) and value.value == "False")
+        return not is_false(value)

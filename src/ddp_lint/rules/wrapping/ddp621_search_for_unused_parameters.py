@@ -6,7 +6,7 @@ from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.knowledge import frameworks
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.edits import remove_argument, set_argument
-from ddp_lint.source.queries import literal_text
+from ddp_lint.source.queries import is_true, literal_text
 from ddp_lint.source.wraps import argument
 
 _SEARCHING = {name: entry for entry in frameworks.every(lambda each: each.searching) for name in entry.names}
@@ -118,7 +118,7 @@ class SearchForUnusedParameters(Rule):
             other = entry.strategies.get(literal_text(arg.value) or "")
             if other is not None:
                 self._report(arg, f"use the strategy {other}", set_argument(self.module, arg, f'"{other}"'))
-        elif _is_true(arg.value) and not _is_true(argument(node, None, "static_graph")):
+        elif is_true(arg.value) and not is_true(argument(node, None, "static_graph")):
             self._report(arg, "take the argument out", remove_argument(self.module, node, arg))
 
     def _report(self, arg: cst.Arg, title: str, edit: Edit) -> None:
@@ -128,7 +128,3 @@ class SearchForUnusedParameters(Rule):
             help="run `ddp-lint verify`; where it confirms that every step uses them all, leave it out",
             fix=Fix(title, Applicability.DISPLAY, (edit,)),
         )
-
-
-def _is_true(node: cst.BaseExpression | None) -> bool:
-    return isinstance(node, cst.Name) and node.value == "True"
