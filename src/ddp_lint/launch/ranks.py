@@ -18,9 +18,9 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, defaults, walk
-from ddp_lint.tensors.contexts import conditions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import wrappers
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.module import Module, dotted
 from ddp_lint.source.tree import descendants
 
@@ -125,7 +126,9 @@ class Wraps:
         """
         here, there = self._module.function_of(wrap.call), self._module.function_of(at)
         if here is there:
-            return self._order[at] > self._order[wrap.call] and not self.exclusive(wrap.call, at)
+            return self._order[at] > self._order[wrap.call] and not exclusive(
+                self._module, wrap.call, at, holds=wrap.tested
+            )
         same_class = self._module.class_of(wrap.call) is self._module.class_of(at) is not None
         return (
             same_class
@@ -139,32 +142,15 @@ class Wraps:
     def before(self, at: cst.CSTNode, wrap: Wrap) -> bool:
         """Whether `at` runs before the wrap in the same function."""
         same = self._module.function_of(wrap.call) is self._module.function_of(at)
-        return same and self._order[at] < self._order[wrap.call] and not self.exclusive(at, wrap.call)
+        return (
+            same
+            and self._order[at] < self._order[wrap.call]
+            and not exclusive(self._module, at, wrap.call, holds=wrap.tested)
+        )
 
     def follows(self, later: cst.CSTNode, earlier: cst.CSTNode) -> bool:
         """Whether `later` stands behind `earlier` in the source."""
         return self._order[later] > self._order[earlier]
-
-    def exclusive(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
-        """Whether the two stand in different arms of one `if`, so that no run reaches both."""
-        arms = {a: self._arm(a, first) for a in self._module.ancestors(first) if isinstance(a, cst.If)}
-        common = next((a for a in self._module.ancestors(second) if a in arms), None)
-        return isinstance(common, cst.If) and arms[common] != self._arm(common, second)
-
-    def tests(self, node: cst.CSTNode) -> dict[str, str]:
-        """The tests of the `if`s around a node, as code, and the arm of each that the node stands in."""
-        around = (up for up in self._module.ancestors(node) if isinstance(up, cst.If))
-        return {self._module.code(up.test): self._arm(up, node) for up in around}
-
-    def opposed(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
-        """Whether the same test sends a run to the one or to the other, in one `if` or in two."""
-        there = self.tests(second)
-        same = any(there.get(test, arm) != arm for test, arm in self.tests(first).items())
-        return same or self.exclusive(first, second)
-
-    def _arm(self, branch: cst.If, node: cst.CSTNode) -> str:
-        """Which arm of `branch` the node stands in; its test belongs to the arm that runs when it holds."""
-        return "else" if any(a is branch.orelse for a in self._module.ancestors(node)) else "then"
 
 
 def _same_module(node: cst.BaseExpression | None) -> cst.BaseExpression | None:

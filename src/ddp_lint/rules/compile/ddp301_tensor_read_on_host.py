@@ -9,9 +9,9 @@ from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule, Place
 from ddp_lint.rules.compile.need import avoidable, repeated
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.traits import Trait, traits
 
 _READS = {"item", "tolist"}

@@ -12,10 +12,10 @@ from ddp_lint.launch.ranks import Evidence, called_on_one_rank, on_one_rank, sev
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.saved import saved_elsewhere, saved_from_cpu
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.source.wraps import argument, assigned_name
-from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.operations import words_of
 
 

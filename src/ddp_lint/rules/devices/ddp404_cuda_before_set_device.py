@@ -12,7 +12,7 @@ from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.branches import exclusive
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import statements
 from ddp_lint.source.wraps import argument

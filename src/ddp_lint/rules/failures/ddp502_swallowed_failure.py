@@ -9,6 +9,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import caught, does_work, only_tells
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in, last_name, statements
 from ddp_lint.source.tree import descendants
 
@@ -132,7 +133,7 @@ class SwallowedFailure(Rule):
         return (
             bool(here)
             and not any(isinstance(n, (cst.Raise, cst.Assert)) for n in inside)
-            and not any(not self.module.wraps.exclusive(here[-1], later) for later in after)
+            and not any(not exclusive(self.module, here[-1], later) for later in after)
         )
 
     def _report_context_manager(self, node: cst.Try, handler: cst.ExceptHandler) -> None:

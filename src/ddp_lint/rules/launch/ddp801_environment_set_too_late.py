@@ -12,7 +12,7 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.environment import Write, read_at
 from ddp_lint.rules.launch.variables import WriteRule
-from ddp_lint.source.branches import exclusive
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
 
 #: What starts fresh processes, which read the variable when they start.

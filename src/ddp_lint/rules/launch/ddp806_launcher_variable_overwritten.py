@@ -7,8 +7,8 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.environment import Write
 from ddp_lint.rules.launch.variables import WriteRule
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
-from ddp_lint.tensors.contexts import conditions
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR")
 _READS = re.compile(r"""(environ\[|environ\.get\(\s*|getenv\(\s*)["'](LOCAL_RANK|RANK)["']\]?(?!\]?\s*=[^=])""")

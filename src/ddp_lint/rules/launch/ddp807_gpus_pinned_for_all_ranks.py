@@ -8,8 +8,8 @@ from ddp_lint.launch.environment import Write, writes
 from ddp_lint.launch.ranks import evidence_in
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
-from ddp_lint.tensors.contexts import conditions
 
 _STRONG = ("LOCAL_RANK", *frameworks.every(lambda framework: framework.launch.starts))
 

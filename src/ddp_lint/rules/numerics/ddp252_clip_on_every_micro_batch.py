@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.tensors.operations import words_of
 
@@ -156,7 +157,7 @@ class ClipOnEveryMicroBatch(Rule):
         calls = self._calls_beside(node)
         if node not in calls:
             return None
-        calls = [c for c in calls if not self.module.wraps.opposed(c, node)]
+        calls = [c for c in calls if not opposed(self.module, c, node)]
         before, after = calls[: calls.index(node)], calls[calls.index(node) + 1 :]
         steps = [c for c in after if called(c) == "step" and "sched" not in dotted(c.func)]
         backwards = [c for c in before if called(c) == "backward"]

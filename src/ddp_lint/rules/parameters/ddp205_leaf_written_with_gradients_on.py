@@ -4,9 +4,9 @@ import libcst as cst
 
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, Reached, Write
-from ddp_lint.tensors.contexts import conditions
 
 
 class LeafWrittenWithGradientsOn(InPlaceRule):

@@ -8,6 +8,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import canonical
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
@@ -126,7 +127,7 @@ class TwoForwardsBeforeBackward(Rule):
                 open_calls.clear()
                 continue
             first = open_calls.get(name)
-            if first is not None and not self.module.wraps.exclusive(first, call):
+            if first is not None and not exclusive(self.module, first, call):
                 self._pending[name] = (first, call)
             if first is None and self._keeps_graph(call) and self._is_wrapped(name, call):
                 open_calls[name] = call

@@ -10,10 +10,11 @@ from ddp_lint.findings import Cause, Confidence
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
 from ddp_lint.rules.base import Rule, Wants
-from ddp_lint.rules.wrapping.training import backward_of, loss_of, without_grad
+from ddp_lint.rules.wrapping.training import backward_of, loss_of
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
 from ddp_lint.source.syntax import walk
+from ddp_lint.tensors.contexts import without_gradient
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
@@ -247,7 +248,7 @@ class ForwardBypassesWrapper(Rule):
         """`self.raw.x(...)` where the framework wraps `self.wrapped.x` (`frameworks.Twins`)."""
         raw, _, attribute = name.rpartition(".")
         for entry in frameworks.every(lambda framework: framework.twins):
-            if raw != entry.raw or not self._in_training_method(node, entry) or without_grad(self.module, node):
+            if raw != entry.raw or not self._in_training_method(node, entry) or without_gradient(self.module, node):
                 continue
             wrapped = self._wrapped_name(entry, attribute)
             if wrapped:

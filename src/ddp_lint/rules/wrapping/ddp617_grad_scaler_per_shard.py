@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in, is_false
 from ddp_lint.source.wraps import argument
 
@@ -109,11 +110,7 @@ class GradScalerPerShard(Rule):
         for wrap in self.module.wraps.all:
             same_function = self.module.function_of(wrap.call) is here
             same_class = owner is not None and self.module.class_of(wrap.call) is owner
-            if (
-                wrap.kind == "fsdp1"
-                and (same_function or same_class)
-                and not self.module.wraps.exclusive(node, wrap.call)
-            ):
+            if wrap.kind == "fsdp1" and (same_function or same_class) and not exclusive(self.module, node, wrap.call):
                 self.report(
                     node,
                     "looks for overflow in this rank's shard only: one rank skips a step that another takes",

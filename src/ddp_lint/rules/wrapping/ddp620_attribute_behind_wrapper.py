@@ -9,6 +9,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import communication, frameworks, table
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import arms
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.tensors.callers import order_of
@@ -271,8 +272,8 @@ class AttributeBehindWrapper(Rule):
     def _is_guarded(self, use: cst.CSTNode, made: tuple[cst.CSTNode, str, Confidence]) -> bool:
         """Whether a test around the use asks how the model is wrapped, or what the wrap is under; or the error is
         caught."""
-        there, arms = set(self.module.ancestors(made[0])), self.module.wraps.tests(made[0])
-        here = self.module.wraps.tests(use)
+        there, wrapped_under = set(self.module.ancestors(made[0])), arms(self.module, made[0])
+        here = arms(self.module, use)
         conditions = {name for up in there if isinstance(up, cst.If) for name in _names(up.test)}
         for up in self.module.ancestors(use):
             if isinstance(up, cst.Try) and up.handlers:
@@ -280,8 +281,8 @@ class AttributeBehindWrapper(Rule):
             if up in there:
                 continue
             code = self.module.code(up.test) if isinstance(up, cst.If) else ""
-            if code in arms and arms[code] == here[code]:  # the test that the wrap is under holds here too
-                continue
+            if code in wrapped_under and wrapped_under[code] == here.get(code):
+                continue  # the test that the wrap is under holds here too
             test = (
                 up.test if isinstance(up, (cst.If, cst.IfExp)) else up if isinstance(up, cst.BooleanOperation) else None
             )
