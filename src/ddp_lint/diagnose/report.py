@@ -144,14 +144,14 @@ def _fix(found: Diagnosis) -> str:
         return found.known.fix
     if found.kind == "unknown":
         return ""
-    return "Mend that line; if only some ranks can fail there, let all of them stop together."
+    return "Fix that line; if only some ranks can fail there, let all of them stop together."
 
 
 def next_step(answer: Answer) -> str:
     """What to do now: a command, or what to collect in the next run."""
     found = answer.diagnosis
     if found.verdict == "OK":
-        return "nothing to mend; if the job did die, what killed it is not in this log: " + _COLLECT
+        return "nothing to fix; if the job did die, what killed it is not in this log: " + _COLLECT
     if found.verdict == "UNKNOWN":
         return _COLLECT
     path = answer.joined.local.path if answer.joined else None

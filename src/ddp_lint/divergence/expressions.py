@@ -153,10 +153,9 @@ def _of_module(frame: Frame, reference: ref.External | ref.ModuleRef, name: str,
     return unknown(("name", getattr(found, "name", name)), found)
 
 
-def _of_outside(
-    frame: Frame, base: Value, reference: ref.Instance, of: str, name: str, node: ast.AST, path: str
-) -> Value:
+def _of_outside(frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str) -> Value:
     """An attribute of an object whose class is none of the project's."""
+    of = str(reference.of)
     if of == SELECTION and name in SIZES:
         method = ref.Method(of, name, path.rpartition(".")[0])
         return divergent(("size", base.key), own_size(frame, node)).with_reference(method)
@@ -173,7 +172,7 @@ def _of_outside(
 def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str) -> Value:
     of = reference.of
     if isinstance(of, str):
-        return _of_outside(frame, base, reference, of, name, node, path)
+        return _of_outside(frame, base, reference, name, node, path)
     found = frame.linker.method(of, name)
     if found is not None:
         method_value = unknown(("method", path), dataclasses.replace(found, receiver=base, of=of))

@@ -89,7 +89,7 @@ class TensorReadOnHost(HostRule):
     `torch.compiler.disable`, in branches and functions for logging, debugging, evaluation or generation, in what the
     first forward alone sets up, in tests, under `torch.no_grad()`; buffers and attributes that are read as they are,
     since they may live on the host; loops of training scripts outside of forward; arguments that every caller gives
-    from the host (`self.assign(boxes.cpu())`), branches that no caller comes to. With `capture_scalar_outputs` or
+    from the host (`self.assign(boxes.cpu())`), branches that no caller reaches. With `capture_scalar_outputs` or
     `fullgraph=True` the reads that are captured. With `--preview` alone: a read outside of compiled code whose value
     the host may need, once in a forward (the size of an allocation, the split sizes of an all-to-all). The same read
     in a loop over layers or items, or of a value that is only computed with or reported, is found in any case.

@@ -93,7 +93,7 @@ class LoadWithoutMapLocation(Rule):
     other CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with
     `offload_to_cpu`, and files that only save what lies on the CPU; what goes into `load_state_dict` of a loader, a
     sampler or a scheduler, and files that the project fills with anything but states of models and optimizers. With
-    `--preview` alone: files of which only a word tells that other things go by as well (`init_states`).
+    `--preview` alone: files of which only a word that other things go by as well shows what they hold (`init_states`).
 
     ## How to confirm
 

@@ -96,7 +96,7 @@ class CudaInDatasetWorker(Rule):
 
     ## Fix safety
 
-    `map_location="cpu"` is added to loads, unsafe: what moves the sample to the GPU must then stand in the training
+    `map_location="cpu"` is added to loads, unsafe: what moves the sample to the GPU must then be in the training
     loop.
 
     ## References

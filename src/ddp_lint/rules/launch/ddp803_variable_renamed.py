@@ -51,7 +51,7 @@ class VariableRenamed(NameRule):
 
     ## When it is silent
 
-    Where the file sets the new name as well; `PYTORCH_CUDA_ALLOC_CONF`, which works as it did (DDP809 tells of it).
+    Where the file sets the new name as well; `PYTORCH_CUDA_ALLOC_CONF`, which works as it did (DDP809 reports it).
 
     ## How to confirm
 

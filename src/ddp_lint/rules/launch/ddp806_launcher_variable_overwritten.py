@@ -108,7 +108,7 @@ class LauncherVariableOverwritten(WriteRule):
         if variable == "WORLD_SIZE":
             return "with any other number of ranks rank 0 and rank 1 wait for each other in init_process_group"
         return (
-            "the launcher told rank 0 and rank 1 different things, and they wait for each other in init_process_group"
+            "the launcher gave rank 0 and rank 1 different values, and they wait for each other in init_process_group"
         )
 
     def _asked(self, write: Write) -> bool:

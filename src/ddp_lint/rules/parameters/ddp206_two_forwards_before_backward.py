@@ -25,7 +25,7 @@ class TwoForwardsBeforeBackward(Rule):
 
     Finds two calls of the same DDP model, the first with gradients and not detached, before the `backward()` of the
     first, when `broadcast_buffers` was left on: the two passes of a discriminator, of a siamese or contrastive loss.
-    The wrap may stand in a base class, also in another file.
+    The wrap may be in a base class, also in another file.
 
     ## Why it breaks
 

@@ -11,7 +11,7 @@ _DTYPES = ("float16", "half", "bfloat16", "float64", "double")
 
 
 class LayersChangeAfterWrap(Rule):
-    """Layers are added to a model, or cast, after DDP has taken stock of its parameters.
+    """Layers are added to a model, or cast, after DDP has registered its parameters.
 
     ## What it does
 
@@ -172,6 +172,6 @@ class LayersChangeAfterWrap(Rule):
             node,
             f"{what} after `{wrap.outer}` was wrapped, which has no hook for it: the replicas drift apart",
             notes=["rank 0 and rank 1 train it on their own batches, without an error"],
-            labels=[(wrap.call, "the wrapper takes stock of the parameters here")],
+            labels=[(wrap.call, "the wrapper registers the parameters here")],
             help="change the model first, wrap it last",
         )

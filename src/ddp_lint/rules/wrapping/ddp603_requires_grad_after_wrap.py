@@ -25,7 +25,7 @@ def _is_parameters(iterated: cst.BaseExpression) -> bool:
 
 
 class RequiresGradAfterWrap(Rule):
-    """Parameters are frozen or unfrozen after DDP has taken stock of them.
+    """Parameters are frozen or unfrozen after DDP has registered them.
 
     ## What it does
 

@@ -99,7 +99,7 @@ class SecondBackwardAfterForward(Rule):
     ## When it is silent
 
     A forward between the two, also one that a function called in between may run; two arms of one `if`; a first
-    backward that only some runs come to; outputs that were detached; `backward(inputs=...)`; functions that mention
+    backward that only some runs reach; outputs that were detached; `backward(inputs=...)`; functions that mention
     `no_sync` or reduce the gradients by hand.
 
     ## How to confirm
