@@ -71,7 +71,7 @@ class Summaries:
 
     def __init__(self, project: Project, *, whole: bool = True) -> None:
         self.linker = Linker(project)
-        #: A callee that parts the ranks is one letter to its callers: it is reported where it stands.
+        #: A callee that makes the ranks diverge is one letter to its callers: it is reported where it is.
         self.whole = whole
         self._watched: ast.AST | None = None
         self._given: list[dict[str, Value]] = []
@@ -203,7 +203,7 @@ class Summaries:
                 frame.env[f"{path}.{name}"] = unknown(("set by", frame.key(node), name))
 
     def _rank_by_name(self, frame: Frame, function: FunctionRef, node: ast.Call) -> Value | None:
-        """A project's own `get_rank()` whose body tells nothing: what its name says.
+        """A project's own `get_rank()` whose body shows nothing: what its name says.
 
         A name that stands for a pair (rank, world size) says nothing of a function that returns another tuple.
         """

@@ -25,7 +25,7 @@ class Names:
 
     @functools.cached_property
     def words(self) -> frozenset[str]:
-        """The identifiers that stand in all code that has one of the names, but for imports under another name."""
+        """The identifiers that are in all code that has one of the names, but for imports under another name."""
         return frozenset(map(last, self.all))
 
     @property

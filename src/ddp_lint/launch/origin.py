@@ -163,7 +163,7 @@ def _text(node: cst.BaseExpression) -> str:
 
 
 def _attribute(module: Module, node: cst.BaseExpression, section: str) -> cst.CSTNode | None:
-    """Attributes that are the global rank by their name, where the local one stands beside it."""
+    """Attributes that are the global rank by their name, where the local one is beside it."""
     if section != "global_rank" or not isinstance(node, cst.Attribute):
         return None
     name = node.attr.value

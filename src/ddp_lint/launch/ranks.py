@@ -25,7 +25,7 @@ from ddp_lint.source.syntax import below, defaults, walk
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What tells that several ranks run a file: the word, where it stands, and whether in the file itself."""
+    """What shows that several ranks run a file: the word, where it is, and whether in the file itself."""
 
     word: str
     span: Span
@@ -223,7 +223,7 @@ def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
 
 
 def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
-    """Whether `node` stands in a function of the file that is called, in this file alone, on one rank only."""
+    """Whether `node` is in a function of the file that is called, in this file alone, on one rank only."""
     function, facts, project = module.function_of(node), module.facts, module.project
     if function is None or facts is None or project is None or function.name.value not in facts.definitions:
         return False

@@ -109,13 +109,13 @@ class Listed:
 
     @property
     def words(self) -> frozenset[str]:
-        """The last parts of the names: one of them stands in all code that has one, but for imports under another."""
+        """The last parts of the names: one of them is in all code that has one, but for imports under another."""
         return frozenset(self._ending)
 
     def find(self, *spelled: str) -> str:
         """The listed name that an expression goes by, '' for none: it is that name, or ends in it at a dot.
 
-        An expression is spelled as it stands in the code, and absolutely as far as that is known. A name that is passed
+        An expression is spelled as it is in the code, and absolutely as far as that is known. A name that is passed
         on (``from .core import sync_all`` in a package) is the one that it is passed on from.
         """
         for spelling in spelled if self._names else ():
@@ -147,6 +147,6 @@ class Listed:
 
 
 def written(node: ast.AST) -> str:
-    """The spelling of a dotted expression as it stands in the code; what is not dotted in it is left out."""
+    """The spelling of a dotted expression as it is in the code; what is not dotted in it is left out."""
     name = dotted_ast(node)
     return name or (f".{node.attr}" if isinstance(node, ast.Attribute) else "")

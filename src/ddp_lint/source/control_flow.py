@@ -54,7 +54,7 @@ def leaves(body: cst.BaseSuite) -> bool:
 
 
 def exclusive(module: Nodes, first: cst.CSTNode, second: cst.CSTNode, *, holds: bool = False) -> bool:
-    """Whether two places stand in different arms of one `if`, so that no run reaches both. `holds`: what a test asks
+    """Whether two places are in different arms of one `if`, so that no run reaches both. `holds`: what a test asks
     for counts as so where the test holds alone, ``isinstance(model, DDP)``."""
     arms = {branch: _arm(module, branch, first) for branch in _branches(module, first)}
     common = next((branch for branch in _branches(module, second) if branch in arms), None)
@@ -72,7 +72,7 @@ def opposed(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
 
 
 def arms(module: Nodes, node: cst.CSTNode) -> dict[str, str]:
-    """The tests of the `if`s around a node, as code, and the arm of each that the node stands in: then or else."""
+    """The tests of the `if`s around a node, as code, and the arm of each that the node is in: then or else."""
     around = ((module.code(up.test), _arm(module, up, node)) for up in _branches(module, node))
     return {test: arm for test, arm in around if arm}
 
@@ -82,7 +82,7 @@ def _branches(module: Nodes, node: cst.CSTNode) -> Iterator[cst.If]:
 
 
 def _arm(module: Nodes, branch: cst.If, node: cst.CSTNode) -> str:
-    """Which arm of `branch` the node stands in; '' for its test, which runs before either."""
+    """Which arm of `branch` the node is in; '' for its test, which runs before either."""
     around = (node, *module.ancestors(node))
     if any(up is branch.orelse for up in around):
         return "else"

@@ -119,10 +119,10 @@ class Wraps:
         return None
 
     def after(self, wrap: Wrap, at: cst.CSTNode) -> bool:
-        """Whether `at` runs after the wrap on some path, and speaks of the same names.
+        """Whether `at` runs after the wrap on some path, and mentions the same names.
 
         In one function: later in the source and not in the other arm of an `if`. Across methods of a class, for
-        names on `self`: the wrap stands in a constructor-like method and `at` in another one.
+        names on `self`: the wrap is in a constructor-like method and `at` in another one.
         """
         here, there = self._module.function_of(wrap.call), self._module.function_of(at)
         if here is there:
@@ -149,7 +149,7 @@ class Wraps:
         )
 
     def follows(self, later: cst.CSTNode, earlier: cst.CSTNode) -> bool:
-        """Whether `later` stands behind `earlier` in the source."""
+        """Whether `later` is behind `earlier` in the source."""
         return self._order[later] > self._order[earlier]
 
 

@@ -109,7 +109,7 @@ def _conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def logging_only(module: Module, node: cst.CSTNode) -> bool:
-    """Whether the line stands in a branch or a function whose condition, environment variable or name speaks of logging
+    """Whether the line is in a branch or a function whose condition, environment variable or name mentions logging
     or debugging, or that runs once in a while (``random.random() < 0.002``) or when the file is tried out by itself."""
     for test, taken in conditions(module, node):
         if taken and (_words_asked(module, test) & names("branches", "logging") or _is_rare(module, test)):
@@ -151,7 +151,7 @@ def outside_of_graphs(module: Module, node: cst.CSTNode) -> bool:
 
 
 def inside_graphs(module: Module, node: cst.CSTNode) -> bool:
-    """Whether the line stands in the arm that `if torch.compiler.is_compiling():` keeps for compiled code."""
+    """Whether the line is in the arm that `if torch.compiler.is_compiling():` keeps for compiled code."""
     for test, taken in conditions(module, node):
         bare, negated = _without_not(test)
         asked = module.qualified(bare.func) if isinstance(bare, cst.Call) else ""

@@ -144,7 +144,7 @@ class TensorReadOnHost(HostRule):
         return argument(node, 1, "fill_value") if named or method else None
 
     def _is_read_by_condition(self, node: cst.Call) -> bool:
-        """Whether the branch that the read stands in has read the same: ``if x.item() > 1: warn(x.item())``."""
+        """Whether the branch that the read is in has read the same: ``if x.item() > 1: warn(x.item())``."""
         tests = [test for test, _ in conditions(self.module, node)]
         return any(node.deep_equals(n) for test in tests for n in (test, *descendants(test)))
 

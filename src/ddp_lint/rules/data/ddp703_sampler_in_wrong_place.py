@@ -109,7 +109,7 @@ class SamplerInWrongPlace(Rule):
         )
 
     def _is_sampler(self, value: cst.BaseExpression) -> bool:
-        """A DistributedSampler in all that the expression can be, but for None and what nothing tells."""
+        """A DistributedSampler in all that the expression can be, but for None and what nothing shows."""
         values = self.module.assignments(value) or [value]
         arms = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
         calls = [arm for arm in arms if isinstance(arm, cst.Call)]

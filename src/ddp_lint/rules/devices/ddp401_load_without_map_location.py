@@ -243,7 +243,7 @@ class LoadWithoutMapLocation(Rule):
         ]
 
     def _is_doubtful(self, call: cst.Call) -> bool:
-        """Whether a word that other things go by as well is all that speaks of a model's state."""
+        """Whether a word that other things go by as well is all that mentions a model's state."""
         source = argument(call, 0, "f")
         if source is None or self._is_loaded(call) or self._is_read_by_key(call):
             return False

@@ -168,7 +168,7 @@ class FileReadBeforeWritten(Rule):
         return argument(call, 0, "file") if set(text) & set(modes) else None
 
     def _is_raced(self, calls: list[cst.Call], write: cst.Call, read: cst.Call) -> bool:
-        """Whether the read stands behind the write, on a way from it, and nothing between the two waits."""
+        """Whether the read is behind the write, on a way from it, and nothing between the two waits."""
         wraps = self.module.wraps
         if not wraps.follows(read, write) or opposed(self.module, write, read):
             return False

@@ -159,7 +159,7 @@ class LayersChangeAfterWrap(Rule):
         return method == "to" and any(name.rpartition(".")[2] in _DTYPES for name in names)
 
     def _trains_afterwards(self, node: cst.CSTNode) -> bool:
-        """Whether a backward can follow: in this function one does, or none stands in it at all."""
+        """Whether a backward can follow: in this function one does, or none is in it at all."""
         scope = self.module.function_of(node) or self.module.tree
         calls = [n for n in descendants(scope) if isinstance(n, cst.Call)]
         backwards = [c for c in calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]
