@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -240,10 +240,6 @@ def reference_of(value: Value | None) -> Reference | None:
 
 def none() -> Value:
     return constant(None)
-
-
-def first_of(values: Iterable[Value | None]) -> Value | None:
-    return next((value for value in values if value is not None), None)
 
 
 def bound(function: FunctionRef, receiver: Value, of: ClassRef | str | None) -> FunctionRef:

@@ -7,11 +7,12 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import canonical
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.wrapping.accumulation import is_backward
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors.contexts import without_gradient
 
@@ -120,9 +121,9 @@ class TwoForwardsBeforeBackward(Rule):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         open_calls: dict[str, cst.Call] = {}  # DDP models called with a graph that waits for its backward
-        for call in (n for n in descendants(node.body, into_definitions=False) if isinstance(n, cst.Call)):
+        for call in calls_in(node.body):
             name = dotted(call.func)
-            if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("backward", "manual_backward"):
+            if is_backward(call):
                 self._report_pending(open_calls)
                 open_calls.clear()
                 continue

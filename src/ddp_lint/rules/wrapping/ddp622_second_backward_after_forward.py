@@ -7,9 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.wrapping.accumulation import is_backward
 from ddp_lint.rules.wrapping.training import backwards_of
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors.contexts import without_gradient
@@ -120,8 +122,8 @@ class SecondBackwardAfterForward(Rule):
     oracles = ("gradient", "parameter", "reference")
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        calls = [n for n in descendants(node.body, into_definitions=False) if isinstance(n, cst.Call)]
-        if _by_hand(node) or not any(called(call) in ("backward", "manual_backward") for call in calls):
+        calls = list(calls_in(node.body))
+        if _by_hand(node) or not any(map(is_backward, calls)):
             return
         forwards: dict[str, list[tuple[cst.Call, Wrap]]] = {}
         for call in calls:

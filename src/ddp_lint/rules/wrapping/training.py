@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import libcst as cst
 
+from ddp_lint.rules.wrapping.accumulation import is_backward
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import called, children, descendants
 from ddp_lint.tensors.contexts import without_gradient
@@ -190,8 +191,7 @@ class _Flow:
 
     def _is_backward(self, call: cst.Call) -> bool:
         """`loss.backward()`, `accelerator.backward(loss)`, `scaler.scale(loss).backward()`, `manual_backward(loss)`."""
-        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
-        if name not in ("backward", "manual_backward"):
+        if not is_backward(call):
             return False
         receiver = [call.func.value] if isinstance(call.func, cst.Attribute) else []
         return any(self.holds(part) for part in (*receiver, *(arg.value for arg in call.args)))
