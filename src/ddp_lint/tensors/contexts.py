@@ -10,10 +10,12 @@ import libcst as cst
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors.operations import names, words_of
 
 _NO_GRAD = ("no_grad", "inference_mode")
+_SWITCH = "set_grad_enabled"
 
 
 def without_gradient(module: Module, node: cst.CSTNode) -> bool:
@@ -35,7 +37,7 @@ def turns_off_gradient(module: Module, expression: cst.BaseExpression) -> bool:
     is called no_grad."""
     callee = expression.func if isinstance(expression, cst.Call) else expression
     name = module.qualified(callee)
-    if name == "torch.set_grad_enabled":
+    if name == f"torch.{_SWITCH}":
         return isinstance(expression, cst.Call) and any(dotted(a.value) == "False" for a in expression.args)
     return name in names("no_grad", "names") or dotted(callee).rpartition(".")[2] in _NO_GRAD
 
@@ -43,7 +45,7 @@ def turns_off_gradient(module: Module, expression: cst.BaseExpression) -> bool:
 def _switched_off(module: Module, function: cst.FunctionDef, node: cst.CSTNode) -> bool:
     """Whether the last ``torch.set_grad_enabled(..)`` statement before `node` in its function, or before an `if` or a
     loop around it, turns gradients off."""
-    switches = _switches(module, function)
+    switches = {call for call in _switches(function) if module.qualified(call.func) == f"torch.{_SWITCH}"}
     if not switches:
         return False
     around = {id(up) for up in module.ancestors(node)}
@@ -61,10 +63,9 @@ def _switched_off(module: Module, function: cst.FunctionDef, node: cst.CSTNode) 
 
 
 @functools.lru_cache(maxsize=64)
-def _switches(module: Module, function: cst.FunctionDef) -> frozenset[cst.Call]:
-    """The calls of ``torch.set_grad_enabled`` in a function."""
-    calls = (node for node in descendants(function.body, into_definitions=False) if isinstance(node, cst.Call))
-    return frozenset(call for call in calls if module.qualified(call.func) == "torch.set_grad_enabled")
+def _switches(function: cst.FunctionDef) -> frozenset[cst.Call]:
+    """The calls in a function that may be ``torch.set_grad_enabled``, by their name alone."""
+    return frozenset(call for call in calls_in(function.body) if dotted(call.func).endswith(_SWITCH))
 
 
 def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
