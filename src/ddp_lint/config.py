@@ -171,7 +171,7 @@ OPTIONS = (
     Option("output-format", "format", f"One of {', '.join(f'`{name}`' for name in FORMATS)}.", '"concise"'),
 )
 
-#: A dotted name, as it is imported or stands in the code; of a function also with the brackets of its call.
+#: A dotted name, as it is imported or is in the code; of a function also with the brackets of its call.
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\(\))?")
 
 #: Bytes that a configuration file may have: a page of settings, and the rest of a large pyproject.toml.

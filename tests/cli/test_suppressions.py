@@ -100,8 +100,8 @@ def test_strings_are_not_comments(text: str, rule: tuple[str, str]) -> None:
             "'ddp-lint: ignroe' suppresses nothing: 'ignore' and 'ignore-file' do; did you mean 'ignore'?",
         ),
         ("# ddp-lint: ignore[DDP002]", None),
-        ("# ddp-lint: ignore[{0}", "this comment suppresses nothing: codes stand in brackets, ignore[{0}]"),
-        ("# ddp-lint: ignore-file {1}", "this comment suppresses nothing: codes stand in brackets, ignore-file[{1}]"),
+        ("# ddp-lint: ignore[{0}", "this comment suppresses nothing: codes belong in brackets, ignore[{0}]"),
+        ("# ddp-lint: ignore-file {1}", "this comment suppresses nothing: codes belong in brackets, ignore-file[{1}]"),
         (
             "# ddp-lint: ignore[]",
             "this comment suppresses nothing: it names no rule; ignore[DDP101] does, ignore alone means all",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 import pytest
 
 from ddp_lint.knowledge import canonical
-from ddp_lint.knowledge.communication import KnowledgeError, build, load
+from ddp_lint.knowledge.communication import build, load
+from ddp_lint.knowledge.frameworks import Framework, frameworks, wrappers
+from ddp_lint.knowledge.schema import KnowledgeError
 
 ENTRY = {"names": ["pkg.all_reduce"], "takes": ["tensor", "group"], "group": "group", "evidence": "pkg/x.py"}
 
@@ -41,13 +44,14 @@ def test_methods_belong_to_a_listed_type() -> None:
     assert orphans == []
 
 
-def test_every_torch_name_exists_in_the_installed_torch() -> None:
-    pytest.importorskip("torch")
+@pytest.mark.parametrize("framework", [f for f in frameworks() if any(map(importlib.util.find_spec, f.packages))])
+def test_every_name_of_an_installed_framework_exists(framework: Framework) -> None:
     known = load()
-    names = [*known.collectives, *known.types, *(n for (what, n) in known.sources if what == "call")]
+    names = [*known.collectives, *known.types, *wrappers(), *(n for (what, n) in known.sources if what == "call")]
     names += [name for what, name in [*known.ranks, *known.uniforms] if what == "call"]
-    missing = [name for name in names if name.startswith("torch.") and not _exists(name)]
-    assert missing == []
+    names += [name for entry in framework.searching for name in entry.names]
+    of_it = tuple(f"{package}." for package in framework.packages)
+    assert [name for name in names if name.startswith(of_it) and not _exists(name)] == []
 
 
 def test_positional_parameters_are_those_of_the_installed_torch() -> None:

@@ -1,4 +1,4 @@
-"""`ddp-lint check`: find, print, and mend."""
+"""`ddp-lint check`: find, print, and fix."""
 
 from __future__ import annotations
 
@@ -270,17 +270,19 @@ def _run_files(discovered: Discovered, options: _Options, narrowing: Narrowing) 
     if options.add_ignore:
         return _add_ignore(parts, discovered, options, narrowing)
     if options.diff or options.fix:
-        from ddp_lint.cli.fix import mend
+        from ddp_lint.cli.fix import fix_files
     if options.diff:
-        mended = mend((f for part in parts for f in part.told), discovered.files, unsafe=options.unsafe_fixes, dry=True)
-        return _finish_diff(mended.patch, mended.fixed, [*report.errors, *mended.failures], options)
+        result = fix_files(
+            (f for part in parts for f in part.told), discovered.files, unsafe=options.unsafe_fixes, dry=True
+        )
+        return _finish_diff(result.patch, result.fixed, [*report.errors, *result.failures], options)
     outcome = _Outcome(report, Sources(), 0)
     if options.fix:
-        mended = mend(
+        result = fix_files(
             (f for part in parts for f in part.told), discovered.files, unsafe=options.unsafe_fixes, dry=False
         )
-        outcome.fixed, outcome.failures = mended.fixed, mended.failures
-        if mended.fixed:  # a fix in one file can change what is found in another
+        outcome.fixed, outcome.failures = result.fixed, result.failures
+        if result.fixed:  # a fix in one file can change what is found in another
             narrowing = narrowing.again()
             outcome.report = _told(_check(discovered, options, narrowing), discovered, narrowing)
     outcome.hidden = narrowing.hidden
@@ -352,7 +354,7 @@ def _explain_silence(discovered: Discovered, options: _Options) -> None:
 
 
 def _run_stdin(configuration: Configuration, options: _Options) -> int:
-    from ddp_lint.cli.fix import mend_text
+    from ddp_lint.cli.fix import fix_text
     from ddp_lint.engine.runner import check_text
     from ddp_lint.fixes import Text
     from ddp_lint.source.file import SourceFile, Unreadable, decode
@@ -374,12 +376,12 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
         return CLEAN
     if options.fix or options.diff:
         source = Text.of(path, data)
-        mended = mend_text(source, settings, unsafe=options.unsafe_fixes)
+        result = fix_text(source, settings, unsafe=options.unsafe_fixes)
         if options.diff:
-            return _finish_diff(mended.patch, mended.fixed, [], options)
+            return _finish_diff(result.patch, result.fixed, [], options)
         # What is left goes to standard error, where an editor shows it.
-        write(source.encoded(mended.text), options.output_file)
-        left = check_text(mended.text, path, settings)
+        write(source.encoded(result.text), options.output_file)
+        left = check_text(result.text, path, settings)
         for f in left.findings:
             say(f"{f.span.place}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
         return _status(left, options)

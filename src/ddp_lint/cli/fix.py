@@ -16,7 +16,7 @@ from ddp_lint.source.notebook import SUFFIX, Notebook
 
 
 @dataclasses.dataclass
-class Mended:
+class FixedFiles:
     """How many findings were (or would be) fixed, the patch that does it, and the files where it failed."""
 
     fixed: int = 0
@@ -26,10 +26,12 @@ class Mended:
     text: str = ""
 
 
-def mend(findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings], *, unsafe: bool, dry: bool) -> Mended:
+def fix_files(
+    findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings], *, unsafe: bool, dry: bool
+) -> FixedFiles:
     """Fix the files that have findings with a fix. With `dry` nothing is written."""
     wanted = {f.span.path for f in findings if applicable(f.fix, unsafe=unsafe)}
-    mended = Mended()
+    outcome = FixedFiles()
     for path, settings in files.items():
         name = shown(path)
         if name not in wanted:
@@ -40,18 +42,18 @@ def mend(findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings], *,
             if not dry and result.applied:
                 source.write(result.text, settings.root)
         except (OSError, ValueError, SyntaxError, LookupError, Unreadable) as e:
-            mended.failures.append((name, f"cannot be fixed: {getattr(e, 'strerror', None) or e}"))
+            outcome.failures.append((name, f"cannot be fixed: {getattr(e, 'strerror', None) or e}"))
             continue
-        mended.fixed += len(result.applied)
-        mended.patch += unified_diff(name, source.content, result.text)
-    return mended
+        outcome.fixed += len(result.applied)
+        outcome.patch += unified_diff(name, source.content, result.text)
+    return outcome
 
 
-def mend_text(source: Text, settings: Settings, *, unsafe: bool) -> Mended:
+def fix_text(source: Text, settings: Settings, *, unsafe: bool) -> FixedFiles:
     """Fix text that is not on disk, as if it were the content of its path."""
     result = _fixed(source.content, source.path, settings, unsafe)
     patch = unified_diff(shown(source.path), source.content, result.text)
-    return Mended(len(result.applied), patch, text=result.text)
+    return FixedFiles(len(result.applied), patch, text=result.text)
 
 
 def _fixed(text: str, path: pathlib.Path, settings: Settings, unsafe: bool) -> Fixed:

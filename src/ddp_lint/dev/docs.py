@@ -67,7 +67,7 @@ def _index() -> str:
     rules = documented().values()
     parts = [
         "# Rules\n\nRules marked with ○ are off by default: select them by name, or use `--preview`. Of those marked\n"
-        "with ◐ the source does not tell and a run does: `verify` looks for them without being asked.\n"
+        "with ◐ a run decides, not the source: `verify` looks for them without being asked.\n"
     ]
     for package, family in itertools.groupby(rules, key=lambda rule: rule.__module__.rpartition(".")[0]):
         title = (importlib.import_module(package).__doc__ or package).strip().partition("\n")[0]

@@ -51,7 +51,7 @@ class $name(Rule):
 
     ```python
     def main():
-        pass  # $FILL_IN: the same program, mended
+        pass  # $FILL_IN: the same program, fixed
 
 
     if __name__ == "__main__":

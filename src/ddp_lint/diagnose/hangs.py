@@ -212,7 +212,7 @@ def _who_was_late(
     same = [rank for rank, e in late.items() if e.site.user == common]
     elsewhere = [rank for rank, e in late.items() if e.site.user is not None and e.site.user != common]
     if common is not None and len(elsewhere) == len(late) > 1 and len(waiting) == 1:
-        # One rank stands in a collective that all the others passed by.
+        # One rank is in a collective that all the others passed by.
         return next(iter(waiting)), common, _how_parted(waited, [late[r] for r in elsewhere])
     if len(elsewhere) == 1 and waiting == {0} and not _trains([*waited, late[elsewhere[0]]]):
         return 0, common, "rank-conditional"  # a branch on rank 0 is the most frequent of all
@@ -228,7 +228,7 @@ def _who_was_late(
 
 
 def _apart(events: Sequence[Event]) -> Event | None:
-    """What the one rank says that stands at another line than all the others, of whom there are several."""
+    """What the one rank says that is at another line than all the others, of whom there are several."""
     at = {e.rank: e for e in reversed(events) if e.rank is not None and e.site.user is not None}
     places = Counter(e.site.user for e in at.values())
     if len(places) != 2 or len(at) < 3:

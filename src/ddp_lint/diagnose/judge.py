@@ -552,7 +552,7 @@ def _refined(event: Event) -> str:
 
 
 def _differ_by_a_prefix(text: str) -> bool:
-    """A name that is missing is one of those that are too many, but for what stands before it."""
+    """A name that is missing is one of those that are too many, but for what is before it."""
     listed = {m[1]: set(re.findall(r'"([^"]+)"', m[2])) for m in _KEYS.finditer(text)}
     missing, unexpected = listed.get("Missing", set()), listed.get("Unexpected", set())
     tails = {name.partition(".")[2] for name in missing | unexpected}

@@ -26,7 +26,7 @@ _PLUMBING = re.compile(
 
 
 class Quote(NamedTuple):
-    """One line as it stands in the log. `number` is 1-based; `rank` is None where the line does not tell it."""
+    """One line as it is in the log. `number` is 1-based; `rank` is None where the line does not tell it."""
 
     source: str
     number: int
@@ -168,7 +168,7 @@ class Reading:
     said_before: dict[int | None, Quote] = dataclasses.field(default_factory=dict)
     ranks: set[int] = dataclasses.field(default_factory=set)
     world: int | None = None
-    #: Tracebacks that the log cuts off before it comes to the exception: rank and frames, innermost first.
+    #: Tracebacks that the log cuts off before it reaches the exception: rank and frames, innermost first.
     cut_off: list[tuple[int | None, tuple[Frame, ...]]] = dataclasses.field(default_factory=list)
     #: Stacks of processes that still ran.
     stacks: dict[str, Stack] = dataclasses.field(default_factory=dict)

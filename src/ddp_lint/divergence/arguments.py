@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 
-from ddp_lint.divergence.expressions import evaluate
-from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.values import Value
 
 
@@ -30,30 +28,3 @@ class Arguments:
     @property
     def values(self) -> list[Value]:
         return [*self.positional, *self.keywords.values()]
-
-
-def arguments_of(frame: Frame, node: ast.Call) -> Arguments:
-    positional: list[Value] = []
-    nodes: dict[int | str, ast.expr] = {}
-    starred = False
-    for argument in node.args:
-        value = evaluate(frame, argument)
-        if not isinstance(argument, ast.Starred):
-            if not starred:
-                nodes[len(positional)] = argument
-                positional.append(value)
-        elif value.items is not None and not starred:
-            positional += value.items
-        else:
-            starred = True
-    keywords: dict[str, Value] = {}
-    for keyword in node.keywords:
-        value = evaluate(frame, keyword.value)
-        if keyword.arg is not None:
-            keywords[keyword.arg] = value
-            nodes[keyword.arg] = keyword.value
-        elif value.entries is not None:
-            keywords.update((name, entry) for name, entry in value.entries.items() if isinstance(name, str))
-        else:
-            starred = True
-    return Arguments(tuple(positional), keywords, nodes, starred)

@@ -1,4 +1,4 @@
-"""What the callers of a function say of the places where it parts the ranks by itself.
+"""What the callers of a function say of the places where it makes the ranks diverge by itself.
 
 A function is analysed for arguments unknown. Where the project calls it, and never so that the ranks part there (a flag
 that skips the branch, a loop over all ranks, a caller that makes up for it), the ranks do not part.
@@ -38,7 +38,7 @@ R = TypeVar("R", bound=HasNode)
 
 @dataclasses.dataclass(frozen=True)
 class Callers(Generic[R]):
-    """`roots` lists those of a file, `partings` gives what parts the ranks in one, for the arguments in `env`."""
+    """`roots` lists those of a file, `partings` gives where the ranks diverge in one, for the arguments in `env`."""
 
     project: Project
     summaries: Summaries

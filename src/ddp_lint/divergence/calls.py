@@ -9,11 +9,11 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.arguments import Arguments, arguments_of
+from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
 from ddp_lint.divergence.definitions import stores_in
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
-from ddp_lint.divergence.expressions import HANDLERS, consume, dotted, evaluate, passed_on, unordered
+from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.inheritance import Question
@@ -35,9 +35,8 @@ from ddp_lint.divergence.values import (
     world_size,
 )
 from ddp_lint.findings import Confidence, Label
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Gate
-from ddp_lint.program.events import DISTINCTIVE
 from ddp_lint.project.project_names import Own
 
 #: An object of a framework that works on one device.
@@ -53,7 +52,7 @@ _ALTERNATIVES = 40
 def call(frame: Frame, node: ast.Call) -> Value:
     function = evaluate(frame, node.func)
     if isinstance(node.func, ast.Name) and function.reference is None:
-        handler = BUILTINS.get(node.func.id)
+        handler = _BUILTINS.get(node.func.id)
         if handler is not None:
             return handler(frame, node, arguments_of(frame, node))
     arguments = arguments_of(frame, node)
@@ -233,7 +232,7 @@ def _gate_value(frame: Frame, gate: Gate, node: ast.AST) -> Value:
 
 
 def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
-    special = LIBRARY.get(name)
+    special = _LIBRARY.get(name)
     if special is not None:
         return special(frame, node, arguments)
     key = ("call", name, tuple(value.key for value in arguments.values))
@@ -266,10 +265,9 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
     owner_entry = known().method(head, last) if head in knows.types else None
     if owner_entry is not None:
         return communicate(frame, owner_entry, arguments, node)
-    if last in DISTINCTIVE and _is_communication(head):
-        entry = knows.collectives.get(f"torch.distributed.{last}")
-        if entry is not None:
-            return communicate(frame, entry, arguments, node, confidence=Confidence.MEDIUM)
+    by_name = frameworks.distinctive().get(last)
+    if by_name is not None and _is_communication(head):
+        return communicate(frame, knows.collectives[by_name[0]], arguments, node, confidence=Confidence.MEDIUM)
     return _unresolved(frame, unknown(("name", name)), name, arguments, node)
 
 
@@ -436,9 +434,8 @@ def _thread(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return unknown(frame.key(node))
 
 
-#: What these call functions that they are given is entered here.
-BUILTINS["map"] = _map
-LIBRARY["threading.Thread"] = _thread
-HANDLERS[ast.Call] = call
+#: Functions of Python, those with them that call what they are given.
+_BUILTINS: Final = {**BUILTINS, "map": _map}
+_LIBRARY: Final = {**LIBRARY, "threading.Thread": _thread}
 
 __all__ = ["call", "invoke"]

@@ -1,4 +1,4 @@
-"""A callee as its callers need it: its effects, or one letter for what is large or parts the ranks by itself."""
+"""A callee as its callers need it: its effects, or one event where it is large or the ranks diverge in it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _may_exit(effects: list[Effect]) -> bool:
 
 
 def whole_if_parted(effects: list[Effect], name: str) -> list[Effect]:
-    """What parts the ranks by itself is reported where it stands; around it, it is one letter."""
+    """What makes the ranks diverge by itself is reported where it is; around it, it is one event."""
     if not matters(effects) or not any(condition.may_part for condition in choices(effects)):
         return effects
     words = Words()

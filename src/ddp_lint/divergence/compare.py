@@ -68,6 +68,8 @@ class Difference:
 
 #: Where two ranks first met in calls of the same name at different places.
 Drift = tuple[Side, Side]
+#: Two places that are compared, with the number of events that matched before them.
+_Pair = tuple[Side, Side, int, Drift | None]
 
 
 class TooLong(Exception):
@@ -287,8 +289,8 @@ class Comparison:
 
     # ---- the walk
 
-    def _walk(self, first: Side, second: Side) -> Iterator[Difference]:  # noqa: PLR0912 - one case a line
-        stack: list[tuple[Side, Side, int, Drift | None]] = [(first, second, 0, None)]
+    def _walk(self, first: Side, second: Side) -> Iterator[Difference]:
+        stack: list[_Pair] = [(first, second, 0, None)]
         while stack:
             self._steps += 1
             if self._steps > self.BOUND:
@@ -304,42 +306,50 @@ class Comparison:
             if self._equal(one, two):
                 self._meet(one, two)
                 continue
-            if one.node is two.node:
-                drift = None
-            if isinstance(one.node, Choice) or isinstance(two.node, Choice):
-                stack.extend((*sides, drift) for sides in self._split(one, two, matched))
-            elif isinstance(one.node, End) and isinstance(two.node, End):
-                difference = self._ends(one, two)
-                if difference is not None:
-                    yield difference
-            elif (
-                "error" in (getattr(one.node, "what", ""), getattr(two.node, "what", ""))
-                or self._tries_again(one, matched)
-                or self._tries_again(two, matched)
-            ):
-                continue
-            elif isinstance(one.node, Emit) and isinstance(two.node, Emit) and self._alike(one.node, two.node):
-                self._meet(one, two)
-                difference = self._arguments(one, two)
-                if difference is not None:
-                    yield difference
-                if one.node is not two.node and drift is None:
-                    drift = (one, two)
-                stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1, drift))
-            elif isinstance(one.node, Loop) and isinstance(two.node, Loop):
-                if one.node is not two.node and drift is None:
-                    drift = (one, two)
-                stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1, drift))
-                stack.append((one.at(one.node.body), two.at(two.node.body), matched, drift))
-            else:
-                difference = self._part(one, two)
-                if difference is not None:
-                    difference = dataclasses.replace(difference, where=(difference.first, difference.second))
-                    yield self._at_drift(difference, drift) if drift is not None else difference
-                    stack.extend((*sides, matched + 1, None) for sides in self._past(difference))
-                elif loops := [side.node for side in (one, two) if isinstance(side.node, Loop)]:
-                    # One side passed by the loop, whose letters are all behind a test within: there the two part.
-                    stack.append((one.at(loops[0].body), two.at(loops[0].body), matched, None))
+            yield from self._compared((one, two, matched, None if one.node is two.node else drift), stack)
+
+    def _compared(self, pair: _Pair, stack: list[_Pair]) -> Iterator[Difference]:
+        """The difference between two places, if there is one; what is to be compared next goes onto the stack."""
+        one, two, matched, drift = pair
+        if isinstance(one.node, Choice) or isinstance(two.node, Choice):
+            stack.extend((*sides, drift) for sides in self._split(one, two, matched))
+        elif isinstance(one.node, End) and isinstance(two.node, End):
+            difference = self._ends(one, two)
+            if difference is not None:
+                yield difference
+        elif (
+            "error" in (getattr(one.node, "what", ""), getattr(two.node, "what", ""))
+            or self._tries_again(one, matched)
+            or self._tries_again(two, matched)
+        ):
+            return
+        elif isinstance(one.node, Emit) and isinstance(two.node, Emit) and self._alike(one.node, two.node):
+            self._meet(one, two)
+            difference = self._arguments(one, two)
+            if difference is not None:
+                yield difference
+            if one.node is not two.node and drift is None:
+                drift = (one, two)
+            stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1, drift))
+        elif isinstance(one.node, Loop) and isinstance(two.node, Loop):
+            if one.node is not two.node and drift is None:
+                drift = (one, two)
+            stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1, drift))
+            stack.append((one.at(one.node.body), two.at(two.node.body), matched, drift))
+        else:
+            yield from self._diverged(pair, stack)
+
+    def _diverged(self, pair: _Pair, stack: list[_Pair]) -> Iterator[Difference]:
+        """The difference between two events that are not alike; the sides meet again behind it."""
+        one, two, matched, drift = pair
+        difference = self._part(one, two)
+        if difference is not None:
+            difference = dataclasses.replace(difference, where=(difference.first, difference.second))
+            yield self._at_drift(difference, drift) if drift is not None else difference
+            stack.extend((*sides, matched + 1, None) for sides in self._past(difference))
+        elif loops := [side.node for side in (one, two) if isinstance(side.node, Loop)]:
+            # One side passed by the loop, whose events are all behind a test within: there the two diverge.
+            stack.append((one.at(loops[0].body), two.at(loops[0].body), matched, None))
 
     def _is_new(self, key: Hashable, one: Side, two: Side) -> bool:
         """Was the pair of places not come to before, with the same of the choices that matter from there on?"""

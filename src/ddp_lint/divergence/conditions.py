@@ -9,8 +9,8 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Branch, Effect
-from ddp_lint.divergence.expressions import HANDLERS, dotted, evaluate, passed_on
-from ddp_lint.divergence.frame import Frame, text_of
+from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
+from ddp_lint.divergence.frame import Frame, Handlers, text_of
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
 from ddp_lint.divergence.lengths import follows_from_extent, is_size
 from ddp_lint.divergence.selections import may_be_empty, may_be_missing, own_emptiness, own_modality
@@ -298,4 +298,6 @@ def _conditional(frame: Frame, node: ast.IfExp) -> Value:
     return merge(test, arms[0], arms[1], frame.key(node))
 
 
-HANDLERS.update({ast.Compare: _compare, ast.BoolOp: _boolean, ast.UnaryOp: _unary, ast.IfExp: _conditional})
+HANDLERS: Handlers = {
+    ast.Compare: _compare, ast.BoolOp: _boolean, ast.UnaryOp: _unary, ast.IfExp: _conditional,
+}  # fmt: skip

@@ -7,19 +7,11 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import Linker
+from ddp_lint.knowledge import frameworks
+from ddp_lint.knowledge.communication import Condition
 from ddp_lint.knowledge.project_names import last
 from ddp_lint.program.events import wrapping_pattern
 from ddp_lint.project.facts import ModuleFacts
-
-_SHOWS = {
-    "sharded": re.compile(
-        r"FullyShardedDataParallel|\bFSDP\b|\bfsdp(_config|_plugin)?\b|fully_shard|zero_stage|ZeRO|stage3|zero3|deepspeed|DTensor|distribute_tensor"
-    ),
-    "buffers": re.compile(r"BatchNorm|register_buffer|broadcast_buffers=True"),
-    "metric-sync": re.compile(r"torchmetrics|sync_dist"),
-    "statistics": re.compile(r"SyncBatchNorm|sync_bn"),
-    "launched": re.compile(r"accelerat|deepspeed|FSDP", re.IGNORECASE),
-}
 
 
 class Evidence:
@@ -34,9 +26,8 @@ class Evidence:
         """Does the file, or one that a base class is from, wrap models for several ranks?"""
         return self._mentions(facts, owner, "wrap", self._wraps)
 
-    def shows(self, facts: ModuleFacts, owner: ClassRef | None, when: str) -> bool:
-        pattern = _SHOWS.get(when)
-        return pattern is not None and self._mentions(facts, owner, when, pattern)
+    def shows(self, facts: ModuleFacts, owner: ClassRef | None, when: Condition) -> bool:
+        return bool(when) and self._mentions(facts, owner, when, frameworks.shows(when))
 
     def _mentions(self, facts: ModuleFacts, owner: ClassRef | None, what: str, pattern: re.Pattern[str]) -> bool:
         files = {facts.name: facts}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Inline, Yielded, matters
-from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.frame import Frame, Handlers, reference_of
 from ddp_lint.divergence.lengths import dealt_evenly, extent_of, is_size, of_batches, own_share, size_of
 from ddp_lint.divergence.project_names import absolute, told
 from ddp_lint.divergence.resolve import known
@@ -53,7 +53,7 @@ def evaluate(frame: Frame, node: ast.expr | None) -> Value:
     """The value of an expression; its effects are appended to the frame's."""
     if node is None:
         return constant(None)
-    handler = HANDLERS.get(type(node))
+    handler = frame.summaries.handlers.get(type(node))
     return handler(frame, node) if handler is not None else _opaque(frame, node)
 
 
@@ -153,10 +153,9 @@ def _of_module(frame: Frame, reference: ref.External | ref.ModuleRef, name: str,
     return unknown(("name", getattr(found, "name", name)), found)
 
 
-def _of_outside(
-    frame: Frame, base: Value, reference: ref.Instance, of: str, name: str, node: ast.AST, path: str
-) -> Value:
+def _of_outside(frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str) -> Value:
     """An attribute of an object whose class is none of the project's."""
+    of = str(reference.of)
     if of == SELECTION and name in SIZES:
         method = ref.Method(of, name, path.rpartition(".")[0])
         return divergent(("size", base.key), own_size(frame, node)).with_reference(method)
@@ -173,7 +172,7 @@ def _of_outside(
 def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str) -> Value:
     of = reference.of
     if isinstance(of, str):
-        return _of_outside(frame, base, reference, of, name, node, path)
+        return _of_outside(frame, base, reference, name, node, path)
     found = frame.linker.method(of, name)
     if found is not None:
         method_value = unknown(("method", path), dataclasses.replace(found, receiver=base, of=of))
@@ -394,10 +393,37 @@ def dotted(node: ast.AST) -> str:
             return ""
 
 
-#: What evaluates which expression. The modules on conditions, iteration, targets and calls enter theirs.
-HANDLERS: dict[type[ast.expr], Callable[[Frame, Any], Value]] = {
+#: What evaluates which expression. `conditions`, `iteration`, `targets` and `calls` have the others.
+HANDLERS: Handlers = {
     ast.Constant: _constant, ast.JoinedStr: _text, ast.Name: _name, ast.Attribute: _attribute,
     ast.Subscript: _subscript, ast.BinOp: _binary, ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence,
     ast.Dict: _dictionary, ast.Lambda: _lambda, ast.Await: _await, ast.Yield: _yield, ast.YieldFrom: _yield_from,
     ast.Starred: _starred,
 }  # fmt: skip
+
+
+def arguments_of(frame: Frame, node: ast.Call) -> Arguments:
+    positional: list[Value] = []
+    nodes: dict[int | str, ast.expr] = {}
+    starred = False
+    for argument in node.args:
+        value = evaluate(frame, argument)
+        if not isinstance(argument, ast.Starred):
+            if not starred:
+                nodes[len(positional)] = argument
+                positional.append(value)
+        elif value.items is not None and not starred:
+            positional += value.items
+        else:
+            starred = True
+    keywords: dict[str, Value] = {}
+    for keyword in node.keywords:
+        value = evaluate(frame, keyword.value)
+        if keyword.arg is not None:
+            keywords[keyword.arg] = value
+            nodes[keyword.arg] = keyword.value
+        elif value.entries is not None:
+            keywords.update((name, entry) for name, entry in value.entries.items() if isinstance(name, str))
+        else:
+            starred = True
+    return Arguments(tuple(positional), keywords, nodes, starred)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from ddp_lint.divergence import worlds
+from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Effect
+from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.references import SET, ClassRef, FunctionRef, Generator, Instance, Reference
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.values import Condition, Test, Value, Variation, constant, divergent, per_rank, unknown
@@ -17,22 +20,54 @@ from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Rank
 from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.project_names import Own
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import starting_with
 
-if TYPE_CHECKING:
-    from ddp_lint.divergence.summaries import Summaries
-
-
 #: Expressions that have no dotted name.
 _BARE = ("name", "environment")
+
+#: Kinds of expressions to what evaluates them.
+Handlers: TypeAlias = "Mapping[type[ast.expr], Callable[[Frame, Any], Value]]"
+
+
+class Store(Protocol):
+    """The variables of modules, classes and objects, as an evaluation reads and sets them (`variables.Variables`)."""
+
+    def module_name(self, frame: Frame, node: ast.Name) -> Value: ...
+    def variable_at(self, name: str) -> Value | None: ...
+    def class_variable(self, of: ClassRef, name: str) -> Value | None: ...
+    def attribute_of(self, of: ClassRef, name: str) -> Value | None: ...
+    def set_global(self, frame: Frame, name: str, value: Value) -> None: ...
+    def switched(self, variables: Mapping[tuple[str, str], Value]) -> AbstractContextManager[None]: ...
+    def hand_over(self, frame: Frame) -> None: ...
+
+
+class Evaluation(Protocol):
+    """What all evaluations of a project share (`summaries.Summaries`), as the evaluation of one function uses it."""
+
+    #: What evaluates each kind of expression.
+    handlers: ClassVar[Handlers]
+    linker: Linker
+    #: The project's own names, None where the configuration lists none.
+    own: Own | None
+    whole: bool
+    evidence: Evidence
+
+    @property
+    def variables(self) -> Store: ...
+    def spend(self) -> None: ...
+    def enter(self, frame: Frame, function: FunctionRef, arguments: Arguments, node: ast.Call) -> Value: ...
+    def enter_unseen(self, frame: Frame, function: FunctionRef, at: ast.expr) -> Value: ...
+    def property_value(self, frame: Frame, function: FunctionRef, base: Value, node: ast.AST) -> Value: ...
+    def names_after(self, function: FunctionRef) -> dict[str, Value] | None: ...
 
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Frame:
     """One activation: names, effects so far, returned values, and the tests that lead to the current statement."""
 
-    summaries: Summaries
+    summaries: Evaluation
     facts: ModuleFacts
     function: ast.AST | None
     owner: ClassRef | None = None
@@ -205,10 +240,6 @@ def reference_of(value: Value | None) -> Reference | None:
 
 def none() -> Value:
     return constant(None)
-
-
-def first_of(values: Iterable[Value | None]) -> Value | None:
-    return next((value for value in values if value is not None), None)
 
 
 def bound(function: FunctionRef, receiver: Value, of: ClassRef | str | None) -> FunctionRef:

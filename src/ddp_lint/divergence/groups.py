@@ -33,7 +33,7 @@ _OF_AXIS = re.compile(r"(?P<of>.+)\.get_group\((?P<along>[^()]*)\)")
 
 @functools.lru_cache(maxsize=8192)
 def axis_in(name: str) -> str:
-    """The parallel axis that a name speaks of (``self.dp_group``: data); '' when it does not."""
+    """The parallel axis that a name mentions (``self.dp_group``: data); '' when it does not."""
     last = name.rpartition(".")[2].lower()
     return next((axis for axis, pattern in _AXES if pattern.search(last)), "")
 
@@ -44,7 +44,7 @@ class Group:
 
     key: str = ""
     axis: str = WORLD_AXIS
-    #: An attribute of some object, whose name tells nothing: each such object has its own.
+    #: An attribute of some object, whose name shows nothing: each such object has its own.
     own: bool = False
     #: What a callee calls ``group`` without having been given it: its members are not to be seen from here.
     hidden: bool = False
@@ -95,7 +95,7 @@ _HANDS_OUT = re.compile(r"^_?get_\w+_group$")
 
 def handed_out(function: str, arguments: Iterable[Value] = ()) -> Group | None:
     """The group that a function of this name hands out (``get_tensor_model_parallel_group``), None for other names;
-    with a list of ranks, any function that speaks of a group (``make_group([0, 2])``)."""
+    with a list of ranks, any function that mentions a group (``make_group([0, 2])``)."""
     members = listed_ranks(arguments) if "group" in function else ()
     if members:
         return Group(f"{function}({members})", "", members=members)
@@ -119,7 +119,7 @@ def of_callee(text: str) -> Group:
 
 
 def shown(group: Group) -> str:
-    """The group in words for a message, '' for the world and for one whose name tells nothing."""
+    """The group in words for a message, '' for the world and for one whose name shows nothing."""
     if group.key and group.key == group.axis:
         return f"the {group.axis} group"
     return "" if "(" in group.key or group.key in _NAMELESS else group.key

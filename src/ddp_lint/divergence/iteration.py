@@ -11,7 +11,6 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.effects import Rounds
 from ddp_lint.divergence.expressions import (
-    HANDLERS,
     dotted,
     evaluate,
     is_set,
@@ -20,7 +19,7 @@ from ddp_lint.divergence.expressions import (
     passed_on,
     unordered,
 )
-from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.frame import Frame, Handlers, reference_of
 from ddp_lint.divergence.lengths import COUNT, of_batches, own_length, own_share
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import own_size
@@ -179,4 +178,4 @@ def order_of(iterable: Value, rounds: Condition | None) -> Variation | None:
     return dataclasses.replace(varies, foreign=generator.call.handed)
 
 
-HANDLERS.update(dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), _comprehension))
+HANDLERS: Handlers = dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), _comprehension)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Effect
+from ddp_lint.divergence.frame import Store
 from ddp_lint.divergence.inheritance import Answers, Question, is_same, mentions
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker
 from ddp_lint.divergence.values import ArgumentKey, Value
 from ddp_lint.project import Answered
-
-if TYPE_CHECKING:
-    from ddp_lint.divergence.variables import Variables
 
 #: Calls within calls: far more than programs nest, since what is cut off depends on where the evaluation came from.
 _DEPTH = 40
@@ -78,7 +76,7 @@ class Key(NamedTuple):
 class Memory:
     """All summaries of one project, and which of them are being made."""
 
-    def __init__(self, linker: Linker, variables: Variables) -> None:
+    def __init__(self, linker: Linker, variables: Store) -> None:
         self._linker = linker
         self._variables = variables
         self._memo: dict[Key, Answered[Summary]] = {}

@@ -19,9 +19,8 @@ from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import PADDED, SELECTING, is_generated, selection
 from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
 from ddp_lint.findings import Confidence, Label
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
-from ddp_lint.program.events import BY_NAME, DISTINCTIVE
 
 #: In the name of an unresolved function: what it returns has probably been agreed on by all ranks.
 _AGREED = re.compile(r"reduce|gather|sync|broadcast|(^|_)all_|consensus|agree|average_across")
@@ -64,13 +63,12 @@ def _is_new_module(frame: Frame, node: ast.expr) -> bool:
 def distinctive(frame: Frame, name: str, arguments: Arguments) -> tuple[Collective, Confidence] | None:
     """What a method does on whatever object has it, and how sure that is."""
     knows = known()
-    if name in DISTINCTIVE:
-        return knows.collectives[f"torch.distributed.{name}"], Confidence.LOW
+    if (known_by_name := frameworks.distinctive().get(name)) is not None:
+        collective, confidence = known_by_name
+        return knows.collectives[collective], Confidence[confidence.upper()]
     if name == "full_tensor":
         whole = knows.method("torch.distributed.tensor.DTensor", name)
         return (whole, Confidence.LOW if frame.depth else Confidence.MEDIUM) if whole is not None else None
-    if name in BY_NAME:
-        return knows.collectives[f"accelerate.Accelerator.{name}"], Confidence.HIGH
     if name in _STEPS and any(frame.text(given) in _MODELS for given in arguments.nodes.values()):
         return knows.collectives["torch.Tensor.backward"], Confidence.MEDIUM
     return None

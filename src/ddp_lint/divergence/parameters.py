@@ -6,13 +6,12 @@ import ast
 import dataclasses
 import re
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.definitions import defaults_of, documentation_of, is_positive
 from ddp_lint.divergence.expressions import evaluate
-from ddp_lint.divergence.frame import Frame, entering, reference_of, span_of
+from ddp_lint.divergence.frame import Evaluation, Frame, entering, reference_of, span_of
 from ddp_lint.divergence.groups import named, names_group
 from ddp_lint.divergence.hooks import is_batch
 from ddp_lint.divergence.references import ClassRef, FunctionRef
@@ -21,14 +20,11 @@ from ddp_lint.divergence.values import Value, Variation, constant, divergent, un
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 
-if TYPE_CHECKING:
-    from ddp_lint.divergence.summaries import Summaries
-
 #: Parameters that hold a rank's own data.
 _BATCHES = frozenset({"batch", "minibatch", "mini_batch", "micro_batch", "microbatch", "batch_data", "data_batch"})
 
 
-def bound(summaries: Summaries, frame: Frame, function: FunctionRef, arguments: Arguments) -> dict[str, Value]:
+def bound(summaries: Evaluation, frame: Frame, function: FunctionRef, arguments: Arguments) -> dict[str, Value]:
     """The callee's parameters."""
     signature = function.node.args
     names = [a.arg for a in (*signature.posonlyargs, *signature.args)]
@@ -58,7 +54,7 @@ def bound(summaries: Summaries, frame: Frame, function: FunctionRef, arguments: 
     return env
 
 
-def general(summaries: Summaries, function: FunctionRef, heuristic: bool) -> dict[str, Value]:
+def general(summaries: Evaluation, function: FunctionRef, heuristic: bool) -> dict[str, Value]:
     """Parameters for a function of which no call is known."""
     signature = function.node.args
     env: dict[str, Value] = {}
@@ -71,13 +67,13 @@ def general(summaries: Summaries, function: FunctionRef, heuristic: bool) -> dic
     return env
 
 
-def _default(summaries: Summaries, function: FunctionRef, default: ast.expr) -> Value:
+def _default(summaries: Evaluation, function: FunctionRef, default: ast.expr) -> Value:
     if isinstance(default, (ast.Constant, ast.UnaryOp)):  # also ``rank=-1``
         return evaluate(Frame(summaries, function.facts, None), default)
     return unknown(("default", ast.dump(default)[:80]))
 
 
-def unseen(summaries: Summaries, function: FunctionRef, parameter: ast.arg, heuristic: bool) -> Value:
+def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heuristic: bool) -> Value:
     """A parameter that no caller is known for: its class by annotation; what its name says."""
     frame = Frame(summaries, function.facts, function.node)
     if heuristic and not is_positive(defaults_of(function.node).get(parameter.arg)):
@@ -98,7 +94,7 @@ def unseen(summaries: Summaries, function: FunctionRef, parameter: ast.arg, heur
     return unknown(("parameter", parameter.arg), of)
 
 
-def _typed(summaries: Summaries, function: FunctionRef, parameter: ast.arg, value: Value) -> Value:
+def _typed(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, value: Value) -> Value:
     """An argument of which the caller knows nothing is what the parameter's annotation says."""
     if parameter.annotation is None or value.constant is not None or value.varies is not None:
         return value

@@ -50,7 +50,7 @@ class Parting:
     of `knowledge.communication`; `says`
     the divergent value in words, for use after "depends on". `ranks` names the two sides of the witness, the side
     that communicates first. `when` is the condition under which an implicit collective communicates, '' for always;
-    `evident` tells whether the code shows that this condition holds. `reason` tells the kinds apart where one kind
+    `evident` shows whether the code shows that this condition holds. `reason` tells the kinds apart where one kind
     has several: for ARGUMENT 'root', 'reduce op' or 'payload', for GROUP 'members' where each rank makes another
     group, for ASYNC 'never waited' or 'touched', for STEP the knowledge kind ('step' or 'backward'), or 'decides' where
     all ranks step, each by a number of its own.

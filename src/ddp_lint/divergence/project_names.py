@@ -1,4 +1,4 @@
-"""What the project's configuration says of its own names, where an evaluation comes to them."""
+"""What the project's configuration says of its own names, where an evaluation reaches them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def absolute(frame: Frame, reference: Reference | str | None) -> tuple[str, ...]
 
 
 def spellings(frame: Frame, node: ast.expr, reference: Reference | None) -> tuple[str, ...]:
-    """How an expression is spelled: as it stands in the code, and absolutely, as far as that is known."""
+    """How an expression is spelled: as it is in the code, and absolutely, as far as that is known."""
     name, known = written(node), absolute(frame, reference)
     free = reference is None and not any(name.partition(".")[0] in names for names in (frame.env, frame.closure or ()))
     return (name, *(frame.facts.imports.starred(name) if free else known))

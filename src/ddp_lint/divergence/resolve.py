@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ddp_lint import knowledge
 from ddp_lint.divergence.inheritance import Question, Questions
 from ddp_lint.divergence.references import ClassRef, External, FunctionRef, ModuleRef, Reference
-from ddp_lint.knowledge import communication
+from ddp_lint.knowledge import communication, frameworks
 from ddp_lint.knowledge.communication import Collective, Gate, GroupSource, Rank, Source, Type
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
@@ -284,9 +284,8 @@ class Known:
 
 @functools.lru_cache(maxsize=4096)
 def _bases(name: str) -> tuple[str, ...]:
-    table = knowledge.table("hierarchy")["bases"]
-    head = name.rpartition(".")[0]
-    return tuple(table.get(name) or table.get(f"{head}.*") or ())
+    bases = frameworks.bases()
+    return bases.get(name) or bases.get(f"{name.rpartition('.')[0]}.*") or ()
 
 
 @functools.cache

@@ -6,18 +6,20 @@ import ast
 import contextlib
 import dataclasses
 from collections.abc import Hashable, Iterator
+from typing import ClassVar
 
 from ddp_lint import knowledge
+from ddp_lint.divergence import conditions, expressions, iteration, targets
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.calls import invoke
+from ddp_lint.divergence.calls import call, invoke
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_parted
 from ddp_lint.divergence.definitions import is_generator, is_never_none, returns_pairs, stores_in
 from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
-from ddp_lint.divergence.frame import Frame, either_way, leaving, none, reference_of, span_of
+from ddp_lint.divergence.frame import Frame, Handlers, either_way, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
 from ddp_lint.divergence.memory import Key, Memory, Summary
 from ddp_lint.divergence.names import is_agreement
@@ -62,10 +64,14 @@ class Summaries:
 
     #: Statements that the evaluation of one function may run, its callees included.
     BOUND = 60_000
+    #: What evaluates each kind of expression.
+    handlers: ClassVar[Handlers] = {
+        **expressions.HANDLERS, **conditions.HANDLERS, **iteration.HANDLERS, **targets.HANDLERS, ast.Call: call,
+    }  # fmt: skip
 
     def __init__(self, project: Project, *, whole: bool = True) -> None:
         self.linker = Linker(project)
-        #: A callee that parts the ranks is one letter to its callers: it is reported where it stands.
+        #: A callee that makes the ranks diverge is one letter to its callers: it is reported where it is.
         self.whole = whole
         self._watched: ast.AST | None = None
         self._given: list[dict[str, Value]] = []
@@ -197,7 +203,7 @@ class Summaries:
                 frame.env[f"{path}.{name}"] = unknown(("set by", frame.key(node), name))
 
     def _rank_by_name(self, frame: Frame, function: FunctionRef, node: ast.Call) -> Value | None:
-        """A project's own `get_rank()` whose body tells nothing: what its name says.
+        """A project's own `get_rank()` whose body shows nothing: what its name says.
 
         A name that stands for a pair (rank, world size) says nothing of a function that returns another tuple.
         """

@@ -8,8 +8,8 @@ import dataclasses
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.collectives import communicate
-from ddp_lint.divergence.expressions import HANDLERS, dotted, evaluate, passed_on
-from ddp_lint.divergence.frame import Frame
+from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
+from ddp_lint.divergence.frame import Frame, Handlers
 from ddp_lint.divergence.lengths import extent_of, is_size, size_of
 from ddp_lint.divergence.project_names import told
 from ddp_lint.divergence.resolve import known
@@ -93,4 +93,4 @@ def _walrus(frame: Frame, node: ast.NamedExpr) -> Value:
     return value
 
 
-HANDLERS[ast.NamedExpr] = _walrus
+HANDLERS: Handlers = {ast.NamedExpr: _walrus}

@@ -6,13 +6,12 @@ import ast
 import contextlib
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.definitions import assignments_in, rebinders_in, rebound_in, stores_in
 from ddp_lint.divergence.expressions import evaluate
-from ddp_lint.divergence.frame import Frame, either_way
+from ddp_lint.divergence.frame import Evaluation, Frame, either_way
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.project_names import spellings, told
@@ -21,9 +20,6 @@ from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Condition, Known, Test, Value, divergent, is_absent, merge, unknown
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts
-
-if TYPE_CHECKING:
-    from ddp_lint.divergence.summaries import Summaries
 
 #: Ways to rebind a module's variable that are followed from call to call.
 _FOLLOWED = ("counted", "switched")
@@ -34,7 +30,7 @@ _REBINDING = 3
 class Variables:
     """What a project's modules and classes hold, each asked for once; for a call in hand, what it has rebound."""
 
-    def __init__(self, summaries: Summaries) -> None:
+    def __init__(self, summaries: Evaluation) -> None:
         self._summaries = summaries
         self._known: dict[str, dict[str, Answered[Value]]] = {}
         self._pending_modules: set[Hashable] = set()

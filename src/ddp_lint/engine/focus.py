@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ddp_lint.knowledge.project_names import Names
+from ddp_lint.knowledge.project_names import Names, wrapping
 from ddp_lint.project.facts import Definition, FunctionNode, ModuleFacts
 from ddp_lint.source.syntax import statements
 
@@ -46,7 +46,9 @@ class _Interest:
 
     @classmethod
     def of(cls, said: Declaration, names: Names) -> _Interest:
-        triggers, requires = ((*words, *names.beside(words)) for words in (said.triggers, said.requires))
+        triggers, requires = (
+            (*words, *names.beside(words), *wrapping(words)) for words in (said.triggers, said.requires)
+        )
         return cls(said, frozenset(map(str.encode, triggers)), frozenset(map(str.encode, requires)))
 
     @property

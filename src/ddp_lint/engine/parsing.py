@@ -81,7 +81,7 @@ def check_depth(facts: ModuleFacts) -> None:
 
 
 def _header(node: ast.AST, inside: list[ast.AST]) -> tuple[int, int]:
-    """The first and the last line of a statement without those in it; 0 and 0 where nothing tells."""
+    """The first and the last line of a statement without those in it; 0 and 0 where nothing shows."""
     first: int = getattr(node, "lineno", 0)
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     first = min([first, *(decorator.lineno for decorator in decorators)])

@@ -14,6 +14,7 @@ from ddp_lint.source import Module
 from ddp_lint.source.tree import children, is_leaf
 
 Handler = tuple[Rule, Callable[[cst.CSTNode], None]]
+_Call = Callable[..., None]
 _NONE: tuple[Handler, ...] = ()
 _EVERYWHERE: Mapping[cst.CSTNode, frozenset[str]] = types.MappingProxyType({})
 
@@ -30,25 +31,38 @@ def walk(
     """
     found: list[Finding] = []
     rules: list[Rule] = []
-    dead: set[Rule] = set()
     for kind in kinds:
         try:
             rules.append(kind(module, found.append))
         except Exception as e:
             crashed(kind, e)
+    call = _guarded(crashed)
+    for rule in rules:
+        call(rule, rule.start)
+    _visit(module, _Audiences(rules), call, limits)
+    for rule in rules:
+        call(rule, rule.finish)
+    return found
+
+
+def _guarded(crashed: Callable[[type[Rule], Exception], None]) -> _Call:
+    """Calls methods of rules: one rule's defect must not cost the file, nor be reported twice."""
+    dead: set[Rule] = set()
 
     def call(rule: Rule, method: Callable[..., None], *args: cst.CSTNode) -> None:
         if rule in dead:
             return
         try:
             method(*args)
-        except Exception as e:  # one rule's defect must not cost the file
+        except Exception as e:
             dead.add(rule)
             crashed(type(rule), e)
 
-    for rule in rules:
-        call(rule, rule.start)
-    audiences = _Audiences(rules)
+    return call
+
+
+def _visit(module: Module, audiences: _Audiences, call: _Call, limits: Mapping[cst.CSTNode, frozenset[str]]) -> None:
+    """Go through the tree, from the top down, for the rules that listen to each part of it."""
     stack: list[tuple[cst.CSTNode, _Audience, bool]] = [(module.tree, audiences[None], False)]
     while stack:
         node, audience, leaving = stack.pop()
@@ -69,9 +83,6 @@ def walk(
             below = [(child, inside, False) for child in children(node) if wanted[type(child)]]
             below.reverse()
             stack += below
-    for rule in rules:
-        call(rule, rule.finish)
-    return found
 
 
 class _Audience:

@@ -1,34 +1,29 @@
-"""What PyTorch and its frameworks do, as data. One TOML file a subject; this module only reads them."""
+"""What PyTorch and its frameworks do, as data: one TOML file a framework (`frameworks`), and one a subject."""
 
 from __future__ import annotations
 
 import functools
 import pathlib
-import sys
 from typing import Any
 
 from ddp_lint.derived import derived
+from ddp_lint.knowledge.schema import parsed
 
 
 @functools.cache
 def table(subject: str) -> dict[str, Any]:
     """The content of `knowledge/<subject>.toml`."""
     file = pathlib.Path(__file__).with_name(f"{subject}.toml")
-    content: dict[str, Any] = derived(file, lambda: _parsed(file))
+    content: dict[str, Any] = derived(file, lambda: parsed(file))
     return content
-
-
-def _parsed(file: pathlib.Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 @functools.cache
 def _canonical_prefixes() -> dict[str, str]:
-    return {alias: name for name, aliases in table("aliases")["aliases"].items() for alias in aliases}
+    from ddp_lint.knowledge.frameworks import frameworks
+
+    entries = (entry for framework in frameworks() for entry in framework.aliases.items())
+    return {alias: name for name, aliases in entries for alias in aliases}
 
 
 @functools.lru_cache(maxsize=65536)

@@ -1,26 +1,20 @@
 """What the divergence analysis knows about PyTorch and its frameworks: who communicates, who asks for a rank.
 
-The data are the TOML files of this package; this module gives each entry a type and refuses a malformed one:
-an unknown key, an unknown word or a name that is listed twice raises `KnowledgeError` with file and entry.
+The data are the events of each framework (`frameworks`) and what holds for the names of any program (ranks.toml,
+divergent.toml). A malformed entry is refused: an unknown key, an unknown word or a name that is listed twice raises
+`KnowledgeError` with file and entry.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
-import types
-import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from ddp_lint.knowledge import table
-
-#: One file a framework: `[[collective]]`, `[[type]]`, `[[gate]]`, `[[group]]` and `[[rank]]` entries.
-FRAMEWORKS = (
-    "torch", "lightning", "accelerate", "transformers", "deepspeed", "megatron", "torchmetrics", "torchrec", "ignite",
-    "composer", "mmengine", "xla", "libraries",
-)  # fmt: skip
+from ddp_lint.knowledge.frameworks import frameworks
+from ddp_lint.knowledge.schema import KnowledgeError, values_of
 
 #: What a call does to the ranks' common order. A "collective" is matched call by call within its group; "group" makes
 #: process groups and involves the whole world, members or not; "p2p" is pairwise and never demanded of all; "local"
@@ -56,10 +50,6 @@ RankValue = Literal[
 
 #: Why a value differs between ranks although no rank is mentioned.
 Cause = Literal["clock", "file", "data", "exception", "memory", "order", "random", "future", "host", "signal", "length"]
-
-
-class KnowledgeError(ValueError):
-    """A knowledge file says something that nothing understands."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +100,7 @@ class Type:
     """A class whose methods communicate, and how an object of it is recognised.
 
     `made_by` are calls that return one besides the class itself; `known_as` are the last parts of receivers
-    (``self.accelerator``) that are taken for one when nothing else tells what they are; `bases` are classes whose
+    (``self.accelerator``) that are taken for one when nothing else shows what they are; `bases` are classes whose
     entries hold too. `wraps`: attributes that it lacks are those of the module inside. An object that is made with
     one of the arguments `silent_if` communicates with nobody.
     """
@@ -214,8 +204,8 @@ class Knowledge:
 @functools.cache
 def load() -> Knowledge:
     """Everything that the package knows. Raises KnowledgeError for a file that is wrong."""
-    frameworks = [(name, table(name)) for name in FRAMEWORKS]
-    return build([*frameworks, ("ranks", table("ranks")), ("divergent", table("divergent"))])
+    known = [(f"frameworks/{framework.name}", framework.events) for framework in frameworks()]
+    return build([*known, ("ranks", table("ranks")), ("divergent", table("divergent"))])
 
 
 def build(files: list[tuple[str, dict[str, Any]]]) -> Knowledge:
@@ -242,61 +232,18 @@ def build(files: list[tuple[str, dict[str, Any]]]) -> Knowledge:
     )
 
 
-@functools.cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
 def _entries(kind: type[Any], entry: Mapping[str, Any], where: str) -> Iterator[Any]:
     """One object for each of the entry's `names`; `op` defaults to the last part of the name."""
     names = entry.get("names")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise KnowledgeError(f"{where}: 'names' must be a list of one or more names")
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    hints = _hints(kind)  # type: ignore[arg-type]
-    where = f"{where} {names[0]}"
-    values: dict[str, Any] = {}
-    for key, value in entry.items():
-        if key == "names":
-            continue
-        if key not in fields or key == "name":
-            near = difflib.get_close_matches(key, fields, 1)
-            raise KnowledgeError(f"{where}: unknown key '{key}'" + (f", did you mean '{near[0]}'?" if near else ""))
-        values[key] = _checked(value, hints[key], f"{where}: {key}")
+    values = {key: value for key, value in entry.items() if key != "names"}
+    if kind is Collective:
+        values.setdefault("op", "")
+    values = values_of(kind, {**values, "name": names[0]}, f"{where} {names[0]}")
     for name in names:
-        default = {"op": name.rpartition(".")[2]} if "op" in fields else {}
-        missing = [
-            f.name
-            for f in fields.values()
-            if f.default is f.default_factory is dataclasses.MISSING and f.name not in {"name", *default, *values}
-        ]
-        if missing:
-            raise KnowledgeError(f"{where}: lacks {', '.join(missing)}")
-        yield kind(**{**default, **values, "name": name})
-
-
-def _checked(value: Any, hint: Any, where: str) -> Any:
-    """The value as its field wants it (lists become tuples), or a KnowledgeError."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        if value not in arguments:
-            near = difflib.get_close_matches(str(value), [str(a) for a in arguments], 1)
-            hint_text = f", did you mean '{near[0]}'?" if near else f", known: {', '.join(map(str, arguments))}"
-            raise KnowledgeError(f"{where}: unknown word '{value}'{hint_text}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise KnowledgeError(f"{where}: must be a list of strings, got {value!r}")
-        return tuple(value)
-    if origin is not None and issubclass(origin, Mapping):
-        allowed = arguments[1]
-        permitted = typing.get_args(allowed) if typing.get_origin(allowed) is types.UnionType else (allowed,)
-        if not isinstance(value, dict) or not all(isinstance(item, permitted) for item in value.values()):
-            raise KnowledgeError(f"{where}: must be a table of {hint}, got {value!r}")
-        return value
-    if type(value) is not hint:
-        raise KnowledgeError(f"{where}: must be of type {hint.__name__}, got {value!r}")
-    return value
+        default = {"op": values["op"] or name.rpartition(".")[2]} if kind is Collective else {}
+        yield kind(**{**values, **default, "name": name})
 
 
 def _by_name(kind: str, entries: list[Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge.frameworks import wrappers
 
 if TYPE_CHECKING:
     from ddp_lint.knowledge.communication import RankValue
@@ -24,7 +25,7 @@ class Names:
 
     @functools.cached_property
     def words(self) -> frozenset[str]:
-        """The identifiers that stand in all code that has one of the names, but for imports under another name."""
+        """The identifiers that are in all code that has one of the names, but for imports under another name."""
         return frozenset(map(last, self.all))
 
     @property
@@ -38,6 +39,13 @@ class Names:
         beside, found = table("own")["beside"], frozenset(words)
         kinds = (kind for kind, like in beside.items() if not found.isdisjoint(like))
         return tuple(last(name) for kind in kinds for name in getattr(self, kind))
+
+
+def wrapping(words: Iterable[str]) -> tuple[str, ...]:
+    """The wrappers of all frameworks, as words to look for besides those of a rule that looks for PyTorch's."""
+    if frozenset(words).isdisjoint(table("own")["beside"]["wrappers"]):
+        return ()
+    return tuple(map(last, wrappers()))
 
 
 def last(name: str) -> str:

@@ -14,7 +14,7 @@ class Signature:
     """A known error text.
 
     `kind` is what happened, a name under `[kinds]`; `role` is own, parted, hang, exit, launcher, secondary (another
-    rank's fault), warning or note; `subkind` what this text tells of a kind that has several, '' for nothing.
+    rank's fault), warning or note; `subkind` what this text shows of a kind that has several, '' for nothing.
     """
 
     id: str
@@ -56,7 +56,7 @@ def explain(text: str) -> Signature | None:
 
 
 def secondary(text: str) -> bool:
-    """The text tells of another rank's failure."""
+    """The text reports another rank's failure."""
     known = explain(text)
     return known is not None and known.role == "secondary"
 

@@ -14,7 +14,7 @@ from ddp_lint.source.syntax import walk
 
 @dataclasses.dataclass(frozen=True)
 class Helper:
-    """A function of the project and the file that it stands in."""
+    """A function of the project and the file that it is in."""
 
     facts: ModuleFacts
     function: FunctionNode

@@ -9,6 +9,7 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge.communication import load
 from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.source import Module, dotted
@@ -22,7 +23,11 @@ _ENVIRONMENT = ("os.environ.get", "os.getenv", "os.environ.pop", "os.environ.set
 
 @functools.cache
 def _known(section: str, kind: str) -> frozenset[str]:
-    return frozenset(table("devices")[section].get(kind, ()))
+    """What is known to hold a rank (`section`: global_rank or local_rank): calls, environment variables, attributes."""
+    if kind not in ("call", "environment"):
+        return frozenset(table("devices")[section].get(kind, ()))
+    value = {"global_rank": "rank"}.get(section, section)
+    return frozenset(name for (what, name), rank in load().ranks.items() if what == kind and rank.value == value)
 
 
 def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: int = _DEPTH) -> cst.CSTNode | None:
@@ -39,7 +44,7 @@ def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: i
         return node
     if isinstance(node, cst.Call):
         group = next((a for a in node.args if a.keyword is None or a.keyword.value == "group"), None)
-        own = module.qualified(node.func) in _known(section, "calls") and group is None
+        own = module.qualified(node.func) in _known(section, "call") and group is None
         return node if own or returns_rank(module, node, (), section) else None
     if isinstance(node, cst.IfExp):
         return _either(module, node, section, depth)
@@ -84,7 +89,7 @@ def _is_rank(helper: Helper, value: ast.expr, section: str, depth: int = _DEPTH)
     if name in _ENVIRONMENT and value.args:
         return _key(value.args[0]) in _known(section, "environment")
     default = all(isinstance(a, ast.Name) and a.id in helper.parameters for a in value.args)
-    return name in _known(section, "calls") and default and not value.keywords
+    return name in _known(section, "call") and default and not value.keywords
 
 
 def _key(node: ast.expr) -> str:
@@ -158,7 +163,7 @@ def _text(node: cst.BaseExpression) -> str:
 
 
 def _attribute(module: Module, node: cst.BaseExpression, section: str) -> cst.CSTNode | None:
-    """Attributes that are the global rank by their name, where the local one stands beside it."""
+    """Attributes that are the global rank by their name, where the local one is beside it."""
     if section != "global_rank" or not isinstance(node, cst.Attribute):
         return None
     name = node.attr.value

@@ -11,21 +11,21 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Span
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, defaults, walk
-from ddp_lint.tensors.contexts import conditions
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What tells that several ranks run a file: the word, where it stands, and whether in the file itself."""
+    """What shows that several ranks run a file: the word, where it is, and whether in the file itself."""
 
     word: str
     span: Span
@@ -47,13 +47,10 @@ def several_ranks(module: Module) -> Evidence | None:
     return project.remember(("several ranks", name), lambda: _imported_by_ranks(module)) if name else None
 
 
-#: Words in files that ranks run themselves.
-_STRONG = ("DistributedDataParallel", "init_process_group", "FullyShardedDataParallel", "Accelerator", "fully_shard")
-
-
 def _imported_by_ranks(module: Module) -> Evidence | None:
     assert module.project is not None
-    strong = (*_STRONG, *module.project.own.names.beside(_STRONG))
+    starts = frameworks.every(lambda framework: framework.launch.starts)
+    strong = (*starts, *module.project.own.names.beside(starts))
     for facts in importers(module.project, module.name, holding=strong):
         found = evidence_in(facts, module.project)
         if found is not None:
@@ -105,7 +102,24 @@ def _place(facts: ModuleFacts, node: ast.AST, word: str) -> Span:
 
 @functools.cache
 def _known() -> dict[str, frozenset[str]]:
-    return {key: frozenset(values) for key, values in table("launch")["several_ranks"].items()}
+    """The words of any program and of all frameworks, by what they are."""
+    found = {key: {*values} for key, values in table("launch")["several_ranks"].items()}
+    for framework in frameworks.frameworks():
+        for key in ("identifiers", "bases", "modules"):
+            found.setdefault(key, set()).update(getattr(framework.launch, key))
+    return {key: frozenset(values) for key, values in found.items()}
+
+
+@functools.cache
+def _wordy() -> dict[str, re.Pattern[str]]:
+    """Module of a framework to the words, one of which a file that runs ranks by it has."""
+    launches = [framework.launch for framework in frameworks.frameworks() if framework.launch.words]
+    return {module: re.compile(rf"\b({'|'.join(launch.words)})\b") for launch in launches for module in launch.modules}
+
+
+def _decorators() -> tuple[str, ...]:
+    """Decorators that keep a function to one rank."""
+    return (*table("launch")["one_rank"]["decorators"], *frameworks.every(lambda each: each.launch.decorators))
 
 
 def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.AST]]:
@@ -120,8 +134,9 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
                 foreign = _is_below(name, known["modules"]) and project.find(name.partition(".")[0]) is None
-                if foreign and name.partition(".")[0] in known["frameworks"] and not _uses_framework(facts):
-                    continue
+                words = _wordy().get(name.partition(".")[0])
+                if foreign and words is not None and words.search(facts.file.text) is None:
+                    continue  # it has a function that sets seeds, say
                 if foreign or name.rpartition(".")[2] in known["identifiers"]:
                     yield name, node
         elif isinstance(node, ast.ClassDef):
@@ -131,11 +146,6 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                 yield node.value, node
         elif (name := _identifier(node)) in known["identifiers"] or (name in told and _goes_by(project, facts, node)):
             yield name, node
-
-
-def _uses_framework(facts: ModuleFacts) -> bool:
-    """Whether a file names what its framework runs ranks with, not only a function that sets seeds."""
-    return any(re.search(rf"\b{word}\b", facts.file.text) for word in _known()["framework_words"])
 
 
 def _goes_by(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:
@@ -209,12 +219,11 @@ def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
         if first_rank_test(module.code(test), taken, own):
             return True
     function = module.function_of(node)
-    decorators = table("launch")["one_rank"]["decorators"]
-    return function is not None and any(_decorator(d).endswith(tuple(decorators)) for d in function.decorators)
+    return function is not None and any(_decorator(d).endswith(_decorators()) for d in function.decorators)
 
 
 def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
-    """Whether `node` stands in a function of the file that is called, in this file alone, on one rank only."""
+    """Whether `node` is in a function of the file that is called, in this file alone, on one rank only."""
     function, facts, project = module.function_of(node), module.facts, module.project
     if function is None or facts is None or project is None or function.name.value not in facts.definitions:
         return False
@@ -236,8 +245,7 @@ def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: b
             continue
         inside = one_rank
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            decorators = tuple(table("launch")["one_rank"]["decorators"])
-            inside = any(ast.unparse(d).partition("(")[0].endswith(decorators) for d in statement.decorator_list)
+            inside = any(ast.unparse(d).partition("(")[0].endswith(_decorators()) for d in statement.decorator_list)
         parts = [child for child in below(statement) if not isinstance(child, ast.stmt)]
         for blocks in (getattr(statement, field, []) for field in ("body", "orelse", "finalbody")):
             yield from _calls_of(name, blocks, own, inside)

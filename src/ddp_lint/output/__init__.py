@@ -75,7 +75,7 @@ def render(run: Run, output_format: str) -> str:
         errors = [(path, visible(reason)) for path, reason in run.errors]
         run = dataclasses.replace(run, findings=[visible_finding(finding) for finding in run.findings], errors=errors)
     text: str = module.render(run)
-    if output_format in ("json", "sarif", "gitlab"):  # such characters stand within strings alone
+    if output_format in ("json", "sarif", "gitlab"):  # such characters are within strings alone
         return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     return _UNSEEN.sub(lambda match: f"&#x{ord(match[0]):x};", text) if output_format == "junit" else text
 

@@ -7,37 +7,21 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from ddp_lint.knowledge import communication, table
+from ddp_lint.knowledge import communication, frameworks, table
 from ddp_lint.knowledge.communication import Collective, Knowledge
 from ddp_lint.knowledge.project_names import Names, last
 
-#: Methods that are collective on whatever object has them.
-DISTINCTIVE = frozenset(
-    {
-        "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "reduce_scatter",
-        "reduce_scatter_tensor", "broadcast_object_list", "all_to_all_single", "monitored_barrier", "barrier",
-    }
-)  # fmt: skip
 #: What an element of ``optimizer.param_groups`` is.
 PARAMETER_GROUP = "builtins.parameter_group"
-#: Methods of accelerate's that no other library has.
-BY_NAME = frozenset({"wait_for_everyone", "gather_for_metrics", "pad_across_processes"})
 #: Methods of these kinds count only for models that are wrapped for several ranks.
 _OF_WRAPPED = frozenset({"backward", "step", "forward", "leave"})
 #: Methods that a call of the object itself stands for.
 _CALLED = frozenset({"__call__", "forward", "__init__", "__setitem__"})
 
 
-_WRAPPING = (
-    r"DistributedDataParallel|\bDDP\b|FullyShardedDataParallel|fully_shard|deepspeed\.initialize|Accelerator\(|"
-    r"prepare_ddp|DataParallel\b.*dist|Fabric\(|accelerator\.prepare|_wrap_distributed|get_model_ddp"
-)
-
-
 def wrapping_pattern(wrappers: Iterable[str]) -> re.Pattern[str]:
     """What the text of a file has that wraps models for several ranks; `wrappers`: the project's own."""
-    own = "|".join(map(re.escape, wrappers))
-    return re.compile(rf"{_WRAPPING}|\b({own})\b" if own else _WRAPPING)
+    return frameworks.shows("wraps", *(rf"\b{re.escape(name)}\b" for name in wrappers))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,7 +87,7 @@ def vocabulary(names: Names) -> Vocabulary:
             methods[name] |= needs
     objects |= {Need(frozenset({last(name)}), False) for name in names.wrappers}
     gates = {last(gate.name) for gate in known.gates.values() if gate.then}
-    alone = DISTINCTIVE | BY_NAME | gates | {"full_tensor"} | {last(name) for name in names.collectives}
+    alone = {*frameworks.distinctive(), "full_tensor"} | gates | {last(name) for name in names.collectives}
     return Vocabulary(
         frozenset(alone),
         frozenset({"backward", *table("tensors")["steps"]["methods"]}),
@@ -118,7 +102,7 @@ def vocabulary(names: Names) -> Vocabulary:
 def _shown_by(known: Knowledge, type_: str) -> Iterator[str]:
     """Words one of which is mentioned wherever an object of a class comes from: its name, the functions that make it
     and the names that it goes by; those of classes below it, too."""
-    candidates = {*known.types, *table("hierarchy")["bases"]}
+    candidates = {*known.types, *frameworks.bases()}
     below = [name for name in candidates if type_ in _ancestors(known, name)]
     for name in (type_, *below):
         yield last(name.removesuffix(".*"))
@@ -141,7 +125,7 @@ def _made(entry: Collective) -> frozenset[str]:
 
 def _ancestors(known: Knowledge, name: str) -> list[str]:
     found = [name]
-    hierarchy = table("hierarchy")["bases"]
+    hierarchy = frameworks.bases()
     for current in found:
         entry = known.types.get(current)
         above = [*(entry.bases if entry else ()), *(hierarchy.get(current) or ())]
@@ -149,4 +133,4 @@ def _ancestors(known: Knowledge, name: str) -> list[str]:
     return found
 
 
-__all__ = ["BY_NAME", "DISTINCTIVE", "PARAMETER_GROUP", "Need", "Vocabulary", "vocabulary", "wrapping_pattern"]
+__all__ = ["PARAMETER_GROUP", "Need", "Vocabulary", "vocabulary", "wrapping_pattern"]

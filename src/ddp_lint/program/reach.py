@@ -64,7 +64,7 @@ class _Spelling:
 
     words: frozenset[str]
     wrapped: bool
-    #: What a name that stands alone must be imported from.
+    #: What a name that is alone must be imported from.
     imported: str = ""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMappi
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from ddp_lint import files
-from ddp_lint.knowledge import canonical, table
+from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.project import layout
 from ddp_lint.project.facts import CannotParse, ClassFacts, ModuleFacts, parse
@@ -432,7 +432,7 @@ class Project:
 
     def subclass_of(self, name: str, base: str) -> bool:
         """Whether the class `name` is `base` or inherits from it, through the project and through what is known of
-        other packages (knowledge/hierarchy.toml)."""
+        other packages (`Framework.bases`)."""
         return canonical(base) in self.lineage(name)
 
     def method(self, name: str, method: str) -> tuple[ClassFacts, Any] | None:
@@ -556,8 +556,8 @@ def _below(folder: str, path: str) -> str:
 
 @functools.cache
 def foreign_bases(name: str) -> tuple[str, ...]:
-    """What is known of the bases of a class outside of the project: knowledge/hierarchy.toml."""
-    entries = table("hierarchy")["bases"]
+    """What is known of the bases of a class outside of the project: `Framework.bases`."""
+    entries = frameworks.bases()
     head, _, last = name.rpartition(".")
     bases = entries.get(name) or (entries.get(f"{head}.*") if last[:1].isupper() else None) or ()
     return tuple(base for base in bases if base != name)

@@ -8,7 +8,8 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddp_lint.knowledge import canonical, table
+from ddp_lint.knowledge import canonical
+from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.project.types import is_class_name
 from ddp_lint.source.imports import dotted_ast
@@ -25,9 +26,9 @@ _EITHER = "either"
 
 @dataclasses.dataclass(frozen=True)
 class Wrapping:
-    """How a function or class of the project wraps: `kind` as in knowledge/wrappers.toml, ddp where its code does not
-    tell, either where it wraps in several ways; `given` are the keywords that it passes to the wrapper that comes back,
-    None where that cannot be seen."""
+    """How a function or class of the project wraps: `kind` as for `knowledge.frameworks.Wrapper`, ddp where its code
+    does not show it, either where it wraps in several ways; `given` are the keywords that it passes to the wrapper that
+    comes back, None where that cannot be seen."""
 
     kind: str
     given: frozenset[str] | None
@@ -90,7 +91,7 @@ class Own:
 
 @functools.cache
 def _kinds() -> dict[str, str]:
-    return {entry["name"]: entry["kind"] for entry in table("wrappers")["wrapper"]}
+    return {name: entry.kind for name, entry in wrappers().items()}
 
 
 class Listed:
@@ -108,13 +109,13 @@ class Listed:
 
     @property
     def words(self) -> frozenset[str]:
-        """The last parts of the names: one of them stands in all code that has one, but for imports under another."""
+        """The last parts of the names: one of them is in all code that has one, but for imports under another."""
         return frozenset(self._ending)
 
     def find(self, *spelled: str) -> str:
         """The listed name that an expression goes by, '' for none: it is that name, or ends in it at a dot.
 
-        An expression is spelled as it stands in the code, and absolutely as far as that is known. A name that is passed
+        An expression is spelled as it is in the code, and absolutely as far as that is known. A name that is passed
         on (``from .core import sync_all`` in a package) is the one that it is passed on from.
         """
         for spelling in spelled if self._names else ():
@@ -146,6 +147,6 @@ class Listed:
 
 
 def written(node: ast.AST) -> str:
-    """The spelling of a dotted expression as it stands in the code; what is not dotted in it is left out."""
+    """The spelling of a dotted expression as it is in the code; what is not dotted in it is left out."""
     name = dotted_ast(node)
     return name or (f".{node.attr}" if isinstance(node, ast.Attribute) else "")

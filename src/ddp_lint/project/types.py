@@ -84,7 +84,7 @@ class Types:
     def of(
         self, node: ast.expr, facts: ModuleFacts, function: FunctionNode | None, owner: ClassFacts | None, depth: int
     ) -> str:
-        """The class of an expression that stands in a module, perhaps in a function and a class of it."""
+        """The class of an expression that is in a module, perhaps in a function and a class of it."""
         if not depth:
             return ""
         if isinstance(node, ast.Await):

@@ -100,7 +100,7 @@ def _shipped() -> list[Any]:
 
 def _sizes() -> dict[str, int]:
     """Rules are Python, what they know is TOML."""
-    files = (*_HERE.glob("**/*.py"), *(_HERE.parent / "knowledge").glob("*"))
+    files = (*_HERE.glob("**/*.py"), *(_HERE.parent / "knowledge").rglob("*"))
     return {
         path.relative_to(_HERE.parent).as_posix(): path.stat().st_size
         for path in sorted(files)

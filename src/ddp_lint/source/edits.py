@@ -36,7 +36,7 @@ def set_argument(module: Module, arg: cst.Arg, value: str) -> Edit:
 
 
 def move_below(module: Module, node: cst.CSTNode, other: cst.CSTNode, names: tuple[str, str]) -> tuple[Edit, ...]:
-    """Move the statement that `node` stands in below the one that `other` stands in, with the first of two (dotted)
+    """Move the statement that `node` is in below the one that `other` is in, with the first of two (dotted)
     names replaced by the second where something is taken of it; nothing where the two are not in one block."""
     block = next((up for up in module.ancestors(node) if isinstance(up, (cst.IndentedBlock, cst.Module))), None)
     statement, anchor = _statement_in(module, node, block), _statement_in(module, other, block)

@@ -26,6 +26,11 @@ class ImportTable:
         target = self.names.get(first)
         return None if target is None else target + dot + rest
 
+    @property
+    def packages(self) -> frozenset[str]:
+        """The top-level packages that names come from."""
+        return frozenset(target.partition(".")[0] for target in self.names.values())
+
     def starred(self, name: str) -> tuple[str, ...]:
         """What a name may be that nothing in the file binds, by each ``from module import *``."""
         return tuple(f"{star}.{name}" for star in self.stars if not name.startswith("_"))

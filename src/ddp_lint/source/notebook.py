@@ -40,7 +40,7 @@ class NotANotebook(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A code cell: its number among all cells, from 1, its text, and where `source` stands in the file."""
+    """A code cell: its number among all cells, from 1, its text, and where `source` is in the file."""
 
     number: int
     text: str

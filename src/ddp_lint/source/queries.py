@@ -45,6 +45,16 @@ def literal_text(node: cst.CSTNode) -> str:
     return node.value if isinstance(node, cst.FormattedStringText) else ""
 
 
+def is_true(node: cst.CSTNode | None) -> bool:
+    """Whether an expression is the literal True."""
+    return isinstance(node, cst.Name) and node.value == "True"
+
+
+def is_false(node: cst.CSTNode | None) -> bool:
+    """Whether an expression is the literal False."""
+    return isinstance(node, cst.Name) and node.value == "False"
+
+
 def calls_in(node: cst.CSTNode) -> Iterator[cst.Call]:
     """The calls of a block, without those of nested definitions."""
     return (n for n in descendants(node, into_definitions=False) if type(n) is cst.Call)

@@ -159,7 +159,7 @@ def _wrong_codes(rest: str, verb: str) -> str:
     word = re.match(r"[\s\[(:=]*([\w-]*)", rest)
     name = word[1] if word else ""
     if re.fullmatch(r"DDP\d+", name, re.IGNORECASE) or any(rule.slug == name.lower() for rule in declared().values()):
-        return f"this comment suppresses nothing: codes stand in brackets, {verb}[{name}]"
+        return f"this comment suppresses nothing: codes belong in brackets, {verb}[{name}]"
     if rest.lstrip().startswith("["):
         return f"this comment suppresses nothing: it names no rule; {verb}[DDP101] does, {verb} alone means all"
     return ""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge.frameworks import wrappers
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.module import Module, dotted
 from ddp_lint.source.tree import descendants
 
@@ -58,18 +60,18 @@ class Wraps:
             if kind and name:
                 yield Wrap(kind, call, name, name, tested=True)
             return
-        entry = _wrappers().get(self._module.qualified(call.func))
+        entry = wrappers().get(self._module.qualified(call.func))
         if entry is None:
             yield from self._told(call)
             return
-        inner = dotted(_same_module(argument(call, 0, entry["module"])))
-        outer = inner if entry.get("in_place") else assigned_name(self._module, call)
-        yield Wrap(entry["kind"], call, inner, outer)
+        inner = dotted(_same_module(argument(call, 0, entry.module)))
+        outer = inner if entry.in_place else assigned_name(self._module, call)
+        yield Wrap(entry.kind, call, inner, outer)
 
     def _kind_of(self, node: cst.BaseExpression) -> str:
         """How objects of a class are wrapped, '' for a class that wraps nothing."""
-        entry, own = _wrappers().get(self._module.qualified(node)), self._own(node)
-        return entry["kind"] if entry is not None else own.kind if own is not None else ""
+        entry, own = wrappers().get(self._module.qualified(node)), self._own(node)
+        return entry.kind if entry is not None else own.kind if own is not None else ""
 
     def _own(self, node: cst.CSTNode) -> Wrapping | None:
         """How a wrapper of the project's own wraps, None for anything that the configuration does not call one."""
@@ -117,14 +119,16 @@ class Wraps:
         return None
 
     def after(self, wrap: Wrap, at: cst.CSTNode) -> bool:
-        """Whether `at` runs after the wrap on some path, and speaks of the same names.
+        """Whether `at` runs after the wrap on some path, and mentions the same names.
 
         In one function: later in the source and not in the other arm of an `if`. Across methods of a class, for
-        names on `self`: the wrap stands in a constructor-like method and `at` in another one.
+        names on `self`: the wrap is in a constructor-like method and `at` in another one.
         """
         here, there = self._module.function_of(wrap.call), self._module.function_of(at)
         if here is there:
-            return self._order[at] > self._order[wrap.call] and not self.exclusive(wrap.call, at)
+            return self._order[at] > self._order[wrap.call] and not exclusive(
+                self._module, wrap.call, at, holds=wrap.tested
+            )
         same_class = self._module.class_of(wrap.call) is self._module.class_of(at) is not None
         return (
             same_class
@@ -138,32 +142,15 @@ class Wraps:
     def before(self, at: cst.CSTNode, wrap: Wrap) -> bool:
         """Whether `at` runs before the wrap in the same function."""
         same = self._module.function_of(wrap.call) is self._module.function_of(at)
-        return same and self._order[at] < self._order[wrap.call] and not self.exclusive(at, wrap.call)
+        return (
+            same
+            and self._order[at] < self._order[wrap.call]
+            and not exclusive(self._module, at, wrap.call, holds=wrap.tested)
+        )
 
     def follows(self, later: cst.CSTNode, earlier: cst.CSTNode) -> bool:
-        """Whether `later` stands behind `earlier` in the source."""
+        """Whether `later` is behind `earlier` in the source."""
         return self._order[later] > self._order[earlier]
-
-    def exclusive(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
-        """Whether the two stand in different arms of one `if`, so that no run reaches both."""
-        arms = {a: self._arm(a, first) for a in self._module.ancestors(first) if isinstance(a, cst.If)}
-        common = next((a for a in self._module.ancestors(second) if a in arms), None)
-        return isinstance(common, cst.If) and arms[common] != self._arm(common, second)
-
-    def tests(self, node: cst.CSTNode) -> dict[str, str]:
-        """The tests of the `if`s around a node, as code, and the arm of each that the node stands in."""
-        around = (up for up in self._module.ancestors(node) if isinstance(up, cst.If))
-        return {self._module.code(up.test): self._arm(up, node) for up in around}
-
-    def opposed(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
-        """Whether the same test sends a run to the one or to the other, in one `if` or in two."""
-        there = self.tests(second)
-        same = any(there.get(test, arm) != arm for test, arm in self.tests(first).items())
-        return same or self.exclusive(first, second)
-
-    def _arm(self, branch: cst.If, node: cst.CSTNode) -> str:
-        """Which arm of `branch` the node stands in; its test belongs to the arm that runs when it holds."""
-        return "else" if any(a is branch.orelse for a in self._module.ancestors(node)) else "then"
 
 
 def _same_module(node: cst.BaseExpression | None) -> cst.BaseExpression | None:
@@ -172,11 +159,6 @@ def _same_module(node: cst.BaseExpression | None) -> cst.BaseExpression | None:
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in returning:
         node = node.func.value
     return node
-
-
-@functools.cache
-def _wrappers() -> dict[str, dict[str, str]]:
-    return {entry["name"]: entry for entry in table("wrappers")["wrapper"]}
 
 
 def argument(call: cst.Call, position: int | None, keyword: str) -> cst.BaseExpression | None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors.operations import names, words_of
 
+_NO_GRAD = ("no_grad", "inference_mode")
+_SWITCH = "set_grad_enabled"
+
 
 def without_gradient(module: Module, node: cst.CSTNode) -> bool:
-    """Whether gradients are off at `node`: inside ``with torch.no_grad()``, or in a function decorated with it."""
+    """Whether gradients are off at `node`: inside ``with torch.no_grad()``, in a function decorated with it, or after
+    ``torch.set_grad_enabled(False)`` in its function."""
+    function = module.function_of(node)
+    if function is not None and _switched_off(module, function, node):
+        return True
     for up in (node, *module.ancestors(node)):
         if isinstance(up, cst.With) and any(turns_off_gradient(module, item.item) for item in up.items):
             return True
@@ -23,12 +33,39 @@ def without_gradient(module: Module, node: cst.CSTNode) -> bool:
 
 
 def turns_off_gradient(module: Module, expression: cst.BaseExpression) -> bool:
-    """``torch.no_grad()``, ``torch.inference_mode``, ``torch.set_grad_enabled(False)``, bare or called."""
+    """``torch.no_grad()``, ``torch.inference_mode``, ``torch.set_grad_enabled(False)``, bare or called; whatever else
+    is called no_grad."""
     callee = expression.func if isinstance(expression, cst.Call) else expression
     name = module.qualified(callee)
-    if name == "torch.set_grad_enabled":
+    if name == f"torch.{_SWITCH}":
         return isinstance(expression, cst.Call) and any(dotted(a.value) == "False" for a in expression.args)
-    return name in names("no_grad", "names")
+    return name in names("no_grad", "names") or dotted(callee).rpartition(".")[2] in _NO_GRAD
+
+
+def _switched_off(module: Module, function: cst.FunctionDef, node: cst.CSTNode) -> bool:
+    """Whether the last ``torch.set_grad_enabled(..)`` statement before `node` in its function, or before an `if` or a
+    loop around it, turns gradients off."""
+    switches = {call for call in _switches(function) if module.qualified(call.func) == f"torch.{_SWITCH}"}
+    if not switches:
+        return False
+    around = {id(up) for up in module.ancestors(node)}
+    state = False
+    for call in descendants(function.body, into_definitions=False):
+        if call is node:
+            return state
+        if call not in switches or not isinstance(call, cst.Call):
+            continue
+        line = module.parent(module.parent(call) or call)
+        block = module.parent(line) if isinstance(line, cst.SimpleStatementLine) else None
+        if block is not None and id(block) in around and isinstance(module.parent(call), cst.Expr):
+            state = turns_off_gradient(module, call)
+    return False
+
+
+@functools.lru_cache(maxsize=64)
+def _switches(function: cst.FunctionDef) -> frozenset[cst.Call]:
+    """The calls in a function that may be ``torch.set_grad_enabled``, by their name alone."""
+    return frozenset(call for call in calls_in(function.body) if dotted(call.func).endswith(_SWITCH))
 
 
 def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
@@ -73,7 +110,7 @@ def _conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def logging_only(module: Module, node: cst.CSTNode) -> bool:
-    """Whether the line stands in a branch or a function whose condition, environment variable or name speaks of logging
+    """Whether the line is in a branch or a function whose condition, environment variable or name mentions logging
     or debugging, or that runs once in a while (``random.random() < 0.002``) or when the file is tried out by itself."""
     for test, taken in conditions(module, node):
         if taken and (_words_asked(module, test) & names("branches", "logging") or _is_rare(module, test)):
@@ -115,50 +152,13 @@ def outside_of_graphs(module: Module, node: cst.CSTNode) -> bool:
 
 
 def inside_graphs(module: Module, node: cst.CSTNode) -> bool:
-    """Whether the line stands in the arm that `if torch.compiler.is_compiling():` keeps for compiled code."""
+    """Whether the line is in the arm that `if torch.compiler.is_compiling():` keeps for compiled code."""
     for test, taken in conditions(module, node):
         bare, negated = _without_not(test)
         asked = module.qualified(bare.func) if isinstance(bare, cst.Call) else ""
         if asked.endswith("compiling") and asked in names("branches", "tracing") and taken != negated:
             return True
     return False
-
-
-def conditions(module: Module, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
-    """The tests that decide whether `node` runs, each with the outcome that it needs, innermost first.
-
-    A statement after ``if test: return`` needs the test to fail.
-    """
-    below: cst.CSTNode = node
-    for up in module.ancestors(node):
-        if isinstance(up, (cst.If, cst.IfExp)) and below is not up.test:
-            yield up.test, below is up.body
-        elif isinstance(up, cst.While) and below is up.body:
-            yield up.test, True
-        elif isinstance(up, cst.BooleanOperation) and below is up.right:
-            yield up.left, isinstance(up.operator, cst.And)
-        elif isinstance(up, (cst.IndentedBlock, cst.Module)):
-            yield from _left_before(up.body, below)
-        if isinstance(up, cst.FunctionDef):
-            return
-        below = up
-
-
-def _left_before(body: object, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
-    if not isinstance(body, (list, tuple)):
-        return
-    for statement in body:
-        if statement is node:
-            return
-        if isinstance(statement, cst.If) and statement.orelse is None and _leaves(statement.body):
-            yield statement.test, False
-
-
-def _leaves(body: cst.BaseSuite) -> bool:
-    last = body.body[-1] if body.body else None
-    if isinstance(last, cst.SimpleStatementLine):
-        last = last.body[-1]
-    return isinstance(last, (cst.Return, cst.Raise, cst.Continue, cst.Break))
 
 
 def _without_not(test: cst.BaseExpression) -> tuple[cst.BaseExpression, bool]:

@@ -1,4 +1,4 @@
-"""The conditions that a finding stands under: which were met, and which way they went on which rank."""
+"""The conditions that a finding is under: which were met, and which way they went on which rank."""
 
 from __future__ import annotations
 

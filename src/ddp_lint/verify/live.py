@@ -27,7 +27,7 @@ class Live:
     """The ranks of one run on this machine; groups that have members on other machines are left to the timeout."""
 
     def __init__(self, directory: pathlib.Path, ranks: range | None) -> None:
-        """`ranks`: None where the program starts them by itself, and tells how many in the mark "world"."""
+        """`ranks`: None where the program starts them by itself, and shows how many in the mark "world"."""
         self._marks = Marks(directory)
         self._ranks = ranks
         self._tails = self._opened(ranks or range(0))

@@ -19,7 +19,7 @@ _COMMANDS = frozenset({"run", "call", "check_call", "check_output", "Popen", "sy
 
 
 def starts_own_ranks(path: pathlib.Path) -> bool:
-    """A call of `mp.spawn`, of a process for each rank, or of torchrun stands in the script."""
+    """A call of `mp.spawn`, of a process for each rank, or of torchrun is in the script."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -54,7 +54,7 @@ def _starts(call: ast.Call, names: dict[str, str]) -> bool:
 
 
 def _calls_launcher(tree: ast.Module, calls: list[ast.Call]) -> bool:
-    """A command is run, and the words of torchrun's stand in the script (a docstring's do not count)."""
+    """A command is run, and the words of torchrun's are in the script (a docstring's do not count)."""
     if not any(isinstance(c.func, ast.Attribute | ast.Name) and _last(c.func) in _COMMANDS for c in calls):
         return False
     inside = [node for node in ast.walk(tree) if isinstance(node, ast.List | ast.Tuple | ast.Call | ast.BinOp)]

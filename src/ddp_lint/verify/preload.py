@@ -47,7 +47,7 @@ def preload_of(target: Target) -> str:
 
 
 def uses_streams(target: Target) -> bool:
-    """The target, or a file that it imports, speaks of CUDA streams: their order is worth following."""
+    """The target, or a file that it imports, mentions CUDA streams: their order is worth following."""
     names = {
         node.attr if isinstance(node, ast.Attribute) else node.id
         for tree in _trees(target)

@@ -1,4 +1,4 @@
-"""Where a finding stands in its file: which lines show that it ran, and which conditions had to hold for that."""
+"""Where a finding is in its file: which lines show that it ran, and which conditions had to hold for that."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, load
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import descendants
 
 #: Reading these of a tensor does not read its elements.
@@ -275,7 +276,7 @@ def _flag(entry: Collective, call: cst.Call) -> str | None:
     if not entry.asynchronous:
         return "True"
     value = _argument(entry, call, entry.asynchronous)
-    if value is None or (isinstance(value, cst.Name) and value.value == "False"):
+    if value is None or is_false(value):
         return None
     return value.value if isinstance(value, cst.Name) else "..."
 

@@ -9,9 +9,9 @@ from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule, Place
 from ddp_lint.rules.compile.need import avoidable, repeated
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.traits import Trait, traits
 
 _READS = {"item", "tolist"}
@@ -89,7 +89,7 @@ class TensorReadOnHost(HostRule):
     `torch.compiler.disable`, in branches and functions for logging, debugging, evaluation or generation, in what the
     first forward alone sets up, in tests, under `torch.no_grad()`; buffers and attributes that are read as they are,
     since they may live on the host; loops of training scripts outside of forward; arguments that every caller gives
-    from the host (`self.assign(boxes.cpu())`), branches that no caller comes to. With `capture_scalar_outputs` or
+    from the host (`self.assign(boxes.cpu())`), branches that no caller reaches. With `capture_scalar_outputs` or
     `fullgraph=True` the reads that are captured. With `--preview` alone: a read outside of compiled code whose value
     the host may need, once in a forward (the size of an allocation, the split sizes of an all-to-all). The same read
     in a loop over layers or items, or of a value that is only computed with or reported, is found in any case.
@@ -144,7 +144,7 @@ class TensorReadOnHost(HostRule):
         return argument(node, 1, "fill_value") if named or method else None
 
     def _is_read_by_condition(self, node: cst.Call) -> bool:
-        """Whether the branch that the read stands in has read the same: ``if x.item() > 1: warn(x.item())``."""
+        """Whether the branch that the read is in has read the same: ``if x.item() > 1: warn(x.item())``."""
         tests = [test for test, _ in conditions(self.module, node)]
         return any(node.deep_equals(n) for test in tests for n in (test, *descendants(test)))
 

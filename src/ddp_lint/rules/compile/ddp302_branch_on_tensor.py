@@ -78,8 +78,8 @@ class BranchOnTensor(HostRule):
     Conditions on shapes, dtypes, devices, `is None`, `len`, flags; `assert` of a tensor (it breaks no graph); branches
     behind `torch.compiler.is_compiling()`, `torch.compiler.disable`, `if not self.training`, logging and debugging
     switches, `torch.no_grad()`, tests; conditions that nothing proves to be tensors; arguments that every caller gives
-    from the host, branches that no caller comes to. With `--preview` alone: a branch outside of compiled code that a
-    forward comes to once, unless it sets a flag that is returned. One in a loop over layers or items is found in any
+    from the host, branches that no caller reaches. With `--preview` alone: a branch outside of compiled code that a
+    forward reaches once, unless it sets a flag that is returned. One in a loop over layers or items is found in any
     case.
 
     ## How to confirm

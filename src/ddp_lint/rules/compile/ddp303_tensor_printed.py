@@ -9,8 +9,8 @@ from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule, Place, truth_values
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.tensors import TensorFile
-from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.traits import Trait, is_log, traits
 
 

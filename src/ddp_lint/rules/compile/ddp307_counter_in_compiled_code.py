@@ -9,9 +9,9 @@ from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.syntax import walk
 from ddp_lint.tensors import TensorFile
-from ddp_lint.tensors.contexts import conditions
 
 _GROWING = {"append", "extend", "add"}
 

@@ -10,11 +10,11 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.launch.single import one_process
 from ddp_lint.rules.base import Rule
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.tensors import Reached, TensorFile, Value
 from ddp_lint.tensors.callers import constant_arguments, host_arguments
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
 from ddp_lint.tensors.contexts import (
-    conditions,
     evaluation_only,
     inside_graphs,
     logging_only,

@@ -10,8 +10,9 @@ from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_off, is_sampler, mentions_nearby
+from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, mentions_nearby
 from ddp_lint.source import dotted
+from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.source.wraps import argument, assigned_name
 
@@ -105,7 +106,7 @@ class SamplerNeverSetEpoch(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if dotted(node.func) == "iter" and node.args and "loader" in dotted(node.args[0].value):
             self._restarts.append(node)
-        if is_sampler(self.module, node) and not is_off(argument(node, 3, "shuffle")):
+        if is_sampler(self.module, node) and not is_false(argument(node, 3, "shuffle")):
             target = assigned_name(self.module, self._whole(node))
             dataset = self.module.code(node.args[0].value) if node.args else ""
             function = self.module.function_of(node)

@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_sampler
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
@@ -109,7 +110,7 @@ class SamplerBeforeProcessGroup(Rule):
                 return
             if not isinstance(call, cst.Call):
                 continue
-            if self._initialises(call) or self.module.wraps.exclusive(call, node):
+            if self._initialises(call) or exclusive(self.module, call, node):
                 return
             how = self._samples(call)
             if how:

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER, is_sampler
-from ddp_lint.source.queries import literal_text
+from ddp_lint.source.queries import is_true, literal_text
 from ddp_lint.source.wraps import argument
 
 
@@ -85,7 +85,7 @@ class SamplerInWrongPlace(Rule):
         if batch_sampler is not None and self._is_sampler(batch_sampler):
             self._report_batches(node)
         shuffle, sampler = argument(node, 2, "shuffle"), argument(node, 3, "sampler")
-        shuffles = isinstance(shuffle, cst.Name) and shuffle.value == "True"
+        shuffles = is_true(shuffle)
         if shuffles and sampler is not None and self._is_sampler(sampler):
             self.report(
                 node,
@@ -109,7 +109,7 @@ class SamplerInWrongPlace(Rule):
         )
 
     def _is_sampler(self, value: cst.BaseExpression) -> bool:
-        """A DistributedSampler in all that the expression can be, but for None and what nothing tells."""
+        """A DistributedSampler in all that the expression can be, but for None and what nothing shows."""
         values = self.module.assignments(value) or [value]
         arms = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
         calls = [arm for arm in arms if isinstance(arm, cst.Call)]

@@ -3,13 +3,12 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_sampler
 from ddp_lint.source.wraps import argument
 
 #: Libraries whose model parallelism leaves each rank a batch of its own.
-_OWN_BATCHES = frozenset({"torchrec"})
 
 
 class SamplerOverWholeWorld(Rule):
@@ -91,7 +90,8 @@ class SamplerOverWholeWorld(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if not is_sampler(self.module, node) or any(arg.star for arg in node.args):
             return
-        if any(target.partition(".")[0] in _OWN_BATCHES for target in self.module.imports.names.values()):
+        own_batches = frameworks.packages(lambda framework: framework.batches_per_rank)
+        if not own_batches.isdisjoint(self.module.imports.packages):
             return
         if argument(node, 1, "num_replicas") is None and argument(node, 2, "rank") is None:
             self.report(

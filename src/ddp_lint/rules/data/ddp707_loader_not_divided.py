@@ -8,6 +8,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import mentions_own_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER, framework_loads, is_evaluation
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 
 
@@ -125,9 +126,7 @@ class LoaderNotDivided(Rule):
             (
                 w
                 for w in self.module.wraps.all
-                if self.module.function_of(w.call) is here
-                and not w.tested
-                and not self.module.wraps.exclusive(w.call, node)
+                if self.module.function_of(w.call) is here and not w.tested and not exclusive(self.module, w.call, node)
             ),
             None,
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Span
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.source import Module
@@ -32,15 +32,10 @@ def is_sampler(module: Module, call: cst.Call) -> bool:
     return any(module.qualified(option) == SAMPLER for option in options)
 
 
-def is_off(value: cst.BaseExpression | None) -> bool:
-    return isinstance(value, cst.Name) and value.value == "False"
-
-
 def framework_loads(module: Module) -> bool:
-    """Whether the file hands its loaders to a framework that sets the epoch (knowledge/data.toml)."""
-    frameworks = set(table("data")["frameworks_that_set_the_epoch"])
-    targets = {target.partition(".")[0] for target in module.imports.names.values()}
-    return not frameworks.isdisjoint(targets)
+    """Whether the file hands its loaders to a framework that sets the epoch (`Framework.sets_epoch`)."""
+    setting = frameworks.packages(lambda framework: framework.sets_epoch)
+    return not setting.isdisjoint(module.imports.packages)
 
 
 def is_evaluation(text: str) -> bool:

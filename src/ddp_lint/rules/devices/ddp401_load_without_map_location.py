@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.ranks import Evidence, called_on_one_rank, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.saved import saved_elsewhere, saved_from_cpu
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.source.wraps import argument, assigned_name
-from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.operations import words_of
 
 
@@ -93,7 +93,7 @@ class LoadWithoutMapLocation(Rule):
     other CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with
     `offload_to_cpu`, and files that only save what lies on the CPU; what goes into `load_state_dict` of a loader, a
     sampler or a scheduler, and files that the project fills with anything but states of models and optimizers. With
-    `--preview` alone: files of which only a word tells that other things go by as well (`init_states`).
+    `--preview` alone: files of which only a word that other things go by as well shows what they hold (`init_states`).
 
     ## How to confirm
 
@@ -243,7 +243,7 @@ class LoadWithoutMapLocation(Rule):
         ]
 
     def _is_doubtful(self, call: cst.Call) -> bool:
-        """Whether a word that other things go by as well is all that speaks of a model's state."""
+        """Whether a word that other things go by as well is all that mentions a model's state."""
         source = argument(call, 0, "f")
         if source is None or self._is_loaded(call) or self._is_read_by_key(call):
             return False
@@ -341,7 +341,7 @@ def _receiver(call: cst.Call) -> str:
 
 
 #: Evidence that a script which tries a model out does so on several ranks.
-_TRAINS = {"init_process_group", "torch.distributed", "DistributedDataParallel", "Accelerator", "LOCAL_RANK", "RANK"}
+_TRAINS = {"torch.distributed", "LOCAL_RANK", "RANK", *frameworks.every(lambda each: each.launch.starts)}
 
 
 def _moves_to(function: cst.Lambda) -> str:

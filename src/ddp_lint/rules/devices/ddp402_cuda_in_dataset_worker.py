@@ -10,10 +10,10 @@ from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.saved import saved_from_cpu
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.contexts import conditions
 
 _METHODS = ("__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn", "collate", "collater", "__call__")
 _SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
@@ -96,7 +96,7 @@ class CudaInDatasetWorker(Rule):
 
     ## Fix safety
 
-    `map_location="cpu"` is added to loads, unsafe: what moves the sample to the GPU must then stand in the training
+    `map_location="cpu"` is added to loads, unsafe: what moves the sample to the GPU must then be in the training
     loop.
 
     ## References

@@ -31,7 +31,7 @@ class DeviceFromGlobalRank(Rule):
     ## Why it breaks
 
     GPUs are numbered per node, ranks per job. On the first of two 8-GPU nodes rank 0 takes GPU 0 and all is well; on
-    the second node rank 8 asks for GPU 8: `CUDA error: invalid device ordinal`, and rank 0 waits for it. The same
+    the second node rank 8 selects GPU 8: `CUDA error: invalid device ordinal`, and rank 0 waits for it. The same
     happens on one node when each rank sees its own GPU alone (`CUDA_VISIBLE_DEVICES` per task under Slurm).
 
     ## Example
@@ -135,7 +135,7 @@ class DeviceFromGlobalRank(Rule):
         self.report(
             value,
             f"the global rank is the GPU index in {where}: on the second node no GPU has that number",
-            notes=["rank 8, the first of the second node, asks for GPU 8: invalid device ordinal"],
+            notes=["rank 8, the first of the second node, selects GPU 8: invalid device ordinal"],
             labels=labels,
             confidence=Confidence.LOW if is_benchmark(self.module) else None,
             help='use the local rank: int(os.environ["LOCAL_RANK"])',

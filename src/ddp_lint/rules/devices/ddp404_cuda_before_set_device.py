@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
+from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.branches import exclusive
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import statements
 from ddp_lint.source.wraps import argument
@@ -29,8 +30,6 @@ _GUESSING = tuple(
 _OWN_GPU = re.compile(
     r"set_device|CUDA_VISIBLE_DEVICES|LOCAL_RANK|local_rank|cuda:\{|\"cuda:\"|'cuda:'|device_ids|Accelerator\(|torch\.cuda\.device\("
 )
-#: A framework that chooses the rank's GPU before the file's code runs.
-_FRAMEWORK = re.compile(r"^(from|import) (pytorch_)?lightning\b", re.MULTILINE)
 _TENSOR_METHODS = ("cuda", "to")
 
 
@@ -184,11 +183,16 @@ class CudaBeforeSetDevice(Rule):
 
     # ---- never
 
+    def _chosen_by_framework(self) -> bool:
+        """Whether a framework chooses the rank's GPU before the file's code runs."""
+        choosing = frameworks.packages(lambda framework: framework.chooses_device)
+        return not choosing.isdisjoint(self.module.imports.packages)
+
     def _visit_never(self, scopes: list[cst.FunctionDef | cst.Module]) -> None:
         text = self.module.file.text
         if _OWN_GPU.search(text) or not re.search(r"""["'](cuda:)?nccl""", text) or "init_process_group" not in text:
             return
-        if self._imports_setter() or _FRAMEWORK.search(text):
+        if self._imports_setter() or self._chosen_by_framework():
             return
         for scope in scopes:
             body = scope.body if isinstance(scope, cst.FunctionDef) else scope

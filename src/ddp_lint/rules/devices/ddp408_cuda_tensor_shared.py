@@ -81,8 +81,8 @@ class CudaTensorShared(Rule):
 
     ## When it is silent
 
-    Tensors on the CPU, wherever they were before; a device that only the run tells (`device` of an argument, `"cuda" if
-    torch.cuda.is_available() else "cpu"`); tests.
+    Tensors on the CPU, wherever they were before; a device that only the run decides (`device` of an argument, `"cuda"
+    if torch.cuda.is_available() else "cpu"`); tests.
 
     ## How to confirm
 

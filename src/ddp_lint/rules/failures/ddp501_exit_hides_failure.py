@@ -180,7 +180,7 @@ class ExitHidesFailure(Rule):
         return Fix("let the exception through", Applicability.UNSAFE, (self._removal(node),))
 
     def _removal(self, node: Exit) -> Edit:
-        """Take the whole line away when the call stands on it alone, else write `pass`."""
+        """Take the whole line away when the call is on it alone, else write `pass`."""
         statement = self.module.parent(node) if isinstance(node, cst.Call) else node
         line = self.module.parent(statement) if statement is not None else None
         block = self.module.parent(line) if line is not None else None

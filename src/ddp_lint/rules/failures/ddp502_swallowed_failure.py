@@ -9,6 +9,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import caught, does_work, only_tells
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in, last_name, statements
 from ddp_lint.source.tree import descendants
 
@@ -19,7 +20,7 @@ class SwallowedFailure(Rule):
     ## What it does
 
     Finds `except Exception:` (or bare, or `BaseException`, `RuntimeError`) around the call that trains or launches
-    training, whose body only prints, logs or passes, and where nothing afterwards tells that it failed; also around
+    training, whose body only prints, logs or passes, and where nothing afterwards reports that it failed; also around
     one training step in a loop of code that several ranks run; `except BaseException` that only prints; and such a
     handler around the `yield` of a context manager, which drops the failure of every `with` block that uses it.
 
@@ -69,7 +70,7 @@ class SwallowedFailure(Rule):
 
     ## When it is silent
 
-    A handler that raises, exits with a status, returns or stores something that tells of the failure, or calls
+    A handler that raises, exits with a status, returns or stores something that reports the failure, or calls
     anything but print and log; handlers of one particular error (`FileNotFoundError`); code whose `try` holds no
     training or launching call; a `main()` in a file that shows nothing of several ranks.
 
@@ -132,7 +133,7 @@ class SwallowedFailure(Rule):
         return (
             bool(here)
             and not any(isinstance(n, (cst.Raise, cst.Assert)) for n in inside)
-            and not any(not self.module.wraps.exclusive(here[-1], later) for later in after)
+            and not any(not exclusive(self.module, here[-1], later) for later in after)
         )
 
     def _report_context_manager(self, node: cst.Try, handler: cst.ExceptHandler) -> None:
@@ -198,7 +199,7 @@ class SwallowedFailure(Rule):
             f"when {self.module.quoted(work.func)} fails, this handler lets the rank go on while the "
             "others hang in a collective",
             notes=[
-                f"when it fails on rank 1, the handler only tells and the rank {what}; rank 0 waits in a "
+                f"when it fails on rank 1, the handler only logs it and the rank {what}; rank 0 waits in a "
                 "collective that rank 1 never enters"
             ],
             labels=[(work, f"a failure in here ({kind}) is forgotten")],
@@ -209,7 +210,7 @@ class SwallowedFailure(Rule):
     def _report_interrupts(self, handler: cst.ExceptHandler) -> None:
         self.report(
             self._head(handler),
-            "`except BaseException` that only tells also takes SystemExit: a rank that was told to stop goes on",
+            "`except BaseException` that only logs also takes SystemExit: a rank that was asked to stop goes on",
             help="catch Exception, or re-raise",
             confidence=Confidence.LOW,
         )

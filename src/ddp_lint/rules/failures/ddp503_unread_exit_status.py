@@ -9,11 +9,11 @@ from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import only_tells, starts_ranks
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
 from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument, assigned_name
-from ddp_lint.tensors.contexts import conditions
 
 _PROCESSES = ("multiprocessing.Process", "torch.multiprocessing.Process", "multiprocessing.context.Process")
 _CONTEXTS = ("multiprocessing.get_context", "torch.multiprocessing.get_context")

@@ -7,7 +7,7 @@ import re
 
 import libcst as cst
 
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.queries import last_name, literal_text, statements
@@ -102,7 +102,7 @@ def speaks_of_failure(text: str) -> bool:
 
 def starts_ranks(text: str) -> bool:
     """Whether a command, or a file, names a launcher or a training script."""
-    return _pattern("launchers").search(text) is not None
+    return any(pattern.search(text) for pattern in (frameworks.commands(), _pattern("launchers")))
 
 
 def asks_for_failure(test: str) -> bool:

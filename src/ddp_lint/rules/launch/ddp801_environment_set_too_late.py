@@ -9,10 +9,10 @@ from typing import Any
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
-from ddp_lint.knowledge import table
-from ddp_lint.launch.environment import Write, read_at, writes
-from ddp_lint.rules.base import Rule
-from ddp_lint.source.branches import exclusive
+from ddp_lint.knowledge import frameworks, table
+from ddp_lint.launch.environment import Write, read_at
+from ddp_lint.rules.launch.variables import WriteRule
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
 
 #: What starts fresh processes, which read the variable when they start.
@@ -38,7 +38,7 @@ _COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "barrier", "reduce_scat
                 "broadcast_object_list", "all_gather_into_tensor", "reduce", "all_to_all_single")  # fmt: skip
 
 
-class EnvironmentSetTooLate(Rule):
+class EnvironmentSetTooLate(WriteRule):
     """An environment variable is set after the point at which it was read, so it changes nothing.
 
     ## What it does
@@ -110,17 +110,10 @@ class EnvironmentSetTooLate(Rule):
     triggers = ("environ", "putenv")
     oracles = ("environment",)
 
-    def visit_Assign(self, node: cst.Assign) -> None:
-        self._visit(node)
-
-    def visit_Call(self, node: cst.Call) -> None:
-        self._visit(node)
-
-    def _visit(self, node: cst.Assign | cst.Call) -> None:
-        for write in writes(self.module, node):
-            point = read_at(write.name) if write.own and not self.module.file.is_test else None
-            if point is not None:
-                self._check(write, point)
+    def check(self, write: Write) -> None:
+        point = read_at(write.name) if write.own and not self.module.file.is_test else None
+        if point is not None:
+            self._check(write, point)
 
     def _check(self, write: Write, point: dict[str, Any]) -> None:
         if point["point"] == "the interpreter's start":
@@ -157,7 +150,7 @@ class EnvironmentSetTooLate(Rule):
         for statement in _top_imports(facts.tree.body):
             if statement.lineno > line and not inside:
                 return None
-            if any(name.partition(".")[0] in table("environment")["imports"]["torch"] for name in _names(statement)):
+            if not _importing_torch().isdisjoint(name.partition(".")[0] for name in _names(statement)):
                 end = statement.end_col_offset or statement.col_offset
                 return Span(
                     self.module.file.path, statement.lineno, statement.col_offset + 1, statement.lineno, end + 1
@@ -283,3 +276,9 @@ def _names(statement: ast.Import | ast.ImportFrom) -> list[str]:
     if isinstance(statement, ast.ImportFrom):
         return [statement.module] if statement.module and not statement.level else []
     return [alias.name for alias in statement.names]
+
+
+@functools.cache
+def _importing_torch() -> frozenset[str]:
+    """Packages whose import imports torch."""
+    return frameworks.packages(lambda each: each.imports_torch) | {*table("environment")["imports"]["torch"]}

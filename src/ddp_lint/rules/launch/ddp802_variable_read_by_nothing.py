@@ -1,18 +1,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-import libcst as cst
-
-from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Fix
+from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
-from ddp_lint.launch.environment import TEXT_FILES, Write, in_text, misspelt, writes
-from ddp_lint.rules.base import Rule
-from ddp_lint.source import SourceFile
+from ddp_lint.launch.environment import Write, misspelt
+from ddp_lint.rules.launch.variables import Misnamed, NameRule
 
 
-class VariableReadByNothing(Rule):
+class VariableReadByNothing(NameRule):
     """An environment variable is set that nothing reads: the setting that it names stays as it was.
 
     ## What it does
@@ -77,60 +73,32 @@ class VariableReadByNothing(Rule):
     confidence = Confidence.HIGH
     triggers = ("environ", "putenv", "env", *table("environment")["unread"])
     oracles = ("environment",)
-    files = TEXT_FILES
 
-    def visit_Assign(self, node: cst.Assign) -> None:
-        self._visit(node)
+    @classmethod
+    def problem(cls, name: str) -> Misnamed | None:
+        instead = table("environment")["unread"].get(name)
+        if instead:
+            message = f"nothing in torch or NCCL reads {name}: every rank runs with the default"
+            return Misnamed(message, f"use {instead}")
+        right = misspelt(name)
+        message = f"nothing reads {name}; {right} is read: every rank runs with its default"
+        return Misnamed(message, f"write {right}", right) if right else None
 
-    def visit_Call(self, node: cst.Call) -> None:
-        self._visit(node)
-
-    def _visit(self, node: cst.Assign | cst.Call) -> None:
-        for write in writes(self.module, node):
-            told = problem(write.name)
-            if told is not None and not self._is_read_here(write):
-                message, advice, right = told
-                fix = None
-                if right:
-                    text = self.module.code(write.key).replace(write.name, right)
-                    fix = Fix(f"write {right}", Applicability.UNSAFE, (Edit(self.module.span(write.key), text),))
-                self.report(write.key, message, help=advice, fix=fix)
-
-    def _is_read_here(self, write: Write) -> bool:
+    def is_meant(self, write: Write, found: Misnamed) -> bool:
         """Whether a file of the project asks for the variable."""
         project = self.module.project
         if project is None:
             return False
         texts = (project.text(path) or "" for path in project.holding(write.name))
-        return any(_READ(write.name).search(text) for text in texts)
+        return any(_read(write.name).search(text) for text in texts)
 
     @classmethod
-    def in_text(cls, file: SourceFile) -> Iterator[Finding]:
-        for name, span in in_text(file):
-            told = problem(name)
-            if told is not None and not _is_used(name, file.text):
-                fix = Fix(f"write {told[2]}", Applicability.UNSAFE, (Edit(span, told[2]),)) if told[2] else None
-                yield cls.finding(span, told[0], help=told[1], fix=fix)
+    def is_meant_in_text(cls, name: str, found: Misnamed, text: str) -> bool:
+        """Whether the file that sets a variable reads it: ``$NAME``, ``${NAME}``, ``${{ env.NAME }}``."""
+        return re.search(rf"\$\{{?{re.escape(name)}\b|\benv\.{re.escape(name)}\b", text) is not None
 
 
-def _is_used(name: str, text: str) -> bool:
-    """Whether the file that sets a variable reads it: ``$NAME``, ``${NAME}``, ``${{ env.NAME }}``."""
-    return re.search(rf"\$\{{?{re.escape(name)}\b|\benv\.{re.escape(name)}\b", text) is not None
-
-
-def problem(name: str) -> tuple[str, str, str] | None:
-    """Message, advice and right spelling ('' when there is none) of a variable that nothing reads."""
-    instead = table("environment")["unread"].get(name)
-    if instead:
-        return f"nothing in torch or NCCL reads {name}: every rank runs with the default", f"use {instead}", ""
-    right = misspelt(name)
-    if right:
-        message = f"nothing reads {name}; {right} is read: every rank runs with its default"
-        return message, f"write {right}", right
-    return None
-
-
-def _READ(name: str) -> re.Pattern[str]:
+def _read(name: str) -> re.Pattern[str]:
     quoted = rf"""["']{re.escape(name)}["']"""
     return re.compile(
         rf"(environ\.get|getenv|environ\.pop)\(\s*{quoted}|environ\[{quoted}\](?!\s*=[^=])|{quoted}\s+(not\s+)?in\s"

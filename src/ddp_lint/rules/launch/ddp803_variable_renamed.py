@@ -1,17 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import libcst as cst
-
-from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Fix
+from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
-from ddp_lint.launch.environment import TEXT_FILES, in_text, writes
-from ddp_lint.rules.base import Rule
-from ddp_lint.source import SourceFile
+from ddp_lint.launch.environment import Write
+from ddp_lint.rules.launch.variables import Misnamed, NameRule
 
 
-class VariableRenamed(Rule):
+class VariableRenamed(NameRule):
     """A variable is set by its old name, which torchrun's own setting of the new one overrides.
 
     ## What it does
@@ -56,7 +51,7 @@ class VariableRenamed(Rule):
 
     ## When it is silent
 
-    Where the file sets the new name as well; `PYTORCH_CUDA_ALLOC_CONF`, which works as it did (DDP809 tells of it).
+    Where the file sets the new name as well; `PYTORCH_CUDA_ALLOC_CONF`, which works as it did (DDP809 reports it).
 
     ## How to confirm
 
@@ -74,33 +69,23 @@ class VariableRenamed(Rule):
     confidence = Confidence.MEDIUM
     triggers = tuple(table("environment")["renamed"])
     oracles = ("environment",)
-    files = TEXT_FILES
     renamed = "renamed"
 
-    def visit_Assign(self, node: cst.Assign) -> None:
-        self._visit(node)
-
-    def visit_Call(self, node: cst.Call) -> None:
-        self._visit(node)
-
-    def _visit(self, node: cst.Assign | cst.Call) -> None:
-        for write in writes(self.module, node):
-            new = table("environment")[self.renamed].get(write.name)
-            if new and new not in self.module.file.text:
-                text = self.module.code(write.key).replace(write.name, new)
-                fix = Fix(f"write {new}", Applicability.UNSAFE, (Edit(self.module.span(write.key), text),))
-                self.report(write.key, self._message(write.name, new), help=f"write {new}", fix=fix)
-
     @classmethod
-    def in_text(cls, file: SourceFile) -> Iterator[Finding]:
-        for name, span in in_text(file):
-            new = table("environment")[cls.renamed].get(name)
-            if new and new not in file.text:
-                fix = Fix(f"write {new}", Applicability.UNSAFE, (Edit(span, new),))
-                yield cls.finding(span, cls._message(name, new), help=f"write {new}", fix=fix)
-
-    @classmethod
-    def _message(cls, name: str, new: str) -> str:
+    def problem(cls, name: str) -> Misnamed | None:
+        new = table("environment")[cls.renamed].get(name)
+        if not new:
+            return None
         if name == "NCCL_ASYNC_ERROR_HANDLING":
-            return f"{name} does nothing under torchrun, which exports {new}"
-        return f"{name} is the old name of {new}: it acts only while the new one is unset"
+            message = f"{name} does nothing under torchrun, which exports {new}"
+        else:
+            message = f"{name} is the old name of {new}: it acts only while the new one is unset"
+        return Misnamed(message, f"write {new}", new)
+
+    def is_meant(self, write: Write, found: Misnamed) -> bool:
+        """Whether the file sets the new one, too."""
+        return found.right in self.module.file.text
+
+    @classmethod
+    def is_meant_in_text(cls, name: str, found: Misnamed, text: str) -> bool:
+        return found.right in text

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.ranks import Evidence, evidence_in
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
@@ -20,7 +21,6 @@ _STARTERS = (
     "subprocess.check_output",
     "subprocess.Popen",
 )
-_LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate launch|deepspeed)\b")
 _SCRIPT = re.compile(r"^[\w./-]+\.py$")
 _RANKS = ("RANK", "LOCAL_RANK", "init_process_group", "SLURM_PROCID")
 _CLEANED = re.compile(
@@ -165,7 +165,7 @@ class ChildInheritsRank(Rule):
         """What of a command builds a group: program text, or a script of the project. A launcher sets its own ranks."""
         for value in (command, *(self.module.assignments(command) if isinstance(command, cst.Name) else ())):
             texts = list(self._texts(value))
-            if _LAUNCHERS.search(" ".join(texts)):
+            if frameworks.commands().search(" ".join(texts)):
                 continue
             for text in texts:
                 if "init_process_group(" in text:

@@ -5,17 +5,17 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
-from ddp_lint.launch.environment import Write, writes
-from ddp_lint.rules.base import Rule
+from ddp_lint.launch.environment import Write
+from ddp_lint.rules.launch.variables import WriteRule
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
-from ddp_lint.tensors.contexts import conditions
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR")
 _READS = re.compile(r"""(environ\[|environ\.get\(\s*|getenv\(\s*)["'](LOCAL_RANK|RANK)["']\]?(?!\]?\s*=[^=])""")
 _STARTS = re.compile(r"\b(spawn|start_processes|Process|Popen|subprocess|SLURM_\w+|OMPI_\w+|MPI|mpi4py|ray)\b")
 
 
-class LauncherVariableOverwritten(Rule):
+class LauncherVariableOverwritten(WriteRule):
     """The script overwrites a variable by which torchrun tells each rank who and where it is.
 
     ## What it does
@@ -87,25 +87,16 @@ class LauncherVariableOverwritten(Rule):
         text = self.module.file.text
         self._launched = bool(_READS.search(text)) and not _STARTS.search(text) and not self.module.file.is_test
 
-    def visit_Assign(self, node: cst.Assign) -> None:
-        self._visit(node)
-
-    def visit_Call(self, node: cst.Call) -> None:
-        self._visit(node)
-
-    def _visit(self, node: cst.Assign | cst.Call) -> None:
-        if not self._launched:
-            return
-        for write in writes(self.module, node):
-            constant = isinstance(write.value, (cst.SimpleString, cst.FormattedString))
-            if write.own and not write.default and write.name in _VARIABLES and constant and not self._asked(write):
-                self.report(
-                    write.key,
-                    f"{write.name} is overwritten with one value on every rank: the ranks do not find each other",
-                    notes=[self._outcome(write.name)],
-                    help=f'os.environ.setdefault("{write.name}", ...) keeps what the launcher set',
-                    fix=self._fix(write),
-                )
+    def check(self, write: Write) -> None:
+        sets = self._launched and write.own and not write.default and write.name in _VARIABLES
+        if sets and isinstance(write.value, (cst.SimpleString, cst.FormattedString)) and not self._asked(write):
+            self.report(
+                write.key,
+                f"{write.name} is overwritten with one value on every rank: the ranks do not find each other",
+                notes=[self._outcome(write.name)],
+                help=f'os.environ.setdefault("{write.name}", ...) keeps what the launcher set',
+                fix=self._fix(write),
+            )
 
     def _outcome(self, variable: str) -> str:
         """What comes of it: the launcher gives all ranks one address, and each a number of its own."""
@@ -117,7 +108,7 @@ class LauncherVariableOverwritten(Rule):
         if variable == "WORLD_SIZE":
             return "with any other number of ranks rank 0 and rank 1 wait for each other in init_process_group"
         return (
-            "the launcher told rank 0 and rank 1 different things, and they wait for each other in init_process_group"
+            "the launcher gave rank 0 and rank 1 different values, and they wait for each other in init_process_group"
         )
 
     def _asked(self, write: Write) -> bool:

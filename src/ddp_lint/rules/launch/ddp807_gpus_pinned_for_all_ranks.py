@@ -3,14 +3,15 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix, Span
+from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.environment import Write, writes
 from ddp_lint.launch.ranks import evidence_in
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
-from ddp_lint.tensors.contexts import conditions
 
-_STRONG = ("init_process_group", "DistributedDataParallel", "LOCAL_RANK", "FullyShardedDataParallel", "Accelerator")
+_STRONG = ("LOCAL_RANK", *frameworks.every(lambda framework: framework.launch.starts))
 
 
 class GpusPinnedForAllRanks(Rule):

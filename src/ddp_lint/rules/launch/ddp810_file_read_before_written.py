@@ -8,6 +8,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
+from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called
 from ddp_lint.source.wraps import argument
@@ -167,9 +168,9 @@ class FileReadBeforeWritten(Rule):
         return argument(call, 0, "file") if set(text) & set(modes) else None
 
     def _is_raced(self, calls: list[cst.Call], write: cst.Call, read: cst.Call) -> bool:
-        """Whether the read stands behind the write, on a way from it, and nothing between the two waits."""
+        """Whether the read is behind the write, on a way from it, and nothing between the two waits."""
         wraps = self.module.wraps
-        if not wraps.follows(read, write) or wraps.opposed(write, read) or wraps.exclusive(write, read):
+        if not wraps.follows(read, write) or opposed(self.module, write, read):
             return False
         between = [c for c in calls if wraps.follows(c, write) and not wraps.follows(c, read) and c is not read]
         if any(_WAITS.search(called(c)) or _WAITS.search(self.module.code(c.func)) for c in between):

@@ -6,9 +6,8 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.wrapping.training import without_grad
 from ddp_lint.source import dotted
-from ddp_lint.tensors.contexts import evaluation_only
+from ddp_lint.tensors.contexts import evaluation_only, without_gradient
 
 _HALF = re.compile(r"half|float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
 
@@ -97,7 +96,7 @@ class LogOfSaturated(Rule):
 
     def visit_Call(self, node: cst.Call) -> None:
         operand = self._operand(node, "log")
-        if operand is None or without_grad(self.module, node):
+        if operand is None or without_gradient(self.module, node):
             return
         if evaluation_only(self.module, node):
             return

@@ -5,6 +5,8 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import opposed
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants
 
 _CLIPS = frozenset(
@@ -119,10 +121,8 @@ class ClipBeforeUnscale(Rule):
         if self.module.qualified(node.func) not in _CLIPS:
             return
         function = self.module.function_of(node) or self.module.tree
-        calls = [n for n in descendants(function, into_definitions=False) if isinstance(n, cst.Call)]
-        earlier = (
-            [c for c in calls[: calls.index(node)] if not self.module.wraps.opposed(c, node)] if node in calls else []
-        )
+        calls = list(calls_in(function))
+        earlier = [c for c in calls[: calls.index(node)] if not opposed(self.module, c, node)] if node in calls else []
         scaled = next((c for c in reversed(earlier) if self._scales(c)), None)
         if scaled is None or not isinstance(scaled.func, cst.Attribute):
             return

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.source import dotted
+from ddp_lint.rules.wrapping.accumulation import calls_of_round, guards, is_backward, is_step
+from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.tensors.operations import words_of
 
@@ -87,9 +86,9 @@ class ClipOnEveryMicroBatch(Rule):
 
     ## When it is silent
 
-    The clipping stands under the condition of the step, or under one of its own; another optimizer steps in every round
+    The clipping is under the condition of the step, or under one of its own; another optimizer steps in every round
     (an actor that trains less often than its critic); the gradients are set to zero in every round; clipping in a loop
-    of another depth than the backward; an Accelerator in whose file nothing speaks of gradient accumulation.
+    of another depth than the backward; an Accelerator in whose file nothing mentions gradient accumulation.
 
     ## How to confirm
 
@@ -133,9 +132,9 @@ class ClipOnEveryMicroBatch(Rule):
 
     def _unscaled(self, node: cst.Call) -> cst.Call | None:
         """The ``scaler.unscale_(optimizer)`` that runs as often as the clipping."""
-        guards = set(self._guards(node))
-        calls = (c for c in self._calls_beside(node) if called(c) == "unscale_")
-        return next((c for c in calls if guards.issuperset(self._guards(c))), None)
+        around = set(guards(self.module, node))
+        calls = (c for c in calls_of_round(self.module, node) if called(c) == "unscale_")
+        return next((c for c in calls if around.issuperset(guards(self.module, c))), None)
 
     def _by_accelerate(self, node: cst.Call) -> tuple[cst.CSTNode, str] | None:
         """``with accelerator.accumulate(model)``, inside of which the optimizer steps in the last round only."""
@@ -153,43 +152,25 @@ class ClipOnEveryMicroBatch(Rule):
 
     def _by_round(self, node: cst.Call) -> tuple[cst.CSTNode, str] | None:
         """The condition, true in every n-th round, under which every optimizer of the loop steps."""
-        calls = self._calls_beside(node)
+        calls = calls_of_round(self.module, node)
         if node not in calls:
             return None
-        calls = [c for c in calls if not self.module.wraps.opposed(c, node)]
+        calls = [c for c in calls if not opposed(self.module, c, node)]
         before, after = calls[: calls.index(node)], calls[calls.index(node) + 1 :]
-        steps = [c for c in after if called(c) == "step" and "sched" not in dotted(c.func)]
-        backwards = [c for c in before if called(c) == "backward"]
+        steps = [c for c in after if is_step(c)]
+        backwards = [c for c in before if is_backward(c)]
         if not steps or not backwards or any(self._round_of(c) is not None for c in (node, *backwards)):
             return None
         rounds = [self._round_of(c) for c in steps]
-        guards, shared = set(self._guards(node)), set(self._guards(steps[0]))
-        cleared = any(called(c) == "zero_grad" and guards.issuperset(self._guards(c)) for c in calls)
-        if cleared or None in rounds or any(_speaks_of_rounds(test) for test in guards - shared):
+        around, shared = set(guards(self.module, node)), set(guards(self.module, steps[0]))
+        cleared = any(called(c) == "zero_grad" and around.issuperset(guards(self.module, c)) for c in calls)
+        if cleared or None in rounds or any(_speaks_of_rounds(test) for test in around - shared):
             return None
         return (rounds[0], "steps in these rounds only") if rounds[0] is not None else None
 
-    def _calls_beside(self, node: cst.Call) -> list[cst.Call]:
-        """The calls that run as often as this one but for conditions, in the order of the source."""
-        loop = self._loop_of(node)
-        nodes = descendants(loop, into_definitions=False)
-        return [n for n in nodes if isinstance(n, cst.Call) and self._loop_of(n) is loop]
-
-    def _loop_of(self, node: cst.CSTNode) -> cst.CSTNode:
-        loops = (up for up in self.module.ancestors(node) if isinstance(up, (cst.For, cst.While, cst.FunctionDef)))
-        return next(loops, self.module.tree)
-
     def _round_of(self, node: cst.CSTNode) -> cst.BaseExpression | None:
         """The condition around a node that counts rounds: ``(i + 1) % n == 0``."""
-        return next((test for test in self._guards(node) if self._counts(test)), None)
-
-    def _guards(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-        """The conditions inside the node's loop that it runs under."""
-        for up in self.module.ancestors(node):
-            if isinstance(up, (cst.For, cst.While, cst.FunctionDef)):
-                return
-            if isinstance(up, cst.If):
-                yield up.test
+        return next((test for test in guards(self.module, node) if self._counts(test)), None)
 
     def _counts(self, test: cst.BaseExpression) -> bool:
         values = self.module.assignments(test) if isinstance(test, cst.Name) else [test]

@@ -131,6 +131,6 @@ class ParameterReplacedAfterWrap(InPlaceRule):
             node,
             f"a parameter is replaced after `{wrap.outer}` was wrapped: the new one is not kept in step",
             notes=[what],
-            labels=[(wrap.call, "the wrapper takes stock of the parameters here")],
+            labels=[(wrap.call, "the wrapper registers the parameters here")],
             help="replace parameters first, wrap last",
         )

@@ -4,9 +4,9 @@ import libcst as cst
 
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, Reached, Write
-from ddp_lint.tensors.contexts import conditions
 
 
 class LeafWrittenWithGradientsOn(InPlaceRule):
@@ -21,7 +21,7 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
 
     A parameter is a leaf of the graph: autograd refuses a write to it ("a leaf Variable that requires grad is being
     used in an in-place operation", or "a view of a leaf Variable .."). The line raises on every rank as soon as it
-    runs, and a rank that comes to it alone takes its peers along: they wait in their next collective.
+    runs, and a rank that reaches it alone takes its peers along: they wait in their next collective.
 
     ## Example
 

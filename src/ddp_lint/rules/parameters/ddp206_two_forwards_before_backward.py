@@ -7,10 +7,12 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import canonical
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.wrapping.accumulation import is_backward
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors.contexts import without_gradient
 
@@ -24,7 +26,7 @@ class TwoForwardsBeforeBackward(Rule):
 
     Finds two calls of the same DDP model, the first with gradients and not detached, before the `backward()` of the
     first, when `broadcast_buffers` was left on: the two passes of a discriminator, of a siamese or contrastive loss.
-    The wrap may stand in a base class, also in another file.
+    The wrap may be in a base class, also in another file.
 
     ## Why it breaks
 
@@ -119,14 +121,14 @@ class TwoForwardsBeforeBackward(Rule):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         open_calls: dict[str, cst.Call] = {}  # DDP models called with a graph that waits for its backward
-        for call in (n for n in descendants(node.body, into_definitions=False) if isinstance(n, cst.Call)):
+        for call in calls_in(node.body):
             name = dotted(call.func)
-            if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("backward", "manual_backward"):
+            if is_backward(call):
                 self._report_pending(open_calls)
                 open_calls.clear()
                 continue
             first = open_calls.get(name)
-            if first is not None and not self.module.wraps.exclusive(first, call):
+            if first is not None and not exclusive(self.module, first, call):
                 self._pending[name] = (first, call)
             if first is None and self._keeps_graph(call) and self._is_wrapped(name, call):
                 open_calls[name] = call

@@ -9,12 +9,12 @@ from ddp_lint.findings import Confidence
 from ddp_lint.project.facts import assigned_in, parameters
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
 from ddp_lint.tensors.callers import CallSite, call_sites
-from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.operations import keeps_output, layer_kind, names, words_of
 
 _ARITHMETIC = {"add_", "sub_", "mul_", "div_", "pow_", "exp_", "sqrt_", "sigmoid_", "tanh_", "softmax_", "neg_", "abs_"}

@@ -103,7 +103,7 @@ class WeightsTiedAfterWrap(Rule):
             node,
             f"weights are tied after `{wrap.outer}` was wrapped: the second step raises, or the replicas drift apart",
             notes=["the wrapper waits for a gradient that never comes"],
-            labels=[(wrap.call, "the wrapper takes stock of the parameters here")],
+            labels=[(wrap.call, "the wrapper registers the parameters here")],
             help="tie first, wrap last",
         )
 

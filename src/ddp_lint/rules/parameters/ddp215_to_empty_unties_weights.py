@@ -148,7 +148,7 @@ class ToEmptyUntiesWeights(Rule):
         return any(text is not None and _RETIES.search(text) for text in (self.module.file.text, *others))
 
     def _wraps_a_model_without_ties(self) -> bool:
-        """Whether what the file wraps is built from a class of the project, in a file that speaks of no ties."""
+        """Whether what the file wraps is built from a class of the project, in a file that mentions no ties."""
         project = self.module.project
         for wrap in self.module.wraps.all if project is not None else ():
             made = self.module.constructed_by(wrap.call.args[0].value) if wrap.call.args else ""
@@ -158,7 +158,7 @@ class ToEmptyUntiesWeights(Rule):
         return False
 
     def _initialises_for_fsdp(self, node: cst.Call) -> bool:
-        """Whether the call stands in the function or lambda that FSDP gets as `param_init_fn`."""
+        """Whether the call is in the function or lambda that FSDP gets as `param_init_fn`."""
         for up in self.module.ancestors(node):
             if isinstance(up, cst.FunctionDef):
                 return "param_init_fn" in up.name.value or self._is_handed_over(up.name.value)

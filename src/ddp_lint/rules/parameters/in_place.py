@@ -11,9 +11,10 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.base import Rule, Wants
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
-from ddp_lint.tensors.contexts import conditions, evaluation_only
+from ddp_lint.tensors.contexts import evaluation_only
 from ddp_lint.tensors.operations import words_of
 from ddp_lint.tensors.traits import Trait, traits
 

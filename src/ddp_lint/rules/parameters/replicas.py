@@ -5,9 +5,9 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import children
 from ddp_lint.tensors import Flow, Write
-from ddp_lint.tensors.contexts import conditions
 from ddp_lint.tensors.operations import names, words_of
 from ddp_lint.tensors.values import Kind
 

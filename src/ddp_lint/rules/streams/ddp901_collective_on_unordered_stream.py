@@ -38,7 +38,7 @@ class CollectiveOnUnorderedStream(Rule):
 
     ## Why it breaks
 
-    Streams run side by side unless one is told to wait. Without `wait_stream` before, rank 0 may send a tensor that
+    Streams run side by side unless one waits. Without `wait_stream` before, rank 0 may send a tensor that
     is half written; without one afterwards, rank 1 may read it before the sum arrived. Both depend on timing and
     raise nothing. Measured on 2 x H200: without the first wait the values are wrong in 3 of 4 tries and differ
     between the ranks; without the second in 4 of 4.

@@ -17,7 +17,7 @@ class EventOnOtherStream(Rule):
     ## What it does
 
     Finds `with torch.cuda.stream(a): ...` followed by `b.record_event()` or `event.record(b)` of a different
-    stream, where the event stands for the work just issued.
+    stream, where the event marks the work just issued.
 
     ## Why it breaks
 

@@ -15,7 +15,7 @@ class BatchedP2pNotAllWaited(Rule):
 
     ## Why it breaks
 
-    Each work stands for one send or receive. The others may still be running when the rank goes on: it reads a
+    Each work is one send or receive. The others may still be running when the rank goes on: it reads a
     receive buffer that is not filled, or frees a send buffer that its peer has not read. NCCL merges a batch into
     one work today and hides it; gloo and other backends return one work an operation. Measured on gloo: the buffer
     read right away still holds its old value.

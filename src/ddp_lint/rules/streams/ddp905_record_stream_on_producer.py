@@ -149,7 +149,7 @@ class RecordStreamOnProducer(Rule):
         return None
 
     def _block_of_callers(self, method: cst.FunctionDef, depth: int = _DEPTH) -> cst.With | None:
-        """The block that a method runs in, where every call of it in its class stands in one."""
+        """The block that a method runs in, where every call of it in its class is in one."""
         owner = self.module.class_of(method)
         name = f"self.{method.name.value}"
         nodes = descendants(owner) if owner is not None and depth else ()

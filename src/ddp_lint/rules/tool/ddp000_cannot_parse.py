@@ -20,6 +20,6 @@ class CannotParse(Documented):
 
     ## What to do
 
-    Mend the syntax. Python 2 code cannot be checked. Syntax newer than the Python that runs ddp-lint is read by
+    Fix the syntax. Python 2 code cannot be checked. Syntax newer than the Python that runs ddp-lint is read by
     LibCST; if it is newer than the installed LibCST, upgrade that.
     """

@@ -11,6 +11,6 @@ class RuleCrashed(Documented):
 
     ## What to do
 
-    Report it with the file, or the smallest part of it that shows the failure. Until it is mended, `--ignore DDP001`
+    Report it with the file, or the smallest part of it that shows the failure. Until it is fixed, `--ignore DDP001`
     hides the finding, and ignoring the named rule for the file (`per-file-ignores`) avoids it.
     """

@@ -13,7 +13,7 @@ class UnusedSuppression(Documented):
 
     ## Why it matters
 
-    A suppression outlives the code that it excused. When the hazard comes back on that line, nobody is told.
+    A suppression outlives the code that it excused. When the hazard comes back on that line, nobody hears of it.
 
     ## Example
 

@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
+from ddp_lint.knowledge.frameworks import Twins
 from ddp_lint.rules.base import Rule, Wants
-from ddp_lint.rules.wrapping.training import backward_of, loss_of, without_grad
-from ddp_lint.rules.wrapping.unwrapping import Unwrapping
+from ddp_lint.rules.wrapping.training import backward_of, loss_of
+from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
 from ddp_lint.source.syntax import walk
+from ddp_lint.tensors.contexts import without_gradient
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
@@ -131,14 +132,14 @@ class ForwardBypassesWrapper(Rule):
         "backward",
         "manual_backward",
         "hparams",
-        *table("wrappers")["unwrapping"],
+        *UNWRAPPING,
     )
     requires = (
         "DistributedDataParallel",
         "FullyShardedDataParallel",
         "module",
         "hparams",
-        *table("wrappers")["unwrapping"],
+        *UNWRAPPING,
     )
     oracles = ("gradient", "parameter", "exception")
 
@@ -244,10 +245,10 @@ class ForwardBypassesWrapper(Rule):
         return True
 
     def _framework_twin(self, node: cst.Call, name: str) -> None:
-        """`self.raw.x(...)` where the framework wraps `self.wrapped.x` (knowledge/wrappers.toml, [[twins]])."""
+        """`self.raw.x(...)` where the framework wraps `self.wrapped.x` (`frameworks.Twins`)."""
         raw, _, attribute = name.rpartition(".")
-        for entry in _twins():
-            if raw != entry["raw"] or not self._in_training_method(node, entry) or without_grad(self.module, node):
+        for entry in frameworks.every(lambda framework: framework.twins):
+            if raw != entry.raw or not self._in_training_method(node, entry) or without_gradient(self.module, node):
                 continue
             wrapped = self._wrapped_name(entry, attribute)
             if wrapped:
@@ -266,29 +267,29 @@ class ForwardBypassesWrapper(Rule):
                 confidence=Confidence.MEDIUM,
             )
 
-    def _in_training_method(self, node: cst.Call, entry: dict[str, Any]) -> bool:
+    def _in_training_method(self, node: cst.Call, entry: Twins) -> bool:
         function, owner = self.module.function_of(node), self.module.class_of(node)
-        if function is None or owner is None or function.name.value not in entry["methods"]:
+        if function is None or owner is None or function.name.value not in entry.methods:
             return False
-        return any(self.module.is_subclass(owner, base) for base in entry["class"])
+        return any(self.module.is_subclass(owner, base) for base in entry.classes)
 
-    def _wrapped_name(self, entry: dict[str, Any], attribute: str) -> str:
+    def _wrapped_name(self, entry: Twins, attribute: str) -> str:
         """What the framework wraps `attribute` as: by the recipe's YAML, else when it is called like a module."""
         words = {word.lower() for word in _WORD.findall(attribute)}
-        if not words.isdisjoint(entry["other_words"]):
+        if not words.isdisjoint(entry.other_words):
             return ""
         listed = self._listed_in_yaml(entry)
         if listed is not None:
-            return f"{entry['wrapped']}.{listed[attribute]}" if attribute in listed else ""
-        return "" if words.isdisjoint(entry["module_words"]) else f"{entry['wrapped']}.{attribute}"
+            return f"{entry.wrapped}.{listed[attribute]}" if attribute in listed else ""
+        return "" if words.isdisjoint(entry.module_words) else f"{entry.wrapped}.{attribute}"
 
-    def _listed_in_yaml(self, entry: dict[str, Any]) -> dict[str, str] | None:
+    def _listed_in_yaml(self, entry: Twins) -> dict[str, str] | None:
         """Raw name to wrapped name in the block that lists the wrapped modules; None without such a block."""
         path, project = self.module.path, self.module.project
         if path is None or project is None:
             return None
-        block = re.compile(rf"^{entry['yaml_block']}:\s*\n((?:[ \t]+.*\n|\s*\n)+)", re.MULTILINE)
-        matches = [block.search((project.text(file) or "") + "\n") for file in sorted(path.parent.glob(entry["yaml"]))]
+        block = re.compile(rf"^{entry.yaml_block}:\s*\n((?:[ \t]+.*\n|\s*\n)+)", re.MULTILINE)
+        matches = [block.search((project.text(file) or "") + "\n") for file in sorted(path.parent.glob(entry.yaml))]
         found = [match[1] for match in matches if match]
         return {raw: name for text in found for name, raw in _REFERENCE.findall(text)} if found else None
 
@@ -315,9 +316,3 @@ def _is_forward(name: str) -> bool:
 def _is_plain_use(name: str) -> bool:
     method = name.rpartition(".")[2]
     return method in _PLAIN_MODULE_USES or method.startswith(("get_", "set_"))
-
-
-@functools.cache
-def _twins() -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = table("wrappers")["twins"]
-    return entries

@@ -11,7 +11,7 @@ _DTYPES = ("float16", "half", "bfloat16", "float64", "double")
 
 
 class LayersChangeAfterWrap(Rule):
-    """Layers are added to a model, or cast, after DDP has taken stock of its parameters.
+    """Layers are added to a model, or cast, after DDP has registered its parameters.
 
     ## What it does
 
@@ -159,7 +159,7 @@ class LayersChangeAfterWrap(Rule):
         return method == "to" and any(name.rpartition(".")[2] in _DTYPES for name in names)
 
     def _trains_afterwards(self, node: cst.CSTNode) -> bool:
-        """Whether a backward can follow: in this function one does, or none stands in it at all."""
+        """Whether a backward can follow: in this function one does, or none is in it at all."""
         scope = self.module.function_of(node) or self.module.tree
         calls = [n for n in descendants(scope) if isinstance(n, cst.Call)]
         backwards = [c for c in calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]
@@ -172,6 +172,6 @@ class LayersChangeAfterWrap(Rule):
             node,
             f"{what} after `{wrap.outer}` was wrapped, which has no hook for it: the replicas drift apart",
             notes=["rank 0 and rank 1 train it on their own batches, without an error"],
-            labels=[(wrap.call, "the wrapper takes stock of the parameters here")],
+            labels=[(wrap.call, "the wrapper registers the parameters here")],
             help="change the model first, wrap it last",
         )

@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.queries import is_false
 from ddp_lint.source.wraps import Wrap, argument, root_name
 
 
@@ -24,7 +25,7 @@ def _is_parameters(iterated: cst.BaseExpression) -> bool:
 
 
 class RequiresGradAfterWrap(Rule):
-    """Parameters are frozen or unfrozen after DDP has taken stock of them.
+    """Parameters are frozen or unfrozen after DDP has registered them.
 
     ## What it does
 
@@ -209,4 +210,4 @@ class RequiresGradAfterWrap(Rule):
         value = argument(wrap.call, None, "find_unused_parameters") or argument(wrap.call, None, "static_graph")
         if value is None:
             return not wrap.lacks("find_unused_parameters")
-        return not (isinstance(value, cst.Name) and value.value == "False")
+        return not is_false(value)

@@ -6,6 +6,7 @@ from ddp_lint.findings import Applicability, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import move_below
+from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 
@@ -26,11 +27,11 @@ def _models(call: cst.Call) -> set[str]:
 
 def _replaces_parameters(wrap: Wrap) -> bool:
     flatten = argument(wrap.call, None, "flatten_parameters")  # FairScale's
-    if isinstance(flatten, cst.Name) and flatten.value == "False":
+    if is_false(flatten):
         return False
     if wrap.kind == "fsdp1":
         value = argument(wrap.call, None, "use_orig_params")
-        return wrap.lacks("use_orig_params") or (isinstance(value, cst.Name) and value.value == "False")
+        return wrap.lacks("use_orig_params") or is_false(value)
     return wrap.kind == "fsdp2"
 
 

@@ -3,18 +3,11 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.source import dotted
+from ddp_lint.rules.wrapping.accumulation import is_backward, is_step, no_sync_of, under_no_sync
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants
 
 _REDUCTIONS = ("all_reduce", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor", "reduce")
-
-
-def _is_no_sync(expression: cst.BaseExpression) -> bool:
-    return (
-        isinstance(expression, cst.Call)
-        and isinstance(expression.func, cst.Attribute)
-        and called(expression) == "no_sync"
-    )
 
 
 class NoSyncOnEveryStep(Rule):
@@ -108,16 +101,16 @@ class NoSyncOnEveryStep(Rule):
     oracles = ("gradient", "parameter", "reference")
 
     def visit_With(self, node: cst.With) -> None:
-        item = next((i.item for i in node.items if _is_no_sync(i.item)), None)
+        item = no_sync_of(node)
         scope = self.module.function_of(node) or self.module.tree
         if item is None or self._is_conditional(node):
             return
-        calls = [n for n in descendants(scope, into_definitions=False) if isinstance(n, cst.Call)]
+        calls = list(calls_in(scope))
         inside = set(descendants(node.body))
-        backwards = [c for c in calls if called(c) in ("backward", "manual_backward")]
-        if not any(c in inside for c in backwards) or any(not self._under_no_sync(c) for c in backwards):
+        backwards = [c for c in calls if is_backward(c)]
+        if not any(c in inside for c in backwards) or any(not under_no_sync(self.module, c) for c in backwards):
             return
-        step = next((c for c in calls if called(c) == "step" and "sched" not in dotted(c.func)), None)
+        step = next(filter(is_step, calls), None)
         if step is None or any(
             self.module.qualified(c.func).startswith("torch.distributed.") for c in calls if called(c) in _REDUCTIONS
         ):
@@ -132,9 +125,3 @@ class NoSyncOnEveryStep(Rule):
 
     def _is_conditional(self, node: cst.CSTNode) -> bool:
         return any(isinstance(up, (cst.If, cst.IfExp)) for up in self.module.ancestors(node))
-
-    def _under_no_sync(self, node: cst.CSTNode) -> bool:
-        return any(
-            isinstance(up, cst.With) and any(_is_no_sync(i.item) for i in up.items)
-            for up in self.module.ancestors(node)
-        )

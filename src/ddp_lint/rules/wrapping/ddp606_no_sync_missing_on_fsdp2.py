@@ -4,11 +4,13 @@ import re
 
 import libcst as cst
 
-from ddp_lint.rules.base import Rule
+from ddp_lint.rules.wrapping.sharded import CallOnSharded
 from ddp_lint.source import dotted
+from ddp_lint.source.queries import literal_text
+from ddp_lint.source.wraps import Wrap
 
 
-class NoSyncMissingOnFsdp2(Rule):
+class NoSyncMissingOnFsdp2(CallOnSharded):
     """no_sync is asked of a fully_shard model, which has none.
 
     ## What it does
@@ -94,8 +96,9 @@ class NoSyncMissingOnFsdp2(Rule):
     requires = ("no_sync",)
     oracles = ("exception",)
 
+    kinds = ("fsdp2",)
+
     def start(self) -> None:
-        self._wraps = self.module.wraps
         text = self.module.file.text
         self._knows_fsdp2 = re.search(r"\b(fully_shard|is_fsdp2|fsdp2|FSDP2|FSDPModule)\b", text) is not None
         self._uses_the_method = "set_requires_gradient_sync" in text
@@ -103,22 +106,24 @@ class NoSyncMissingOnFsdp2(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if self._uses_the_method:
             return
-        if dotted(node.func) == "getattr" and len(node.args) == 3 and self._knows_fsdp2:
-            name = node.args[1].value
-            if isinstance(name, cst.SimpleString) and name.evaluated_value == "no_sync":
-                self.report(
-                    node,
-                    "a fully_shard model has no `no_sync`: every micro-batch reduce-scatters its "
-                    "gradients on every rank",
-                    notes=["the default is taken in silence"],
-                    help="for FSDP2 call model.set_requires_gradient_sync(False) and (True) around accumulation",
-                )
-        elif isinstance(node.func, cst.Attribute) and node.func.attr.value == "no_sync":
-            wrap = self._wraps.of(dotted(node.func.value), node)
-            if wrap is not None and wrap.kind == "fsdp2":
-                self.report(
-                    node,
-                    f"`{wrap.outer}` was wrapped with fully_shard and has no `no_sync`: AttributeError on every rank",
-                    labels=[(wrap.call, "wrapped with FSDP2 here")],
-                    help="call model.set_requires_gradient_sync(False) and (True) around accumulation",
-                )
+        if dotted(node.func) != "getattr" or len(node.args) != 3:
+            super().visit_Call(node)
+        elif self._knows_fsdp2 and literal_text(node.args[1].value) == "no_sync":
+            self.report(
+                node,
+                "a fully_shard model has no `no_sync`: every micro-batch reduce-scatters its gradients on every rank",
+                notes=["the default is taken in silence"],
+                help="for FSDP2 call model.set_requires_gradient_sync(False) and (True) around accumulation",
+            )
+
+    def model_of(self, node: cst.Call) -> str:
+        owner, _, method = dotted(node.func).rpartition(".")
+        return owner if method == "no_sync" else ""
+
+    def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
+        self.report(
+            node,
+            f"`{wrap.outer}` was wrapped with fully_shard and has no `no_sync`: AttributeError on every rank",
+            labels=[(wrap.call, "wrapped with FSDP2 here")],
+            help="call model.set_requires_gradient_sync(False) and (True) around accumulation",
+        )

@@ -3,12 +3,12 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
-from ddp_lint.rules.base import Rule
+from ddp_lint.rules.wrapping.sharded import CallOnSharded
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import argument
+from ddp_lint.source.wraps import Wrap, argument
 
 
-class ClipGradNormPerShard(Rule):
+class ClipGradNormPerShard(CallOnSharded):
     """torch.nn.utils.clip_grad_norm_ on an FSDP1 model clips each shard by its own norm.
 
     ## What it does
@@ -93,24 +93,23 @@ class ClipGradNormPerShard(Rule):
     requires = ("FullyShardedDataParallel",)
     oracles = ("value",)
 
-    def start(self) -> None:
-        self._wraps = self.module.wraps
+    kinds = ("fsdp1",)
 
-    def visit_Call(self, node: cst.Call) -> None:
+    def model_of(self, node: cst.Call) -> str:
         if self.module.qualified(node.func) not in ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"):
-            return
+            return ""
         parameters = argument(node, 0, "parameters")
         owner, _, method = dotted(parameters.func).rpartition(".") if isinstance(parameters, cst.Call) else ("", "", "")
-        wrap = self._wraps.of(owner, node) if method == "parameters" else None
-        if wrap is None or wrap.kind != "fsdp1":
-            return
+        return owner if method == "parameters" else ""
+
+    def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
         self.report(
             node,
-            f"clips each rank's shard of `{owner}` by the norm of that shard: the update points elsewhere",
+            f"clips each rank's shard of `{name}` by the norm of that shard: the update points elsewhere",
             notes=["rank 0 and rank 1 scale their shards differently"],
             labels=[(wrap.call, "sharded with FSDP1 here")],
-            help=f"call `{owner}.clip_grad_norm_(max_norm)`, which sums the norm over all ranks",
-            fix=self._fix(node, owner),
+            help=f"call `{name}.clip_grad_norm_(max_norm)`, which sums the norm over all ranks",
+            fix=self._fix(node, name),
         )
 
     def _fix(self, node: cst.Call, owner: str) -> Fix | None:

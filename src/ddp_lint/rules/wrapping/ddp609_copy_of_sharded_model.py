@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddp_lint.rules.base import Rule
-from ddp_lint.source import dotted
+from ddp_lint.rules.wrapping.sharded import CallOnSharded, first_argument
+from ddp_lint.source.wraps import Wrap
 
 
-class CopyOfShardedModel(Rule):
+class CopyOfShardedModel(CallOnSharded):
     """A sharded model is deep-copied.
 
     ## What it does
@@ -86,18 +86,13 @@ class CopyOfShardedModel(Rule):
     requires = ("fully_shard", "FullyShardedDataParallel")
     oracles = ("exception",)
 
-    def start(self) -> None:
-        self._wraps = self.module.wraps
+    def model_of(self, node: cst.Call) -> str:
+        return first_argument(node) if self.module.qualified(node.func) == "copy.deepcopy" else ""
 
-    def visit_Call(self, node: cst.Call) -> None:
-        if self.module.qualified(node.func) != "copy.deepcopy" or not node.args:
-            return
-        name = dotted(node.args[0].value)
-        wrap = self._wraps.of(name, node)
-        if wrap is not None and wrap.kind in ("fsdp1", "fsdp2"):
-            self.report(
-                node,
-                f"deep-copies `{name}`, whose parameters are sharded: this raises on every rank",
-                labels=[(wrap.call, "sharded here")],
-                help="copy the model before it is wrapped, and wrap both",
-            )
+    def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
+        self.report(
+            node,
+            f"deep-copies `{name}`, whose parameters are sharded: this raises on every rank",
+            labels=[(wrap.call, "sharded here")],
+            help="copy the model before it is wrapped, and wrap both",
+        )

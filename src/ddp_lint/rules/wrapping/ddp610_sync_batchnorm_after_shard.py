@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddp_lint.rules.base import Rule
+from ddp_lint.rules.wrapping.sharded import CallOnSharded, first_argument
 from ddp_lint.source import dotted
+from ddp_lint.source.wraps import Wrap
 
 
-class SyncBatchnormAfterShard(Rule):
+class SyncBatchnormAfterShard(CallOnSharded):
     """SyncBatchNorm conversion runs after FSDP has sharded the model.
 
     ## What it does
@@ -85,18 +86,13 @@ class SyncBatchnormAfterShard(Rule):
     oracles = ("exception",)
     needs_cuda = True
 
-    def start(self) -> None:
-        self._wraps = self.module.wraps
+    def model_of(self, node: cst.Call) -> str:
+        return first_argument(node) if dotted(node.func).endswith("convert_sync_batchnorm") else ""
 
-    def visit_Call(self, node: cst.Call) -> None:
-        if not dotted(node.func).endswith("convert_sync_batchnorm") or not node.args:
-            return
-        name = dotted(node.args[0].value)
-        wrap = self._wraps.of(name, node)
-        if wrap is not None and wrap.kind in ("fsdp1", "fsdp2"):
-            self.report(
-                node,
-                f"converts `{name}` after its parameters were sharded: forward or backward fails on every rank",
-                labels=[(wrap.call, "sharded here")],
-                help="convert first, wrap last",
-            )
+    def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
+        self.report(
+            node,
+            f"converts `{name}` after its parameters were sharded: forward or backward fails on every rank",
+            labels=[(wrap.call, "sharded here")],
+            help="convert first, wrap last",
+        )

@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.queries import is_true
 from ddp_lint.source.wraps import Wrap, argument
 
 _TWICE = "its gradients are not averaged: rank 0 and rank 1 drift apart, or backward fails on every rank"
@@ -132,7 +133,7 @@ class ReentrantCheckpointUnderDdp(Rule):
 
     def visit_Call(self, node: cst.Call) -> None:
         flag = argument(node, None, "use_reentrant")
-        if isinstance(flag, cst.Name) and flag.value == "True" and node.args:
+        if is_true(flag) and node.args:
             self._all.append(node)
             layer = dotted(node.args[0].value)
             if layer:
@@ -153,7 +154,7 @@ class ReentrantCheckpointUnderDdp(Rule):
 
     def _looks_for_unused(self, wrap: Wrap) -> bool:
         unused = argument(wrap.call, None, "find_unused_parameters")
-        asked = wrap.kind == "ddp" and isinstance(unused, cst.Name) and unused.value == "True"
+        asked = wrap.kind == "ddp" and is_true(unused)
         return asked and argument(wrap.call, None, "static_graph") is None
 
     def _report(

@@ -3,15 +3,12 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.source.queries import calls_in
+from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.queries import calls_in, is_false
 from ddp_lint.source.wraps import argument
 
 _SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler")
 _SHARDED = "sharded_grad_scaler.ShardedGradScaler"
-
-
-def _is_off(value: cst.BaseExpression | None) -> bool:
-    return isinstance(value, cst.Name) and value.value == "False"
 
 
 class GradScalerPerShard(Rule):
@@ -104,19 +101,16 @@ class GradScalerPerShard(Rule):
     requires = ("FullyShardedDataParallel",)
     oracles = ("value",)
 
-    def start(self) -> None:
-        self._wraps = self.module.wraps
-
     def visit_Call(self, node: cst.Call) -> None:
-        if self.module.qualified(node.func) not in _SCALERS or _is_off(argument(node, None, "enabled")):
+        if self.module.qualified(node.func) not in _SCALERS or is_false(argument(node, None, "enabled")):
             return
         here, owner = self.module.function_of(node), self.module.class_of(node)
         if any(self.module.qualified(call.func).endswith(_SHARDED) for call in calls_in(here or self.module.tree)):
             return
-        for wrap in self._wraps.all:
+        for wrap in self.module.wraps.all:
             same_function = self.module.function_of(wrap.call) is here
             same_class = owner is not None and self.module.class_of(wrap.call) is owner
-            if wrap.kind == "fsdp1" and (same_function or same_class) and not self._wraps.exclusive(node, wrap.call):
+            if wrap.kind == "fsdp1" and (same_function or same_class) and not exclusive(self.module, node, wrap.call):
                 self.report(
                     node,
                     "looks for overflow in this rank's shard only: one rank skips a step that another takes",

@@ -3,11 +3,12 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
-from ddp_lint.rules.base import Rule
+from ddp_lint.rules.wrapping.sharded import CallOnSharded
 from ddp_lint.source import dotted
+from ddp_lint.source.wraps import Wrap
 
 
-class ForwardSkipsHooks(Rule):
+class ForwardSkipsHooks(CallOnSharded):
     """forward is called directly on a sharded model, so its hooks do not run.
 
     ## What it does
@@ -84,15 +85,21 @@ class ForwardSkipsHooks(Rule):
     requires = ("fully_shard", "FullyShardedDataParallel", "FSDP", "fsdp")
     oracles = ("exception",)
 
-    def visit_Call(self, node: cst.Call) -> None:
+    kinds = ("fsdp2",)
+
+    def model_of(self, node: cst.Call) -> str:
         owner, _, method = dotted(node.func).rpartition(".")
-        if method != "forward" or not owner:
-            return
-        wrap = self.module.wraps.of(owner, node)
-        if wrap is not None and wrap.kind == "fsdp2":
-            self._report(node, owner, [(wrap.call, "wrapped with fully_shard here")], Confidence.HIGH)
-        elif owner == "self.module" and self._in_forward(node):
-            self._report(node, owner, [], Confidence.MEDIUM)
+        return owner if method == "forward" else ""
+
+    def visit_Call(self, node: cst.Call) -> None:
+        super().visit_Call(node)
+        if dotted(node.func) == "self.module.forward" and self._in_forward(node):
+            wrap = self.module.wraps.of("self.module", node)
+            if wrap is None or wrap.kind not in self.kinds:
+                self._report(node, "self.module", [], Confidence.MEDIUM)
+
+    def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
+        self._report(node, name, [(wrap.call, "wrapped with fully_shard here")], Confidence.HIGH)
 
     def _in_forward(self, node: cst.CSTNode) -> bool:
         function, owner = self.module.function_of(node), self.module.class_of(node)

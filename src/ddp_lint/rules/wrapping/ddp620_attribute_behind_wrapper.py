@@ -1,26 +1,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import communication, frameworks, table
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import arms
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.tree import called, children, descendants
+from ddp_lint.source.tree import children, descendants
 from ddp_lint.tensors.callers import order_of
 
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
-_PREPARING = frozenset(entry["name"] for entry in _TABLE["method"])
+_PREPARING = {name: entry for entry in frameworks.every(lambda each: each.wrapping_method) for name in entry.names}
+_GIVEN = frameworks.every(lambda each: each.given_wrapped)
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
-# A file that says one of these has accelerate wrap the model in something that forwards attributes.
-_OTHER_ENGINES = (
-    "DeepSpeedPlugin(", "FullyShardedDataParallelPlugin(", "ParallelismConfig(", "MegatronLMPlugin(",
-    ".deepspeed_plugin", "fsdp_plugin",
-)  # fmt: skip
 # A test that holds one of these words asks whether the model is wrapped, or how many ranks there are.
 _ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp")
 _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
@@ -149,13 +147,14 @@ class AttributeBehindWrapper(Rule):
 
     triggers = (
         "DistributedDataParallel",
-        "prepare",
-        "prepare_model",
-        "compute_loss",
-        "training_step",
-        "prediction_step",
+        *(name.rpartition(".")[2] for name in _PREPARING),
+        *(method for entry in _GIVEN for method in entry.methods),
     )
-    requires = ("DistributedDataParallel", "accelerate", "Accelerator", "Trainer")
+    requires = (
+        "DistributedDataParallel",
+        *{part for name in _PREPARING for part in (name.split(".")[0], name.split(".")[-2])},
+        *{name.rpartition(".")[2] for entry in _GIVEN for name in entry.classes},
+    )
     whole_class = True
     oracles = ("exception",)
 
@@ -167,8 +166,6 @@ class AttributeBehindWrapper(Rule):
             for target in node.targets
             if isinstance(target.target, cst.Attribute) and dotted(target.target.value) != "self"
         }
-        text = self.module.file.text
-        self._plain_accelerate = not self.module.file.is_test and not any(w in text for w in _OTHER_ENGINES)
         self._found: dict[tuple[cst.CSTNode | None, str], list[_Asked]] = {}
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
@@ -217,8 +214,8 @@ class AttributeBehindWrapper(Rule):
                 return wrap.call, "wrapped here", Confidence.HIGH
         value = last.value
         if (
-            self._plain_accelerate
-            and isinstance(value, cst.Call)
+            isinstance(value, cst.Call)
+            and not self.module.file.is_test
             and self._prepares(value)
             and self._is_module(use, name)
         ):
@@ -247,16 +244,18 @@ class AttributeBehindWrapper(Rule):
         function, owner = self.module.function_of(binding.node), self.module.class_of(binding.node)
         if function is None or owner is None:
             return None
-        for entry in _TABLE["given_wrapped"]:
-            given = name == entry["parameter"] and function.name.value in entry["methods"]
-            if given and any(self.module.is_subclass(owner, base) for base in entry["class"]):
+        for entry in _GIVEN:
+            given = name == entry.parameter and function.name.value in entry.methods
+            if given and any(self.module.is_subclass(owner, base) for base in entry.classes):
                 return binding.node, "the trainer passes the model as it wrapped it", Confidence.MEDIUM
         return None
 
     def _prepares(self, call: cst.Call) -> bool:
-        return self.module.callee(call) in _PREPARING or (
-            called(call) in ("prepare", "prepare_model") and dotted(call.func).split(".")[-2:-1] == ["accelerator"]
-        )
+        """Whether a call wraps its arguments in plain DDP, as far as the file configures nothing else."""
+        receiver, _, name = dotted(call.func).rpartition(".")
+        owner = _known_as().get(receiver.rpartition(".")[2], "")
+        entry = _PREPARING.get(self.module.callee(call)) or _PREPARING.get(f"{owner}.{name}")
+        return entry is not None and not any(word in self.module.file.text for word in entry.unless)
 
     def _is_module(self, use: cst.CSTNode, name: str) -> bool:
         """Whether the function asks of it what only a module has: `prepare` also returns optimizers and loaders."""
@@ -273,8 +272,8 @@ class AttributeBehindWrapper(Rule):
     def _is_guarded(self, use: cst.CSTNode, made: tuple[cst.CSTNode, str, Confidence]) -> bool:
         """Whether a test around the use asks how the model is wrapped, or what the wrap is under; or the error is
         caught."""
-        there, arms = set(self.module.ancestors(made[0])), self.module.wraps.tests(made[0])
-        here = self.module.wraps.tests(use)
+        there, wrapped_under = set(self.module.ancestors(made[0])), arms(self.module, made[0])
+        here = arms(self.module, use)
         conditions = {name for up in there if isinstance(up, cst.If) for name in _names(up.test)}
         for up in self.module.ancestors(use):
             if isinstance(up, cst.Try) and up.handlers:
@@ -282,8 +281,8 @@ class AttributeBehindWrapper(Rule):
             if up in there:
                 continue
             code = self.module.code(up.test) if isinstance(up, cst.If) else ""
-            if code in arms and arms[code] == here[code]:  # the test that the wrap is under holds here too
-                continue
+            if code in wrapped_under and wrapped_under[code] == here.get(code):
+                continue  # the test that the wrap is under holds here too
             test = (
                 up.test if isinstance(up, (cst.If, cst.IfExp)) else up if isinstance(up, cst.BooleanOperation) else None
             )
@@ -291,6 +290,12 @@ class AttributeBehindWrapper(Rule):
             if names & conditions or any(n in _ASKING or any(word in n for word in _ASKS) for n in names):
                 return True
         return False
+
+
+@functools.cache
+def _known_as() -> dict[str, str]:
+    """What receivers are called that are taken for an object of a class when nothing else shows what they are."""
+    return {name: type_.name for type_ in communication.load().types.values() for name in type_.known_as}
 
 
 def _holds(value: cst.CSTNode, call: cst.CSTNode) -> bool:

@@ -3,15 +3,13 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.edits import remove_argument, set_argument
+from ddp_lint.source.queries import is_true, literal_text
 from ddp_lint.source.wraps import argument
 
-_TABLE = table("wrappers")
-_ARGUMENTS = {name: entry["argument"] for entry in _TABLE["searching"] for name in entry["names"]}
-_STRATEGIES: dict[str, str] = _TABLE["searching_strategies"]
-_STRATEGY_TAKERS = frozenset({"lightning.pytorch.Trainer", "lightning.fabric.Fabric"})
+_SEARCHING = {name: entry for entry in frameworks.every(lambda each: each.searching) for name in entry.names}
 
 
 class SearchForUnusedParameters(Rule):
@@ -104,20 +102,23 @@ class SearchForUnusedParameters(Rule):
 
     default = False
     run_decides = True
-    triggers = (*dict.fromkeys(_ARGUMENTS.values()), *_STRATEGIES)
+    triggers = tuple(
+        dict.fromkeys(word for entry in _SEARCHING.values() for word in entry.strategies or (entry.argument,))
+    )
     oracles = ("unused",)
 
     def visit_Call(self, node: cst.Call) -> None:
-        callee = self.module.qualified(node.func)
-        name = _ARGUMENTS.get(callee, "strategy" if callee in _STRATEGY_TAKERS else "")
-        arg = next((arg for arg in node.args if arg.keyword is not None and arg.keyword.value == name), None)
+        entry = _SEARCHING.get(self.module.qualified(node.func))
+        if entry is None:
+            return
+        arg = next((arg for arg in node.args if arg.keyword is not None and arg.keyword.value == entry.argument), None)
         if arg is None:
             return
-        if isinstance(arg.value, cst.SimpleString):
-            other = _STRATEGIES.get(str(arg.value.evaluated_value))
+        if entry.strategies:
+            other = entry.strategies.get(literal_text(arg.value) or "")
             if other is not None:
                 self._report(arg, f"use the strategy {other}", set_argument(self.module, arg, f'"{other}"'))
-        elif _is_true(arg.value) and not _is_true(argument(node, None, "static_graph")):
+        elif is_true(arg.value) and not is_true(argument(node, None, "static_graph")):
             self._report(arg, "take the argument out", remove_argument(self.module, node, arg))
 
     def _report(self, arg: cst.Arg, title: str, edit: Edit) -> None:
@@ -127,7 +128,3 @@ class SearchForUnusedParameters(Rule):
             help="run `ddp-lint verify`; where it confirms that every step uses them all, leave it out",
             fix=Fix(title, Applicability.DISPLAY, (edit,)),
         )
-
-
-def _is_true(node: cst.BaseExpression | None) -> bool:
-    return isinstance(node, cst.Name) and node.value == "True"

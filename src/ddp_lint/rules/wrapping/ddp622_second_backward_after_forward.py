@@ -7,10 +7,14 @@ from collections.abc import Iterable
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.wrapping.training import backwards_of, without_grad
+from ddp_lint.rules.wrapping.accumulation import is_backward
+from ddp_lint.rules.wrapping.training import backwards_of
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.source.wraps import Wrap, argument
+from ddp_lint.tensors.contexts import without_gradient
 
 _CONDITIONAL = (cst.If, cst.Else, cst.ExceptHandler, cst.MatchCase, cst.IfExp, cst.Lambda, cst.While)
 _LEAVES = (cst.Return, cst.Raise, cst.Continue, cst.Break)
@@ -97,7 +101,7 @@ class SecondBackwardAfterForward(Rule):
     ## When it is silent
 
     A forward between the two, also one that a function called in between may run; two arms of one `if`; a first
-    backward that only some runs come to; outputs that were detached; `backward(inputs=...)`; functions that mention
+    backward that only some runs reach; outputs that were detached; `backward(inputs=...)`; functions that mention
     `no_sync` or reduce the gradients by hand.
 
     ## How to confirm
@@ -118,13 +122,13 @@ class SecondBackwardAfterForward(Rule):
     oracles = ("gradient", "parameter", "reference")
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        calls = [n for n in descendants(node.body, into_definitions=False) if isinstance(n, cst.Call)]
-        if _by_hand(node) or not any(called(call) in ("backward", "manual_backward") for call in calls):
+        calls = list(calls_in(node.body))
+        if _by_hand(node) or not any(map(is_backward, calls)):
             return
         forwards: dict[str, list[tuple[cst.Call, Wrap]]] = {}
         for call in calls:
             wrap = self.module.wraps.of(dotted(call.func), call) if dotted(call.func) else None
-            if wrap is not None and wrap.kind == "ddp" and not without_grad(self.module, call):
+            if wrap is not None and wrap.kind == "ddp" and not without_gradient(self.module, call):
                 forwards.setdefault(wrap.outer, []).append((call, wrap))
         for model, made in forwards.items():
             reached = backwards_of(self.module, [call for call, _ in made])
@@ -159,7 +163,7 @@ class SecondBackwardAfterForward(Rule):
         before, after = set(self.module.ancestors(first)), set(self.module.ancestors(second))
         sometimes = any(isinstance(up, _CONDITIONAL) for up in before - after)
         instead = any(isinstance(up, cst.ExceptHandler) for up in after - before)
-        return not sometimes and not instead and not self.module.wraps.exclusive(first, second)
+        return not sometimes and not instead and not exclusive(self.module, first, second)
 
     def _leaves(self, loop: cst.CSTNode | None) -> bool:
         """The loop may be one round only: it is left early, or tried again."""

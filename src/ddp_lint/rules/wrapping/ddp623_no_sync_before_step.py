@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.wrapping.accumulation import is_step
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import descendants
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +123,7 @@ class NoSyncBeforeStep(Rule):
                 self._waiting.append((node, turn))
 
     def visit_Call(self, node: cst.Call) -> None:
-        if called(node) == "step" and isinstance(node.func, cst.Attribute) and "sched" not in dotted(node.func):
+        if is_step(node) and isinstance(node.func, cst.Attribute):
             self._stepping.append((node, [turn for turn in self._turns_of(node) if turn.zero]))
 
     def finish(self) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 
 import libcst as cst
 
+from ddp_lint.rules.wrapping.accumulation import is_backward
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import called, children, descendants
-from ddp_lint.tensors.contexts import turns_off_gradient
-
-_NO_GRAD = ("no_grad", "inference_mode")
+from ddp_lint.tensors.contexts import without_gradient
 
 
 def backward_of(module: Module, value: cst.CSTNode) -> cst.Call | None:
@@ -22,7 +20,7 @@ def backward_of(module: Module, value: cst.CSTNode) -> cst.Call | None:
 
 def backwards_of(module: Module, values: Sequence[cst.CSTNode]) -> set[cst.Call]:
     """All `backward()` calls in the function of some values that one of these flows into; none of them is
-    `without_grad`."""
+    `without_gradient`."""
     function = module.function_of(values[0])
     flow = _Flow(frozenset(values))
     if function is not None:
@@ -47,57 +45,11 @@ def _flow_of(module: Module, value: cst.CSTNode) -> _Flow | None:
     followed by their first name. `detach()` cuts the flow, and so does the assignment of something else to a name.
     """
     function = module.function_of(value)
-    if function is None or without_grad(module, value):
+    if function is None or without_gradient(module, value):
         return None
     flow = _Flow(frozenset({value}))
     flow.suite(function.body)
     return flow
-
-
-def without_grad(module: Module, node: cst.CSTNode) -> bool:
-    """Whether `node` runs under no_grad or inference_mode: an enclosing `with`, or a decorator."""
-    for up in module.ancestors(node):
-        if isinstance(up, cst.With) and any(_is_no_grad(module, item.item) for item in up.items):
-            return True
-        if isinstance(up, cst.FunctionDef) and any(_is_no_grad(module, d.decorator) for d in up.decorators):
-            return True
-        if isinstance(up, cst.FunctionDef):
-            return _switched_off(module, up, node)
-    return False
-
-
-def _switched_off(module: Module, function: cst.FunctionDef, node: cst.CSTNode) -> bool:
-    """Whether the last ``torch.set_grad_enabled(..)`` statement before `node` in its function, or before an `if` or a
-    loop around it, turns gradients off."""
-    switches = _switches(module, function)
-    if not switches:
-        return False
-    around = {id(up) for up in module.ancestors(node)}
-    state = False
-    for call in descendants(function.body, into_definitions=False):
-        if call is node:
-            return state
-        if call not in switches or not isinstance(call, cst.Call):
-            continue
-        line = module.parent(module.parent(call) or call)
-        block = module.parent(line) if isinstance(line, cst.SimpleStatementLine) else None
-        if block is not None and id(block) in around and isinstance(module.parent(call), cst.Expr):
-            state = turns_off_gradient(module, call)
-    return False
-
-
-@functools.lru_cache(maxsize=64)
-def _switches(module: Module, function: cst.FunctionDef) -> frozenset[cst.Call]:
-    """The calls of ``torch.set_grad_enabled`` in a function."""
-    calls = (node for node in descendants(function.body, into_definitions=False) if isinstance(node, cst.Call))
-    return frozenset(call for call in calls if module.qualified(call.func) == "torch.set_grad_enabled")
-
-
-def _is_no_grad(module: Module, expression: cst.BaseExpression) -> bool:
-    if turns_off_gradient(module, expression):
-        return True
-    target = expression.func if isinstance(expression, cst.Call) else expression
-    return dotted(target).rpartition(".")[2] in _NO_GRAD
 
 
 class _Flow:
@@ -239,8 +191,7 @@ class _Flow:
 
     def _is_backward(self, call: cst.Call) -> bool:
         """`loss.backward()`, `accelerator.backward(loss)`, `scaler.scale(loss).backward()`, `manual_backward(loss)`."""
-        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
-        if name not in ("backward", "manual_backward"):
+        if not is_backward(call):
             return False
         receiver = [call.func.value] if isinstance(call.func, cst.Attribute) else []
         return any(self.holds(part) for part in (*receiver, *(arg.value for arg in call.args)))

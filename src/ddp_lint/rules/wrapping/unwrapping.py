@@ -6,10 +6,12 @@ import ast
 
 import libcst as cst
 
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.scopes import Binding
 
+#: Names of functions and methods that return the module inside a wrapper.
+UNWRAPPING = frozenset((*table("wrappers")["unwrapping"], *frameworks.every(lambda each: each.unwrapping)))
 _DEPTH = 4
 _HELPER = 12  # lines
 _TESTS = frozenset({"isinstance", "type", "hasattr", "getattr", "len", "list", "tuple", "range", "zip"})
@@ -47,7 +49,7 @@ class Unwrapping:
 
     def _of_call(self, call: cst.Call, depth: int) -> Source | None:
         name = dotted(call.func).rpartition(".")[2]
-        if name in table("wrappers")["unwrapping"] or self._is_stripped_by(call):
+        if name in UNWRAPPING or self._is_stripped_by(call):
             given = call.args[0].value if call.args else None
             while isinstance(given, (cst.List, cst.Tuple)) and given.elements:
                 given = given.elements[0].value

@@ -225,7 +225,7 @@ def _is_size(value: Any) -> bool:
 
 
 def _smaller(name: str, value: Any) -> Given:
-    """A size made small; what its name tells nothing about stays."""
+    """A size made small; what its name shows nothing about stays."""
     small = by_name_or(name.lower(), value)
     return Given(small, repr(small)) if type(small) is int else Given(value, repr(value))
 

@@ -29,7 +29,7 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Unordered:
-    """Two accesses to one address that nothing orders; `writes` tells what the later one does, `freed` that the
+    """Two accesses to one address that nothing orders; `writes` shows what the later one does, `freed` that the
     memory had been given back, and out again, in between."""
 
     earlier: Launch

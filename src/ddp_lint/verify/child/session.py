@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
@@ -20,6 +20,10 @@ from ddp_lint.verify.child.observers.processes import Processes
 from ddp_lint.verify.child.observers.watchdog import Watchdog
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.spec import Spec
+
+if TYPE_CHECKING:
+    from ddp_lint.verify.child.models import Models
+    from ddp_lint.verify.child.observers.skew import Skew
 
 
 class Session:
@@ -59,10 +63,35 @@ class Session:
         self.lines.install()
 
     def _torch_is_here(self) -> None:
-        import torch
-
         from ddp_lint.verify.child.dispatch import Dispatch
         from ddp_lint.verify.child.models import Models
+        from ddp_lint.verify.child.observers.skew import Skew
+
+        self._install_groups()
+        models = Models()
+        skew = Skew(self.recorder, models)
+        self.observers = self._make_observers(models, skew)
+        for observer in self.observers:
+            observer.install()
+        self.models = models
+        self._mode = Dispatch(self.recorder, self.observers)
+        self._mode.__enter__()
+        self._emit_start(skew.words())
+        self.recorder.marks.set(self.recorder.rank, "ready")
+
+    def _install_groups(self) -> None:
+        """What stands in for the process groups of the job: a shim around them, or groups of a dry run."""
+        if self.spec.shim:
+            from ddp_lint.verify.child import shim
+
+            shim.install(self.recorder, self.spec.device)
+        if self.spec.world:
+            from ddp_lint.verify.child import dry
+
+            dry.Groups(self.spec.world).install()
+
+    def _make_observers(self, models: Models, skew: Skew) -> list[Observer]:
+        """All observers, in the order in which they hear of an operation."""
         from ddp_lint.verify.child.observers.breaks import Breaks
         from ddp_lint.verify.child.observers.calls import Calls
         from ddp_lint.verify.child.observers.collectives import Collectives
@@ -70,7 +99,6 @@ class Session:
         from ddp_lint.verify.child.observers.phases import Phases
         from ddp_lint.verify.child.observers.races import Races
         from ddp_lint.verify.child.observers.samples import Samples
-        from ddp_lint.verify.child.observers.skew import Skew
         from ddp_lint.verify.child.observers.storage import Storages
         from ddp_lint.verify.child.observers.streams import Streams
         from ddp_lint.verify.child.observers.syncs import Syncs
@@ -78,21 +106,11 @@ class Session:
         from ddp_lint.verify.child.observers.writes import Writes
 
         recorder = self.recorder
-        if self.spec.shim:
-            from ddp_lint.verify.child import shim
-
-            shim.install(recorder, self.spec.device)
-        if self.spec.world:
-            from ddp_lint.verify.child import dry
-
-            dry.Groups(self.spec.world).install()
-        models = Models()
         self.environment._models = models
         self.collectives = Collectives(recorder, models)
         self.breaks = Breaks(recorder, models)
-        skew = Skew(recorder, models)
         kinds = (Writes, Storages, Hashes, Unused, Streams, Syncs, Calls, Samples)
-        self.observers = [
+        observers: list[Observer] = [
             self.collectives,
             Races(recorder, models, self.collectives),
             *(kind(recorder, models) for kind in kinds),
@@ -100,14 +118,16 @@ class Session:
             skew,
         ]
         if self.spec.world:
-            self.observers.append(dry.Values(recorder, models, self.collectives))
-        self.phases = Phases(recorder, models, list(self.observers))
-        self.observers.insert(0, self.phases)
-        for observer in self.observers:
-            observer.install()
-        self.models = models
-        self._mode = Dispatch(recorder, self.observers)
-        self._mode.__enter__()
+            from ddp_lint.verify.child import dry
+
+            observers.append(dry.Values(recorder, models, self.collectives))
+        self.phases = Phases(recorder, models, list(observers))
+        return [self.phases, *observers]
+
+    def _emit_start(self, stimuli: tuple[str, ...]) -> None:
+        import torch
+
+        recorder = self.recorder
         recorder.emit(
             trace.Start,
             frames=(),
@@ -120,9 +140,8 @@ class Session:
             torch=torch.__version__,
             device=self.spec.device,
             backend="nccl" if self.spec.device == "cuda" else "gloo",
-            stimuli=skew.words(),
+            stimuli=stimuli,
         )
-        recorder.marks.set(recorder.rank, "ready")
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

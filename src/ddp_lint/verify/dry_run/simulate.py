@@ -16,7 +16,7 @@ from ddp_lint.verify.trace import Collective
 
 @dataclasses.dataclass(frozen=True)
 class Waits:
-    """A rank that waits for ever: in which call, and for which ranks, that never come to it."""
+    """A rank that waits for ever: in which call, and for which ranks, that never reach it."""
 
     rank: int
     call: Collective

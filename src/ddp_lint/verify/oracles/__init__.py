@@ -74,12 +74,12 @@ class Case:
         return len(set(self.counts.values())) > 1
 
     def hit(self, event: Event) -> Frame | None:
-        """The frame of the event that stands on the finding's lines."""
+        """The frame of the event that is on the finding's lines."""
         at = self.situation
         return next((frame for frame in event.frames if frame.line in at.lines and real(frame.path) == at.path), None)
 
     def named(self, event: Event) -> Frame | None:
-        """The frame of the event that stands on any line that the finding names, once its own lines ran."""
+        """The frame of the event that is on any line that the finding names, once its own lines ran."""
         if not self.ran:
             return None
         return next((frame for frame in event.frames if (real(frame.path), frame.line) in self.situation.named), None)

@@ -30,7 +30,7 @@ def _exits(case: Case) -> Iterator[Evidence]:
 
 
 def _branch(case: Case) -> str:
-    """The test of the `if` that the finding stands under: what it tells of is no exception, but the rank left there."""
+    """The test of the `if` that the finding is under: what it reports is no exception, but the rank left there."""
     tests = [guard.text for guard in case.situation.guards if guard.wanted is not None]
     return tests[-1] if tests else ""
 

@@ -1,4 +1,4 @@
-"""A rank that no longer moves: where it stands, and what it waits for."""
+"""A rank that no longer moves: where it is, and what it waits for."""
 
 from __future__ import annotations
 

@@ -55,4 +55,4 @@ class Observer:
         """An optimizer has stepped."""
 
     def finish(self) -> None:
-        """The training loop or script has come to its end on this rank."""
+        """The training loop or script has reached its end on this rank."""

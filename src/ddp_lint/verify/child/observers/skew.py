@@ -1,4 +1,4 @@
-"""Stimuli of a skewed pass: what a guard on a rank's own data needs in order to part the ranks."""
+"""Stimuli of a skewed pass: what a guard on a rank's own data needs in order to make the ranks diverge."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Accesses to GPU memory from several CUDA streams that nothing orders.
 
-torch tells of events, waits and allocations through its GPU trace (what `TORCH_CUDA_SANITIZER` listens to), those of
+torch reports events, waits and allocations through its GPU trace (what `TORCH_CUDA_SANITIZER` listens to), those of
 NCCL's own streams included; the operators come through our dispatch mode. Order is a property of the program: it is
 judged from what was launched, never from what happened to finish in time.
 """

@@ -1,0 +1,89 @@
+"""What leads to a place in a function, and which places exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import libcst as cst
+
+
+class Nodes(Protocol):
+    """The nodes of one file (`source.Module`)."""
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]: ...
+    def code(self, node: cst.CSTNode) -> str: ...
+
+
+def conditions(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """The tests that decide whether `node` runs, each with the outcome that it needs, innermost first.
+
+    A statement after ``if test: return`` needs the test to fail.
+    """
+    below: cst.CSTNode = node
+    for up in module.ancestors(node):
+        if isinstance(up, (cst.If, cst.IfExp)) and below is not up.test:
+            yield up.test, below is up.body
+        elif isinstance(up, cst.While) and below is up.body:
+            yield up.test, True
+        elif isinstance(up, cst.BooleanOperation) and below is up.right:
+            yield up.left, isinstance(up.operator, cst.And)
+        elif isinstance(up, (cst.IndentedBlock, cst.Module)):
+            yield from _left_before(up.body, below)
+        if isinstance(up, cst.FunctionDef):
+            return
+        below = up
+
+
+def _left_before(body: object, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    if not isinstance(body, (list, tuple)):
+        return
+    for statement in body:
+        if statement is node:
+            return
+        if isinstance(statement, cst.If) and statement.orelse is None and leaves(statement.body):
+            yield statement.test, False
+
+
+def leaves(body: cst.BaseSuite) -> bool:
+    """Whether a block ends by leaving the function or the round of its loop."""
+    last = body.body[-1] if body.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, (cst.Return, cst.Raise, cst.Continue, cst.Break))
+
+
+def exclusive(module: Nodes, first: cst.CSTNode, second: cst.CSTNode, *, holds: bool = False) -> bool:
+    """Whether two places are in different arms of one `if`, so that no run reaches both. `holds`: what a test asks
+    for counts as so where the test holds alone, ``isinstance(model, DDP)``."""
+    arms = {branch: _arm(module, branch, first) for branch in _branches(module, first)}
+    common = next((branch for branch in _branches(module, second) if branch in arms), None)
+    if common is None:
+        return False
+    found = {arm or ("then" if holds else "") for arm in (arms[common], _arm(module, common, second))}
+    return found == {"then", "else"}
+
+
+def opposed(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+    """Whether the same test sends a run to the one or to the other, in one `if` or in two."""
+    there = arms(module, second)
+    same = any(there.get(test, arm) != arm for test, arm in arms(module, first).items())
+    return same or exclusive(module, first, second)
+
+
+def arms(module: Nodes, node: cst.CSTNode) -> dict[str, str]:
+    """The tests of the `if`s around a node, as code, and the arm of each that the node is in: then or else."""
+    around = ((module.code(up.test), _arm(module, up, node)) for up in _branches(module, node))
+    return {test: arm for test, arm in around if arm}
+
+
+def _branches(module: Nodes, node: cst.CSTNode) -> Iterator[cst.If]:
+    return (up for up in module.ancestors(node) if isinstance(up, cst.If))
+
+
+def _arm(module: Nodes, branch: cst.If, node: cst.CSTNode) -> str:
+    """Which arm of `branch` the node is in; '' for its test, which runs before either."""
+    around = (node, *module.ancestors(node))
+    if any(up is branch.orelse for up in around):
+        return "else"
+    return "then" if any(up is branch.body for up in around) else ""
