@@ -51,6 +51,20 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "either of two decides, as far as the rank's own number goes": """
+        def main(cfg, x):
+            rank = dist.get_rank()
+            if rank == 0:
+                if cfg.steps > 1 or rank:
+                    dist.all_reduce(x)  # !rank-branch
+    """,
+    "a rank that passes by does so in each round": """
+        def main(count):
+            for _ in range(count):
+                if dist.get_rank() == 0:
+                    dist.barrier()  # !rank-branch
+                    break
+    """,
     "what a function gives that may give nothing": """
         from typing import Any, Dict, Optional
 
@@ -982,6 +996,73 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "the first rank is not the last": """
+        def main(x):
+            rank = dist.get_rank()
+            if rank in (0,) and rank == dist.get_world_size() - 1:
+                return
+            dist.all_reduce(x)
+    """,
+    "a loop of a written number of rounds is as many calls": """
+        def main(x):
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)
+                dist.all_reduce(x)
+                dist.all_reduce(x)
+            else:
+                for _ in range(3):
+                    dist.all_reduce(x)
+            if dist.get_rank() == 0:
+                [dist.barrier() for _ in range(2)]
+            else:
+                dist.barrier()
+                dist.barrier()
+    """,
+    "a loop in which this rank has nothing to say": """
+        def main(x):
+            rank = dist.get_rank()
+            if rank == 0:
+                for _ in range(5):
+                    if rank > 0:
+                        dist.barrier()
+            dist.all_reduce(x)
+    """,
+    "an exception that the handler around is not for": """
+        import contextlib
+
+        def main(x, flag):
+            with contextlib.suppress(ValueError):
+                if dist.get_rank() == 0:
+                    raise RuntimeError
+                if flag:
+                    raise ValueError
+                return
+            dist.all_reduce(x)
+    """,
+    "what choices that exclude each other lead to": """
+        def main(cfg, x, deadline, count):
+            if not cfg.save:
+                if cfg.save:
+                    if time.time() > deadline:
+                        dist.barrier()
+            if count == 0:
+                if dist.get_rank() == 0 and count > 1:
+                    dist.all_reduce(x)
+            if count > 3:
+                return
+            if count >= 5 and dist.get_rank() == 0:
+                dist.all_reduce(x)
+    """,
+    "alternatives in a pattern": """
+        def main(x):
+            rank = dist.get_rank()
+            if rank == 0:
+                match rank:
+                    case 0 | 2:
+                        pass
+                    case _:
+                        dist.all_reduce(x)
+    """,
     "what a function gives that always gives something, by its annotation": """
         from typing import Any, Dict
 

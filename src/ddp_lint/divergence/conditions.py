@@ -8,6 +8,7 @@ import functools
 from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence import worlds
 from ddp_lint.divergence.effects import Branch, Effect
 from ddp_lint.divergence.expressions import HANDLERS, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, text_of
@@ -28,6 +29,7 @@ from ddp_lint.divergence.values import (
     constant,
     counted_ranks,
     divergent,
+    is_last_number,
     merge,
     negated,
     unknown,
@@ -37,7 +39,17 @@ from ddp_lint.findings import Confidence
 
 def test_of(frame: Frame, node: ast.expr) -> Test:
     """The expression as a condition."""
-    return evaluate(frame, node).truth(frame.text(node))
+    return _with_test(frame, node)[1]
+
+
+def _with_test(frame: Frame, node: ast.expr) -> tuple[Value, Test]:
+    """The value of an operand, and its truth: that of ``a or b`` follows from both, whichever of them is its value."""
+    if isinstance(node, ast.BoolOp):
+        parts, tests = _operands(frame, node)
+        test = Test("and" if isinstance(node.op, ast.And) else "or", tuple(tests))
+        return _joined(frame, node, parts, tests), test
+    value = evaluate(frame, node)
+    return value, value.truth(frame.text(node))
 
 
 def _compare(frame: Frame, node: ast.Compare) -> Value:
@@ -58,6 +70,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         return constant(operation in (ast.IsNot, ast.NotEq))
     if (alone := _alone(node, operation, left, right)) is not None:
         return alone
+    left, right = _of_the_last(left, right)
+    values = [left, right]
     if left.constant is not None and right.constant is None and left.varies is None and right.varies is None:
         left, right, operation = right, left, _MIRRORED.get(operation, operation)  # ``3 < x`` is ``x > 3``
         values = [left, right] if operation not in (ast.In, ast.NotIn) else values
@@ -105,6 +119,15 @@ def _alone(node: ast.Compare, operation: type[ast.cmpop], left: Value, right: Va
                 return dataclasses.replace(value, test=test)
             return dataclasses.replace(unknown((ALONE, group, "not")), test=negated(test))
     return None
+
+
+def _of_the_last(left: Value, right: Value) -> tuple[Value, Value]:
+    """``rank == get_world_size() - 1``: a rank of the worlds that is the last, and no other is."""
+    last = constant(worlds.LAST)
+    ranks = tuple(Known(world.rank) for world in worlds.WORLDS)
+    if left.components == ranks and is_last_number(right):
+        return left, last
+    return (last, right) if right.components == ranks and is_last_number(left) else (left, right)
 
 
 def _asks_for_any(operation: type[ast.cmpop], right: Value) -> bool:
@@ -239,22 +262,31 @@ def _truth_value(frame: Frame, node: ast.expr, test: Test, parts: list[Value]) -
 
 
 def _boolean(frame: Frame, node: ast.BoolOp) -> Value:
+    return _joined(frame, node, *_operands(frame, node))
+
+
+def _operands(frame: Frame, node: ast.BoolOp) -> tuple[list[Value], list[Test]]:
     """`and`, `or`: the later parts happen only if the earlier ones let them."""
     conjunction = isinstance(node.op, ast.And)
-    first = evaluate(frame, node.values[0])
-    parts, tests = [first], [first.truth(frame.text(node.values[0]))]
+    first, test = _with_test(frame, node.values[0])
+    parts, tests = [first], [test]
     for operand in node.values[1:]:
         if tests[-1].settled is (not conjunction) and parts[-1].constant is not None:
             break  # the rest is never asked
         outer, frame.effects = frame.effects, []
-        value = evaluate(frame, operand)
+        value, test = _with_test(frame, operand)
         inner, frame.effects = frame.effects, outer
         if inner:
             guard = tests[0] if len(tests) == 1 else Test("and" if conjunction else "or", tuple(tests))
             yes, no = (inner, []) if conjunction else ([], inner)
             frame.effects.append(Branch(guard, yes, no, frame.span(operand)))
         parts.append(value)
-        tests.append(value.truth(frame.text(operand)))
+        tests.append(test)
+    return parts, tests
+
+
+def _joined(frame: Frame, node: ast.BoolOp, parts: list[Value], tests: list[Test]) -> Value:
+    conjunction = isinstance(node.op, ast.And)
     if not conjunction and not all(part.test or _is_boolean(part) for part in parts):
         return _either(frame, node, parts, tests)
     return _truth_value(frame, node, Test("and" if conjunction else "or", tuple(tests)), parts)
@@ -273,9 +305,10 @@ def _either(frame: Frame, node: ast.BoolOp, parts: list[Value], tests: list[Test
 
 
 def _unary(frame: Frame, node: ast.UnaryOp) -> Value:
-    value = evaluate(frame, node.operand)
     if isinstance(node.op, ast.Not):
-        return _truth_value(frame, node, negated(value.truth(frame.text(node.operand))), [value])
+        value, test = _with_test(frame, node.operand)
+        return _truth_value(frame, node, negated(test), [value])
+    value = evaluate(frame, node.operand)
     if isinstance(node.op, ast.USub):
         return combine(lambda x: -x, (value,), ("minus", value.key))
     return passed_on(frame, node, [value])

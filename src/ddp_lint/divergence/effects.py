@@ -25,13 +25,15 @@ class Branch:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Rounds:
-    """A loop; `rounds` tells whether ranks go round equally often (None: they do). `endless`: until the body leaves."""
+    """A loop; `rounds` tells whether ranks go round equally often (None: they do). `endless`: until the body leaves.
+    `times` is how often it goes round, where that is written there; 0 where it is not."""
 
     body: list[Effect]
     orelse: list[Effect]
     rounds: Condition | None
     span: Span
     endless: bool = False
+    times: int = 0
 
 
 @dataclasses.dataclass(eq=False, slots=True)

@@ -25,7 +25,7 @@ from ddp_lint.divergence.lengths import COUNT, of_batches, own_length, own_share
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import own_size
 from ddp_lint.divergence.targets import bind
-from ddp_lint.divergence.values import NEVER, Condition, Symbol, Value, Variation, divergent, is_filled, unknown
+from ddp_lint.divergence.values import NEVER, Condition, Known, Symbol, Value, Variation, divergent, is_filled, unknown
 from ddp_lint.findings import Confidence, Label
 
 #: A loader by name; what holds several loaders hands out loaders.
@@ -57,7 +57,8 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     if isinstance(source, ref.Generator):
         frame.effects.append(dataclasses.replace(source.call, yields=inner))
     elif inner:
-        frame.effects.append(Rounds(inner, [], rounds, frame.span(node)))
+        times = 0 if rounds or len(node.generators) > 1 or node.generators[0].ifs else times_of(iterables[0])
+        frame.effects.append(Rounds(inner, [], rounds, frame.span(node), times=times))
     if isinstance(node, ast.SetComp) or is_set(iterables[0]):
         return unordered(frame, node)
     even = rounds is None and len(node.generators) == 1 and not node.generators[0].ifs
@@ -167,6 +168,18 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     if counted and of_batches(varies):
         varies = dataclasses.replace(varies, says=COUNT)
     return Condition(truths, text, varies, open=True)
+
+
+def times_of(iterable: Value) -> int:
+    """How often a loop over the iterable goes round, where the same number is written for all ranks; else 0."""
+    key = getattr(iterable.components[0], "key", None)
+    made = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else ()
+    if iterable.varies is not None or made[:1] != ("range",):
+        return 0
+    bounds = [bound[0].value for bound in made[1] if bound and isinstance(bound[0], Known)]
+    if len(bounds) < len(made[1]) or not all(type(bound) is int for bound in bounds):
+        return 0
+    return len(range(*bounds)) if 0 < len(bounds) < 3 else 0  # a third one may be 0
 
 
 def order_of(iterable: Value, rounds: Condition | None) -> Variation | None:
