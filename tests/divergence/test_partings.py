@@ -51,6 +51,97 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a part of the model that some samples lack": """
+        from torch.distributed.fsdp import fully_shard
+
+        class Model(torch.nn.Module):
+            def __init__(self, vision, language):
+                self.vision = vision
+                fully_shard(self.vision)
+                self.language = language
+
+            def forward(self, batch):
+                if "pixel_values" in batch:
+                    return self.language(self.vision(batch["pixel_values"]))  # !data-condition
+                return self.language(batch["input_ids"])
+    """,
+    "tokens until this rank's own sequences end": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def complete(model, tokens, end):
+            model = FSDP(model)
+            finished = torch.zeros(4, dtype=torch.bool)
+            while not finished.all():
+                step = model(tokens).argmax(-1)  # !one-rank-forward
+                finished |= step == end
+
+        def sample(model, tokens):
+            model = FSDP(model)
+            if dist.get_rank() == 0:
+                model.generate(tokens)  # !one-rank-forward
+    """,
+    "a loader over this rank's share": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.utils.data import DataLoader
+
+        def validate(model, data):
+            model = FSDP(model)
+            loader = DataLoader(data[dist.get_rank()::dist.get_world_size()], batch_size=4)
+            for batch in loader:
+                model(batch)  # !loop-count
+    """,
+    "two loaders, one of which ends with this rank's data": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.utils.data import DataLoader, IterableDataset
+
+        class Lines(IterableDataset):
+            def __iter__(self):
+                yield from open("part")
+
+        def train(model, other):
+            model = DDP(model)
+            lines = DataLoader(Lines())
+            for text, image in zip(lines, other):
+                model(text, image).sum().backward()  # !loop-count
+    """,
+    "what a list or a dictionary holds has another shape on each rank": """
+        def collect(model, loader, out):
+            texts = []
+            for batch in loader:
+                texts.append(model.generate(batch["ids"]))
+            dist.all_gather(out, torch.cat(texts))  # !argument
+
+        def select(features, labels, out):
+            keep = labels > 0
+            chosen = {"features": features[labels > 0]}
+            dist.all_gather(out, chosen["features"])  # !argument
+    """,
+    "no gradients on this rank": """
+        def norm(parameters):
+            grads = [p.grad for p in parameters if p.grad is not None]
+            if len(grads) == 0:
+                return 0.0
+            total = torch.stack([g.norm() for g in grads]).norm()
+            dist.all_reduce(total)  # !data-condition
+            return total
+
+        def scaled(parameters):
+            grads = [p.grad for p in parameters if p.grad is not None]
+            if grads:
+                dist.all_reduce(torch.stack([g.norm() for g in grads]).norm())  # !data-condition
+    """,
+    "a model of a library that has buffers": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torchvision.models import resnet50
+
+        def main(loader, held_out):
+            model = DDP(resnet50())
+            for x in loader:
+                model(x).sum().backward()
+            if dist.get_rank() == 0:
+                for x in held_out:
+                    model(x)  # !one-rank-forward
+    """,
     "either of two decides, as far as the rank's own number goes": """
         def main(cfg, x):
             rank = dist.get_rank()
@@ -996,6 +1087,32 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "as many gradients as there are": """
+        def average(parameters):
+            grads = [p.grad for p in parameters if p.grad is not None]
+            for grad in grads:
+                dist.all_reduce(grad)
+            if len(grads) > 8:
+                dist.barrier()
+    """,
+    "a loader that a sampler divides": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.utils.data import DataLoader
+
+        def validate(model, data, sampler):
+            model = FSDP(model)
+            for batch in DataLoader(data[dist.get_rank()::dist.get_world_size()], sampler=sampler):
+                model(batch)
+    """,
+    "what a sharded model gives for a batch that all ranks have agreed on": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def check(model, batch):
+            model = FSDP(model)
+            dist.broadcast(batch, src=0)
+            if model(batch).sum().item() > 3:
+                dist.barrier()
+    """,
     "the first rank is not the last": """
         def main(x):
             rank = dist.get_rank()

@@ -14,7 +14,14 @@ from ddp_lint.divergence.expressions import HANDLERS, dotted, evaluate, passed_o
 from ddp_lint.divergence.frame import Frame, text_of
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
 from ddp_lint.divergence.lengths import follows_from_extent, is_size
-from ddp_lint.divergence.selections import may_be_empty, may_be_missing, own_emptiness, own_modality
+from ddp_lint.divergence.selections import (
+    GRADIENTS,
+    may_be_empty,
+    may_be_lacking,
+    may_be_missing,
+    own_emptiness,
+    own_modality,
+)
 from ddp_lint.divergence.values import (
     ALONE,
     COMPARE,
@@ -68,6 +75,9 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         return _truth_value(frame, node, test, [left])
     if with_none and (left.made or isinstance(left.reference, (ref.FunctionRef, ref.ClassRef))):
         return constant(operation in (ast.IsNot, ast.NotEq))
+    if left.kind == GRADIENTS and left.test is not None and _asks_for_any(operation, right):
+        lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
+        return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
     if (alone := _alone(node, operation, left, right)) is not None:
         return alone
     left, right = _of_the_last(left, right)
@@ -144,9 +154,12 @@ def _text_of_opposite(node: ast.Compare, opposite: type[ast.cmpop]) -> str:
 
 def _lacking(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Variation | None:
     """Why a rank may have no such data, if that is the question and the name is one of data: ``images is None``."""
-    if left.varies is not None or left.agreed or left.constant is not None:
-        return None
     operation = type(node.ops[0])
+    if operation in (ast.In, ast.NotIn) and may_be_lacking(node.left, node.comparators[0]) and not right.agreed:
+        return own_modality(frame, node.left)
+    own = left.varies is not None and left.varies.cause != "data"
+    if own or left.agreed or left.constant is not None:
+        return None
     if operation in (ast.Is, ast.IsNot) and right.constant == Known(None) and may_be_missing(node.left):
         return own_modality(frame, node.left)
     if _asks_for_any(operation, right) and may_be_empty(frame, node.left):

@@ -15,7 +15,10 @@ _SHOWS = {
     "sharded": re.compile(
         r"FullyShardedDataParallel|\bFSDP\b|\bfsdp(_config|_plugin)?\b|fully_shard|zero_stage|ZeRO|stage3|zero3|deepspeed|DTensor|distribute_tensor"
     ),
-    "buffers": re.compile(r"BatchNorm|register_buffer|broadcast_buffers=True"),
+    "buffers": re.compile(
+        r"BatchNorm|register_buffer|broadcast_buffers=True|\bresne[x]?t\d+|\bdensenet\d+|efficientnet|mobilenet|"
+        r"inception_v3|regnet|shufflenet|timm\.create_model|\bAutoModel\w*\.from_|\b(Bert|Roberta|Llama)\w*\.from_pretrained"
+    ),
     "metric-sync": re.compile(r"torchmetrics|sync_dist"),
     "statistics": re.compile(r"SyncBatchNorm|sync_bn"),
     "launched": re.compile(r"accelerat|deepspeed|FSDP", re.IGNORECASE),

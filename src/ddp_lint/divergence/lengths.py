@@ -75,10 +75,19 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     return method is not None and not _endless(method.node) and not equalised(reference.of.facts)
 
 
+def is_share(value: Value | None) -> bool:
+    """Is it the part of a collection that falls to this rank, which may be longer than that of another one?"""
+    return value is not None and value.varies is not None and value.varies.says == SHARE and not value.even
+
+
+def deals(node: ast.Call) -> bool:
+    """Is a loader made with a sampler, which may deal the data out to the ranks?"""
+    return any(keyword.arg in ("sampler", "batch_sampler", None) for keyword in node.keywords)
+
+
 def is_whole(node: ast.Call) -> bool:
     """Does a ``DataLoader(dataset, 32)`` hand out all of the data in their order, on every rank?"""
-    dealing = {"sampler", "batch_sampler", None}
-    divided = any(keyword.arg in dealing for keyword in node.keywords)
+    divided = deals(node)
     shuffled = any(keyword.arg == "shuffle" and getattr(keyword.value, "value", True) for keyword in node.keywords)
     return (
         not divided and not shuffled and len(node.args) <= 2 and not any(isinstance(a, ast.Starred) for a in node.args)
@@ -192,6 +201,19 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 
 
 __all__ = [
-    "COUNT", "SHARE", "agrees_to_stop", "dealt_evenly", "extent_of", "follows_from_extent", "is_size", "is_whole",
-    "of_batches", "own_length", "own_share", "size_of", "streams",
+    "COUNT",
+    "SHARE",
+    "agrees_to_stop",
+    "deals",
+    "dealt_evenly",
+    "extent_of",
+    "follows_from_extent",
+    "is_share",
+    "is_size",
+    "is_whole",
+    "of_batches",
+    "own_length",
+    "own_share",
+    "size_of",
+    "streams",
 ]  # fmt: skip

@@ -26,7 +26,8 @@ def own_end(frame: Frame, node: ast.Try, names: frozenset[str]) -> Variation | N
     if names != {"StopIteration"}:
         return None
     for source, target in _asked(node.body):
-        if dotted(source) and (own := own_length(frame, evaluate(frame, source), source, target)) is not None:
+        value = evaluate(frame, source) if dotted(source) else None
+        if value is not None and (own := own_length(frame, value, source, target)) is not None:
             return own
     return None
 
