@@ -51,6 +51,19 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "an iterator whose end each rank meets by itself": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def train(model, dataset):
+            model = DDP(model)
+            it = iter(dataset.stream(rank=dist.get_rank()))
+            while True:
+                try:
+                    batch = next(it)
+                except StopIteration:
+                    break
+                model(batch).sum().backward()  # !loop-count
+    """,
     "a part of the model that some samples lack": """
         from torch.distributed.fsdp import fully_shard
 
@@ -62,7 +75,7 @@ PARTING = {
 
             def forward(self, batch):
                 if "pixel_values" in batch:
-                    return self.language(self.vision(batch["pixel_values"]))  # !data-condition
+                    return self.language(self.vision(batch["pixel_values"]))  # !one-rank-forward
                 return self.language(batch["input_ids"])
     """,
     "tokens until this rank's own sequences end": """

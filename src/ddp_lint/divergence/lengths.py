@@ -34,13 +34,16 @@ _EQUALISED = re.compile(
 )
 
 
-def own_length(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None) -> Variation | None:
-    """Why the number of batches is a rank's own, if it is: a loader over a stream, or by name an iterator."""
+def own_length(
+    frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None, *, ends: bool = False
+) -> Variation | None:
+    """Why the number of batches is a rank's own, if it is: a loader over a stream, or by name an iterator; whatever
+    its name where it `ends` the loop."""
     reference = iterable.reference
     streamed = isinstance(reference, ref.Instance) and reference.streams
     if not streamed and not (reference is None or isinstance(reference, ref.Generator)):
         return None
-    if not streamed and not _hands_out_batches(node, target):
+    if not streamed and not _hands_out_batches(node, target, ends):
         return None
     if equalised(frame.facts):
         return None
@@ -51,12 +54,12 @@ def own_length(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | 
     return Variation(source.cause, source.says, origin=origin, confidence=Confidence.MEDIUM)
 
 
-def _hands_out_batches(node: ast.expr, target: ast.AST | None) -> bool:
+def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bool:
     while isinstance(node, ast.Call) and node.args and getattr(node.func, "id", "") in ("enumerate", "tqdm", "iter"):
         node = node.args[0]
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     names = [part.id for part in walk(target) if isinstance(part, ast.Name)] if target is not None else []
-    return bool(_ITERATOR.search(name)) and any(_BATCH.search(each) for each in names)
+    return (ends or bool(_ITERATOR.search(name))) and any(_BATCH.search(each) for each in names)
 
 
 def equalised(facts: ModuleFacts) -> bool:
