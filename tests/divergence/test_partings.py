@@ -51,6 +51,18 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a call on one rank in a loop that is left further down": """
+        from accelerate import Accelerator
+
+        def main(loader, most):
+            accelerator = Accelerator()
+            for step, batch in enumerate(loader):
+                if step % 100 == 0:
+                    if accelerator.is_main_process:
+                        accelerator.save_state("FSDP")  # !implicit-collective
+                if step > most:
+                    break
+    """,
     "an iterator whose end each rank meets by itself": """
         from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -1100,6 +1112,30 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "processes that end before the job starts": """
+        import sys
+
+        def main(size, x):
+            if int(os.environ["RANK"]) % size != 0:
+                sys.exit(0)
+            dist.init_process_group("nccl", world_size=int(os.environ["WORLD_SIZE"]) // size)
+            dist.barrier()
+    """,
+    "whether all ranks have as large a batch": """
+        def alike(size):
+            sizes = [None, None]
+            dist.all_gather_object(sizes, size)
+            for other in sizes:
+                if other != size:
+                    return False
+            return True
+
+        def evaluate(train_loader, x):
+            for batch in train_loader:
+                if not alike(len(batch)):
+                    continue
+                dist.all_reduce(x)
+    """,
     "as many gradients as there are": """
         def average(parameters):
             grads = [p.grad for p in parameters if p.grad is not None]

@@ -95,6 +95,9 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if lacking is None and _is_alike(left, right, result, opposite):
         return unknown(key)
     result = _among_ranks(node, left, right, result, key)
+    if opposite is ast.Eq and left.agreed is not right.agreed and result.varies and result.varies.cause == "data":
+        # Its own number against what all have: mostly whether all have the same, to which they find one answer.
+        result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
     if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
         if left.open:  # a key that each rank looks up: ranks fill their caches alike
             return unknown(key)

@@ -154,6 +154,21 @@ def choices(effects: list[Effect]) -> Iterator[Condition]:
                 yield from (raised for raised, _ in effect.handlers)
 
 
+def left_before(effects: list[Effect]) -> list[Effect]:
+    """The same tree where a process that ends in it has no part in what comes: the job starts after it."""
+    return [_without_exit(effect) for effect in effects]
+
+
+def _without_exit(effect: Effect) -> Effect:
+    if isinstance(effect, Leave) and effect.what == "exit":
+        return Leave("raise")
+    if isinstance(effect, Branch):
+        return dataclasses.replace(effect, yes=left_before(effect.yes), no=left_before(effect.no))
+    if isinstance(effect, Inline):
+        return dataclasses.replace(effect, effects=left_before(effect.effects))
+    return effect
+
+
 def doubtful(effects: list[Effect]) -> list[Effect]:
     """The same tree with letters of low confidence: what may well have happened before."""
     return [_doubted(effect) for effect in effects]

@@ -139,7 +139,7 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr |
         varies = Variation("data", "the batches of this rank", origin=origin, confidence=Confidence.MEDIUM)
         return divergent(("element", frame.key(node)), varies)
     whole = isinstance(iterable.reference, ref.Instance) and iterable.reference.whole
-    return unknown(("element", frame.key(node)), parameter_group(frame, node), agreed=whole)
+    return unknown(("element", frame.key(node)), parameter_group(frame, node), agreed=whole or iterable.agreed)
 
 
 def pair(frame: Frame, node: ast.AST, element: Value) -> Value:

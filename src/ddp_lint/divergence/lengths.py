@@ -22,6 +22,8 @@ SHARE: Final = "how many elements this rank's share has"
 #: What depends on a number that follows from a rank's own batch depends on this.
 COUNT: Final = "how many this rank's own batch asks for"
 
+#: What pads the data of all ranks to one length.
+_SAMPLER = "DistributedSampler"
 _LOADER = "torch.utils.data.DataLoader"
 _STREAM = "torch.utils.data.IterableDataset"
 #: A name for what hands out batches until a rank's data end, unlike a loader, whose length a sampler has made equal.
@@ -45,13 +47,20 @@ def own_length(
         return None
     if not streamed and not _hands_out_batches(node, target, ends):
         return None
-    if equalised(frame.facts):
+    if equalised(frame.facts) or (not streamed and _is_divided(frame)):
         return None
     source = known().source("iterate", _STREAM)
     if source is None:
         return None
     origin = Label(frame.span(node), "these batches end when this rank's own data end")
     return Variation(source.cause, source.says, origin=origin, confidence=Confidence.MEDIUM)
+
+
+def _is_divided(frame: Frame) -> bool:
+    """Does another file of the project divide data by a sampler, so that an iterator may be one of a padded loader?"""
+    project = frame.linker.project
+    held = (project.facts_of(path) for path in project.holding(_SAMPLER))
+    return any(facts is not None and not facts.file.is_test for facts in held)
 
 
 def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bool:

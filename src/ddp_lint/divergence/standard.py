@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
@@ -205,6 +206,7 @@ def _same(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 def _job(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``init_process_group(backend, rank=0, world_size=1)``: from here on the function is alone."""
+    frame.effects[:] = left_before(frame.effects)
     size = arguments.keywords.get("world_size")
     if size is not None and size.constant is not None and size.constant.value == 1:
         frame.single = True
