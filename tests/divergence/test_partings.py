@@ -1112,6 +1112,33 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "an object that both arms of a rank test make": """
+        from shared import Memory
+
+        class Reader:
+            def __init__(self, path, size):
+                self.memory = None
+                if path:
+                    self.memory = self.opened(path, size)
+                if self.memory is not None:
+                    dist.barrier()
+
+            def opened(self, path, size) -> Memory:
+                if dist.get_rank() % size == 0:
+                    memory = Memory(path, create=True)
+                else:
+                    memory = Memory(path)
+                return memory
+    """,
+    "a failure of ranks that share a batch": """
+        def embed(images, parts, mesh):
+            if images is not None:
+                try:
+                    check(images)
+                    dist.all_gather(parts, images, group=mesh.get_group("sequence"))
+                except Exception:
+                    pass
+    """,
     "processes that end before the job starts": """
         import sys
 
