@@ -113,6 +113,10 @@ class _Builder:
 
     def _rounds(self, effect: Rounds, after: Node, exits: Exits, site: Site | None) -> Node:
         finished = self.sequence(effect.orelse, after, exits, site)
+        if 0 < effect.times <= _WRITTEN_OUT and _is_plain(effect.body):
+            for _ in range(effect.times):
+                finished = self.sequence(effect.body, finished, exits, site)
+            return finished
         mark = len(self._words.nodes)
         again, leave = self._words.stop("again"), self._words.stop("break")
         inner = dataclasses.replace(exits, breaks=leave, continues=again)
@@ -200,6 +204,19 @@ class _Builder:
         elif not exits.manager:  # a generator's consumer: its `continue` resumes the generator
             outer = dataclasses.replace(outer, continues=after)
         return self.sequence(body, after, outer, site)
+
+
+#: Rounds of a loop that are written out one after the other, so that it equals the calls written out.
+_WRITTEN_OUT = 4
+
+
+def _is_plain(effects: list[Effect]) -> bool:
+    """Are there only letters in it, without any choice, so that all rounds are alike?"""
+    return all(
+        isinstance(effect, Emitted)
+        or (isinstance(effect, Inline) and effect.yields is None and _is_plain(effect.effects))
+        for effect in effects
+    )
 
 
 def called(caller: str, callee: str, span: Span) -> Called:

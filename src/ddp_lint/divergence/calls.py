@@ -21,7 +21,7 @@ from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.names import by_name, distinctive, from_source, grow, is_of_plain_model, sized
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import PADDED, SELECTION, keeps, selection
+from ddp_lint.divergence.selections import PADDED, SELECTION, is_generated, keeps, selection
 from ddp_lint.divergence.standard import BUILTINS, LIBRARY
 from ddp_lint.divergence.targets import fill
 from ddp_lint.divergence.values import (
@@ -307,6 +307,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         if method.name == "__init__" and method.of in knows.collectives:
             return communicate(frame, knows.collectives[method.of], arguments, node)
         entry = knows.method(method.of, method.name)
+        if entry is None and is_generated(node, method.name):  # the forwards of the parts communicate
+            entry = knows.method(method.of, "__call__")
         if method.guessed and method.name == "step" and len(arguments.positional) > 1:
             entry = None  # whatever it is called, no optimizer and no schedule: a diffusion's ``scheduler.step(x, t)``
         if entry is not None and not (method.guessed and _is_project_method(frame, method)):

@@ -137,10 +137,15 @@ _CONTAINERS = frozenset(
 )  # fmt: skip
 
 
+#: Annotations that do not say that something is there.
+_PERHAPS_NONE = frozenset({"Any", "Optional", "Union", "Literal", "Annotated", "NoReturn", "Never", "TypeVar", "Self"})
+
+
 @functools.lru_cache(maxsize=8192)
 def is_never_none(function: ast.AST) -> bool:
     """Does the annotation say that something is returned: ``-> Dict[str, Any]``, not ``-> Optional[...]``?"""
     returns = getattr(function, "returns", None)
     of = returns.value if isinstance(returns, ast.Subscript) else returns
     name = getattr(of, "attr", getattr(of, "id", ""))
-    return name in _CONTAINERS or name.lower() in _CONTAINERS
+    is_class = len(name) > 1 and name[0].isupper() and not name.isupper() and name not in _PERHAPS_NONE
+    return is_class or name in _CONTAINERS or name.lower() in _CONTAINERS

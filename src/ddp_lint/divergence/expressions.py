@@ -18,6 +18,7 @@ from ddp_lint.divergence.selections import (
     PADDED,
     SELECTION,
     SIZES,
+    is_comparison,
     is_mask,
     is_padded,
     is_padded_field,
@@ -233,13 +234,14 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
         return extent_of((base.key, index.key), base.varies)
     if base.varies is not None and base.open:
         value = divergent(("item", base.key, index.key), base.varies)
-        selected = is_mask(node.slice) and not index.agreed
+        selected = (is_mask(node.slice) or is_comparison(index)) and not index.agreed
         kind = SELECTION if selected else PADDED if is_padded_field(frame, node) else ""
         return value.with_reference(ref.Instance(kind)) if kind else value
+    masked = is_mask(node.slice) or is_comparison(index)
+    if masked and (index.varies is None or is_comparison(index)) and not isinstance(reference, ref.Instance):
+        return selection(frame, node, [base, index])
     if index.varies is not None:
         return divergent(("item", base.key, index.key), index.varies)
-    if is_mask(node.slice) and (reference is None or isinstance(reference, ref.Method)):
-        return selection(frame, node, [base, index])
     if is_padded_field(frame, node) and not base.agreed:
         return unknown(("item", base.key, index.key), ref.Instance(PADDED))
     return unknown(("item", base.key, index.key), parameter_group(frame, node.value), agreed=base.agreed)

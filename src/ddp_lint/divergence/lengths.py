@@ -22,6 +22,8 @@ SHARE: Final = "how many elements this rank's share has"
 #: What depends on a number that follows from a rank's own batch depends on this.
 COUNT: Final = "how many this rank's own batch asks for"
 
+#: What pads the data of all ranks to one length.
+_SAMPLER = "DistributedSampler"
 _LOADER = "torch.utils.data.DataLoader"
 _STREAM = "torch.utils.data.IterableDataset"
 #: A name for what hands out batches until a rank's data end, unlike a loader, whose length a sampler has made equal.
@@ -34,15 +36,18 @@ _EQUALISED = re.compile(
 )
 
 
-def own_length(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None) -> Variation | None:
-    """Why the number of batches is a rank's own, if it is: a loader over a stream, or by name an iterator."""
+def own_length(
+    frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None, *, ends: bool = False
+) -> Variation | None:
+    """Why the number of batches is a rank's own, if it is: a loader over a stream, or by name an iterator; whatever
+    its name where it `ends` the loop."""
     reference = iterable.reference
     streamed = isinstance(reference, ref.Instance) and reference.streams
     if not streamed and not (reference is None or isinstance(reference, ref.Generator)):
         return None
-    if not streamed and not _hands_out_batches(node, target):
+    if not streamed and not _hands_out_batches(node, target, ends):
         return None
-    if equalised(frame.facts):
+    if equalised(frame.facts) or (not streamed and _is_divided(frame)):
         return None
     source = known().source("iterate", _STREAM)
     if source is None:
@@ -51,12 +56,19 @@ def own_length(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | 
     return Variation(source.cause, source.says, origin=origin, confidence=Confidence.MEDIUM)
 
 
-def _hands_out_batches(node: ast.expr, target: ast.AST | None) -> bool:
+def _is_divided(frame: Frame) -> bool:
+    """Does another file of the project divide data by a sampler, so that an iterator may be one of a padded loader?"""
+    project = frame.linker.project
+    held = (project.facts_of(path) for path in project.holding(_SAMPLER))
+    return any(facts is not None and not facts.file.is_test for facts in held)
+
+
+def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bool:
     while isinstance(node, ast.Call) and node.args and getattr(node.func, "id", "") in ("enumerate", "tqdm", "iter"):
         node = node.args[0]
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     names = [part.id for part in walk(target) if isinstance(part, ast.Name)] if target is not None else []
-    return bool(_ITERATOR.search(name)) and any(_BATCH.search(each) for each in names)
+    return (ends or bool(_ITERATOR.search(name))) and any(_BATCH.search(each) for each in names)
 
 
 def equalised(facts: ModuleFacts) -> bool:
@@ -75,10 +87,19 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     return method is not None and not _endless(method.node) and not equalised(reference.of.facts)
 
 
+def is_share(value: Value | None) -> bool:
+    """Is it the part of a collection that falls to this rank, which may be longer than that of another one?"""
+    return value is not None and value.varies is not None and value.varies.says == SHARE and not value.even
+
+
+def deals(node: ast.Call) -> bool:
+    """Is a loader made with a sampler, which may deal the data out to the ranks?"""
+    return any(keyword.arg in ("sampler", "batch_sampler", None) for keyword in node.keywords)
+
+
 def is_whole(node: ast.Call) -> bool:
     """Does a ``DataLoader(dataset, 32)`` hand out all of the data in their order, on every rank?"""
-    dealing = {"sampler", "batch_sampler", None}
-    divided = any(keyword.arg in dealing for keyword in node.keywords)
+    divided = deals(node)
     shuffled = any(keyword.arg == "shuffle" and getattr(keyword.value, "value", True) for keyword in node.keywords)
     return (
         not divided and not shuffled and len(node.args) <= 2 and not any(isinstance(a, ast.Starred) for a in node.args)
@@ -192,6 +213,19 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 
 
 __all__ = [
-    "COUNT", "SHARE", "agrees_to_stop", "dealt_evenly", "extent_of", "follows_from_extent", "is_size", "is_whole",
-    "of_batches", "own_length", "own_share", "size_of", "streams",
+    "COUNT",
+    "SHARE",
+    "agrees_to_stop",
+    "deals",
+    "dealt_evenly",
+    "extent_of",
+    "follows_from_extent",
+    "is_share",
+    "is_size",
+    "is_whole",
+    "of_batches",
+    "own_length",
+    "own_share",
+    "size_of",
+    "streams",
 ]  # fmt: skip

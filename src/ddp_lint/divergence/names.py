@@ -16,7 +16,7 @@ from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
 from ddp_lint.divergence.lengths import extent_of, of_batches, size_of
 from ddp_lint.divergence.resolve import children, known
-from ddp_lint.divergence.selections import PADDED, SELECTING, is_generated, selection
+from ddp_lint.divergence.selections import LISTED, PADDED, SELECTING, is_generated, kind_of, selection
 from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
@@ -89,7 +89,9 @@ def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
     if varies is not None and not varies.confined:
         frame.env[path] = divergent(("grown", frame.key(node)), varies)
         return
-    if (own := passed_on(frame, node, given).varies) is not None:
+    if kind := next((kind for value in given if (kind := kind_of(value))), ""):
+        frame.env[path] = unknown(frame.key(node, "list"), ref.Instance(LISTED[kind]))
+    elif (own := passed_on(frame, node, given).varies) is not None:
         frame.env[path] = filled(frame.key(node), own)
 
 
