@@ -11,7 +11,7 @@ from typing import Any
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, reference_of
-from ddp_lint.divergence.lengths import dealt_evenly, extent_of, is_size, of_batches, own_share, size_of
+from ddp_lint.divergence.lengths import dealt_evenly, extent_of, is_size, of_batches, own_share, padded_to, size_of
 from ddp_lint.divergence.project_names import absolute, told
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
@@ -283,9 +283,18 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
     if _is_fraction(left) or _is_fraction(right):
         return passed_on(frame, node, [left, right], key)  # ``x + 0.1 * rank`` makes what a tensor holds, no number
     result = combine(operation, (left, right), key)
+    if isinstance(node.op, ast.Add):
+        result = as_long_as(frame, result, padded_to(frame, node.left, node.right))
     if (left.agreed or right.agreed) and result.varies is None and result.constant is None:
         return dataclasses.replace(result, agreed=True)
     return result
+
+
+def as_long_as(frame: Frame, value: Value, length: ast.expr | None) -> Value:
+    """A list that was padded to a length, which may be the same on all ranks."""
+    if length is None or value.varies is None or evaluate(frame, length).varies is not None:
+        return value
+    return dataclasses.replace(value, even=True)
 
 
 def _is_fraction(value: Value) -> bool:

@@ -162,6 +162,27 @@ def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
     )
 
 
+def padded_to(frame: Frame, target: ast.expr, addition: ast.expr) -> ast.expr | None:
+    """The length that `target` has after ``target += [None] * (n - len(target))``: n; None where it is no padding."""
+    parts = (addition.left, addition.right) if isinstance(addition, ast.BinOp) else ()
+    if not isinstance(addition, ast.BinOp) or not isinstance(addition.op, ast.Mult):
+        return None
+    if not any(isinstance(part, (ast.List, ast.Tuple)) for part in parts):
+        return None
+    for part in parts:
+        lacking = _assigned_once(frame, part)
+        if isinstance(lacking, ast.Call) and getattr(lacking.func, "id", "") == "max" and len(lacking.args) == 2:
+            candidates = [_assigned_once(frame, each) for each in lacking.args]
+            lacking = next((each for each in candidates if isinstance(each, ast.BinOp)), lacking)
+        if not isinstance(lacking, ast.BinOp) or not isinstance(lacking.op, ast.Sub):
+            continue
+        here = _assigned_once(frame, lacking.right)
+        counted = here.args if isinstance(here, ast.Call) and getattr(here.func, "id", "") == "len" else []
+        if len(counted) == 1 and frame.text(counted[0]) == frame.text(target):
+            return lacking.left
+    return None
+
+
 def _assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     """What a name of the function stands for, where one assignment says so; else the expression itself."""
     if not isinstance(node, ast.Name) or frame.function is None:
@@ -193,5 +214,5 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 
 __all__ = [
     "COUNT", "SHARE", "agrees_to_stop", "dealt_evenly", "extent_of", "follows_from_extent", "is_size", "is_whole",
-    "of_batches", "own_length", "own_share", "size_of", "streams",
+    "of_batches", "own_length", "own_share", "padded_to", "size_of", "streams",
 ]  # fmt: skip
