@@ -396,18 +396,16 @@ def _unresolved(
 
 
 def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
-    """Functions that some ranks alone hand to an unknown call, like the handlers of a server: it calls them as often
-    as requests come."""
-
-    if not any(test.varying() is not None for test in frame.path):
-        return
+    """Functions that are handed to an unknown call, like the handlers of a server: it calls them as often as requests
+    come."""
+    callback = not any(test.varying() is not None for test in frame.path)
     for value in arguments.values:
         if isinstance(value.reference, ref.FunctionRef):
             outer, frame.effects = frame.effects, []
             invoke(frame, value, Arguments(starred=True), node)
             inside, frame.effects = frame.effects, outer
             if matters(inside):
-                frame.effects.append(Rounds(doubtful(inside), [], None, frame.span(node)))
+                frame.effects.append(Rounds(doubtful(inside), [], None, frame.span(node), callback=callback))
 
 
 def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

@@ -25,13 +25,18 @@ class Branch:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Rounds:
-    """A loop; `rounds` tells whether ranks go round equally often (None: they do). `endless`: until the body leaves."""
+    """A loop; `rounds` tells whether ranks go round equally often (None: they do). `endless`: until the body leaves.
+
+    `callback`: what an unknown callee may do with a function that it was given. It counts only where a branch on which
+    the ranks part leads to it: given on all ranks, it runs alike on all of them.
+    """
 
     body: list[Effect]
     orelse: list[Effect]
     rounds: Condition | None
     span: Span
     endless: bool = False
+    callback: bool = False
 
 
 @dataclasses.dataclass(eq=False, slots=True)
