@@ -181,7 +181,8 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
             return frame.summaries.property_value(frame, found, base, node)
         return method_value
     if name in (given := dict(reference.given)):
-        return constant(given[name])
+        known_as = given[name]
+        return unknown(("attribute", path), known_as) if isinstance(known_as, ref.GroupRef) else constant(known_as)
     value = frame.summaries.variables.attribute_of(of, name)
     if value is not None and (value.varies is not None or value.reference is not None):
         return value
