@@ -12,7 +12,7 @@ from ddp_lint.divergence.effects import Branch, Effect
 from ddp_lint.divergence.expressions import HANDLERS, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, text_of
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
-from ddp_lint.divergence.lengths import follows_from_extent, is_size
+from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_size
 from ddp_lint.divergence.selections import may_be_empty, may_be_missing, own_emptiness, own_modality
 from ddp_lint.divergence.values import (
     ALONE,
@@ -33,6 +33,9 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence
+
+#: Arguments of a `getattr` that has a default.
+_WITH_DEFAULT = 3
 
 
 def test_of(frame: Frame, node: ast.expr) -> Test:
@@ -58,6 +61,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         return constant(operation in (ast.IsNot, ast.NotEq))
     if (alone := _alone(node, operation, left, right)) is not None:
         return alone
+    if left.varies is not None and left.varies.cause == "rank" and _asks_whether_set(frame, node):
+        return unknown(("compare", frame.key(node)))
     if left.constant is not None and right.constant is None and left.varies is None and right.varies is None:
         left, right, operation = right, left, _MIRRORED.get(operation, operation)  # ``3 < x`` is ``x > 3``
         values = [left, right] if operation not in (ast.In, ast.NotIn) else values
@@ -145,6 +150,19 @@ def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, ke
         if result.varies is not None and _exceeds_limit(left, right):
             result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
     return result
+
+
+def _asks_whether_set(frame: Frame, node: ast.Compare) -> bool:
+    """``getattr(self, "group", None) is None``: whatever each rank keeps there, they keep it alike."""
+    asked, default = assigned_once(frame, node.left), node.comparators[0]
+    return (
+        isinstance(asked, ast.Call)
+        and getattr(asked.func, "id", "") == "getattr"
+        and len(asked.args) == _WITH_DEFAULT
+        and isinstance(default, ast.Constant)
+        and isinstance(asked.args[2], ast.Constant)
+        and asked.args[2].value == default.value
+    )
 
 
 def _exceeds_limit(left: Value, right: Value) -> bool:

@@ -30,12 +30,14 @@ from ddp_lint.divergence.values import (
     SET,
     Known,
     Value,
+    Variation,
     combine,
     constant,
     divergent,
     follow_from_sizes,
     unknown,
 )
+from ddp_lint.findings import Confidence
 from ddp_lint.program.events import PARAMETER_GROUP
 from ddp_lint.source.syntax import below
 
@@ -234,10 +236,7 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if base.varies is not None and is_size(base) and index.constant is not None:
         return extent_of((base.key, index.key), base.varies)
     if base.varies is not None and base.open:
-        value = divergent(("item", base.key, index.key), base.varies)
-        selected = is_mask(node.slice) and not index.agreed
-        kind = SELECTION if selected else PADDED if is_padded_field(frame, node) else ""
-        return value.with_reference(ref.Instance(kind)) if kind else value
+        return _own_item(frame, node, base, index, base.varies)
     if index.varies is not None:
         return divergent(("item", base.key, index.key), index.varies)
     if is_mask(node.slice) and (reference is None or isinstance(reference, ref.Method)):
@@ -245,6 +244,16 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if is_padded_field(frame, node) and not base.agreed:
         return unknown(("item", base.key, index.key), ref.Instance(PADDED))
     return unknown(("item", base.key, index.key), parameter_group(frame, node.value), agreed=base.agreed)
+
+
+def _own_item(frame: Frame, node: ast.Subscript, base: Value, index: Value, varies: Variation) -> Value:
+    """An item of what is each rank's own."""
+    if base.kind == "item" and varies.cause == "rank":  # ``states[rank]["step"]``: of another object, the same part
+        varies = dataclasses.replace(varies, confidence=Confidence.LOW)
+    value = divergent(("item", base.key, index.key), varies)
+    selected = is_mask(node.slice) and not index.agreed
+    kind = SELECTION if selected else PADDED if is_padded_field(frame, node) else ""
+    return value.with_reference(ref.Instance(kind)) if kind else value
 
 
 def parameter_group(frame: Frame, groups: ast.expr) -> ref.Instance | None:

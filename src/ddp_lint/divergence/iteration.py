@@ -21,7 +21,7 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, reference_of
-from ddp_lint.divergence.lengths import COUNT, of_batches, own_length, own_share
+from ddp_lint.divergence.lengths import COUNT, dealt_alike, of_batches, own_length, own_share
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import own_size
 from ddp_lint.divergence.targets import bind
@@ -166,6 +166,8 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     if own is not None:
         return Condition((("rounds", frame.key(node)),) * worlds.COUNT, text, own, open=True)
     if iterable.varies is None or iterable.even or iterable.items is not None or is_filled(iterable):
+        return None
+    if iterable.varies.cause == "rank" and dealt_alike(frame, node):
         return None
     counted = iterable.kind == "grown" or (isinstance(node, ast.Call) and dotted(node.func) == "range")
     if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
