@@ -71,6 +71,8 @@ class _Builder:
     def __init__(self, words: Words) -> None:
         self._words = words
         self._left = self.BOUND
+        #: Branches on which the ranks part, around the effect at hand.
+        self._apart = 0
 
     def sequence(self, effects: list[Effect], after: Node, exits: Exits, site: Site | None) -> Node:
         self._left -= len(effects)
@@ -86,11 +88,14 @@ class _Builder:
         if isinstance(effect, Leave):
             return _way_out(effect, exits)
         if isinstance(effect, Branch):
+            apart = effect.test.varying() is not None
+            self._apart += apart
             yes = self.sequence(effect.yes, after, exits, site)
             no = self.sequence(effect.no, after, exits, site)
+            self._apart -= apart
             return self.test(effect.test, yes, no, effect.span, site.depth if site else 0)
         if isinstance(effect, Rounds):
-            return self._rounds(effect, after, exits, site)
+            return after if effect.callback and not self._apart else self._rounds(effect, after, exits, site)
         if isinstance(effect, Attempt):
             return self._attempt(effect, after, exits, site)
         if isinstance(effect, Inline):

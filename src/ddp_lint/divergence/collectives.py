@@ -16,7 +16,7 @@ from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, 
 from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import is_padded, is_selection, is_sized, needs_one_shape, own_longest, own_size
-from ddp_lint.divergence.values import Symbol, Value, Variation, constant, divergent, unknown
+from ddp_lint.divergence.values import NEVER, Symbol, Value, Variation, constant, divergent, unknown
 from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Collective, Source
@@ -202,7 +202,7 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
     if entry.returns == "group":
         members = listed_ranks([arguments.get(entry.ranks, entry.takes)[0]] if entry.ranks else [])
         group = Group(str(frame.key(node)), "", own=frame.owner is not None, members=members)
-        return unknown(frame.key(node), ref.GroupRef(group))
+        return dataclasses.replace(unknown(frame.key(node), ref.GroupRef(group)), missing=NEVER)
     if len(entry.result) == 1 and entry.result[0]:
         return unknown(frame.key(node), ref.Instance(entry.result[0]))
     if entry.result:

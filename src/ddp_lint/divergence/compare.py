@@ -392,14 +392,17 @@ class Comparison:
         """Does it go round once more and come to the same letters later, however often it does so?
 
         That is so where letters always leave the loop (``continue`` until a file is found, then a barrier and `break`),
-        and after a round without letters in a loop that only a round with letters leaves (ask again for a prompt).
+        and after a round without letters in a loop that only a round with letters leaves (ask again for a prompt),
+        be they those of another group: what its members agree on ends the loop for all of them.
         """
         loop = self._projection.loop_of(side.node) if isinstance(side.node, End) else None
         if loop is None or side.node is not loop.again or self._is_for_good(side, loop):
             return False
         if not self._comes_to(loop, lambda node: node is loop.again, after_letters=True):
             return True
-        return loop.endless and self._was_empty(side, loop, matched) and not self._comes_to(loop, self._is_out_of(loop))
+        if not loop.endless or not self._was_empty(side, loop, matched):
+            return False
+        return not self._comes_to(loop, self._is_out_of(loop), of_any_group=True)
 
     def _is_for_good(self, side: Side, loop: Loop) -> bool:
         """Did the rank pass by the letters because of its number, as it will in each round?"""
@@ -422,7 +425,9 @@ class Comparison:
         """Is a node one to which the loop is left? What follows a loop is made before its body."""
         return lambda node: node is loop.leave or (node.number < loop.again.number and not self._doomed[node.number])
 
-    def _comes_to(self, loop: Loop, goal: Callable[[Node], bool], *, after_letters: bool = False) -> bool:
+    def _comes_to(
+        self, loop: Loop, goal: Callable[[Node], bool], *, after_letters: bool = False, of_any_group: bool = False
+    ) -> bool:
         """Does a way lead from the start of a round to the goal: one without letters, or one `after_letters`?"""
         stack, seen = [(loop.body, False)], set()
         while stack:
@@ -432,7 +437,7 @@ class Comparison:
             seen.add((node.number, emitted))
             if goal(node) and emitted is after_letters:
                 return True
-            emitted = emitted or (isinstance(node, Emit) and self._projection.holds(node.letter))
+            emitted = emitted or (isinstance(node, Emit) and (of_any_group or self._projection.holds(node.letter)))
             inner = self._projection.loop_of(node) if isinstance(node, End) else None
             if inner is not None and inner is not loop:
                 stack.append((inner.after, emitted))

@@ -13,7 +13,7 @@ from ddp_lint.divergence.effects import Branch, Effect
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers, text_of
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
-from ddp_lint.divergence.lengths import follows_from_extent, is_size
+from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_size
 from ddp_lint.divergence.selections import (
     GRADIENTS,
     may_be_empty,
@@ -42,6 +42,9 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence
+
+#: Arguments of a `getattr` that has a default.
+_WITH_DEFAULT = 3
 
 
 def test_of(frame: Frame, node: ast.expr) -> Test:
@@ -78,8 +81,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if left.kind == GRADIENTS and left.test is not None and _asks_for_any(operation, right):
         lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
         return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
-    if (alone := _alone(node, operation, left, right)) is not None:
-        return alone
+    if (settled := _alone(node, operation, left, right) or _whether_kept(frame, node, left)) is not None:
+        return settled
     left, right = _of_the_last(left, right)
     values = [left, right]
     if left.constant is not None and right.constant is None and left.varies is None and right.varies is None:
@@ -184,6 +187,17 @@ def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, ke
         if result.varies is not None and _exceeds_limit(left, right):
             result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
     return result
+
+
+def _whether_kept(frame: Frame, node: ast.Compare, left: Value) -> Value | None:
+    """``getattr(self, "group", None) is None``: whatever each rank keeps there, they keep it alike."""
+    asked, default = assigned_once(frame, node.left), node.comparators[0]
+    if left.varies is None or left.varies.cause != "rank" or not isinstance(asked, ast.Call):
+        return None
+    given = asked.args[2] if getattr(asked.func, "id", "") == "getattr" and len(asked.args) == _WITH_DEFAULT else None
+    if not isinstance(given, ast.Constant) or not isinstance(default, ast.Constant) or given.value != default.value:
+        return None
+    return unknown(("compare", frame.key(node)))
 
 
 def _exceeds_limit(left: Value, right: Value) -> bool:

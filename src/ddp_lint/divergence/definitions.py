@@ -17,6 +17,19 @@ def is_generator(node: ast.AST) -> bool:
     )
 
 
+@functools.lru_cache(maxsize=4096)
+def literals_yielded(node: ast.AST) -> tuple[bool, ...]:
+    """For each position of the tuples that a generator yields, whether each `yield` has a literal there; () for one
+    that yields anything else."""
+    yields = [child for child in children(node) if isinstance(child, (ast.Yield, ast.YieldFrom))]
+    tuples = [
+        child.value.elts for child in yields if isinstance(child, ast.Yield) and isinstance(child.value, ast.Tuple)
+    ]
+    if len(tuples) < len(yields) or len({len(elements) for elements in tuples}) != 1:
+        return ()
+    return tuple(all(isinstance(part, ast.Constant) for part in parts) for parts in zip(*tuples, strict=True))
+
+
 def is_positive(default: ast.expr | None) -> bool:
     """`rank: int = 8` is the rank of a matrix."""
     return (

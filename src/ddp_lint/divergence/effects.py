@@ -26,7 +26,11 @@ class Branch:
 @dataclasses.dataclass(eq=False, slots=True)
 class Rounds:
     """A loop; `rounds` tells whether ranks go round equally often (None: they do). `endless`: until the body leaves.
-    `times` is how often it goes round, where that is written there; 0 where it is not."""
+    `times` is how often it goes round, where that is written there; 0 where it is not.
+
+    `callback`: what an unknown callee may do with a function that it was given. It counts only where a branch on which
+    the ranks part leads to it: given on all ranks, it runs alike on all of them.
+    """
 
     body: list[Effect]
     orelse: list[Effect]
@@ -34,6 +38,7 @@ class Rounds:
     span: Span
     endless: bool = False
     times: int = 0
+    callback: bool = False
 
 
 @dataclasses.dataclass(eq=False, slots=True)

@@ -20,7 +20,7 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
-from ddp_lint.divergence.lengths import COUNT, of_batches, own_length, own_share
+from ddp_lint.divergence.lengths import COUNT, dealt_alike, of_batches, own_length, own_share
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import GRADIENTS, own_gradients, own_size
 from ddp_lint.divergence.targets import bind
@@ -116,6 +116,17 @@ def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | a
 
 def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
     """What a loop variable is: an element of the iterable."""
+    element = _element(frame, iterable, node, target)
+    literal = iterable.reference.literal if isinstance(iterable.reference, ref.Generator) else ()
+    if element.varies is None or not any(literal):
+        return element
+    # ``yield batch, False`` .. ``yield batch, True``: a flag that ranks which go round together see alike
+    keys = [("yielded", index, frame.key(node)) for index in range(len(literal))]
+    items = [unknown(key) if same else divergent(key, element.varies) for key, same in zip(keys, literal, strict=True)]
+    return dataclasses.replace(element, items=tuple(items))
+
+
+def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
     while isinstance(node, ast.Call) and node.args and dotted(node.func).rpartition(".")[2] in _PROGRESS:
         node = node.args[0]
     path = frame.text(node)
@@ -130,7 +141,8 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr |
     if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
         return unknown(("element", frame.key(node)))
     if isinstance(node, ast.Call) and dotted(node.func) == "range" and len(node.args) == 1:
-        return unknown(("element", frame.key(node)))  # ranks that go round together count alike
+        # ranks that go round together count alike
+        return dataclasses.replace(unknown(("element", frame.key(node))), missing=NEVER)
     if iterable.varies is not None and iterable.open:
         return divergent(("element", frame.key(node)), iterable.varies)
     if is_loader(iterable, path):
@@ -143,7 +155,7 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr |
 
 def pair(frame: Frame, node: ast.AST, element: Value) -> Value:
     """What ``enumerate()`` hands out: a number, the same on all ranks in one round, and an element."""
-    items = (unknown(("index", frame.key(node))), element)
+    items = (dataclasses.replace(unknown(("index", frame.key(node))), missing=NEVER), element)
     return dataclasses.replace(unknown(("element", frame.key(node))), items=items)
 
 
@@ -188,6 +200,8 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     if own is not None:
         return Condition((("rounds", frame.key(node)),) * worlds.COUNT, text, own, open=True)
     if iterable.varies is None or iterable.even or iterable.items is not None or is_filled(iterable):
+        return None
+    if iterable.varies.cause == "rank" and dealt_alike(frame, node):
         return None
     counted = iterable.kind == "grown" or (isinstance(node, ast.Call) and dotted(node.func) == "range")
     if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):

@@ -169,12 +169,12 @@ _CUTTING = frozenset({"chunk", "tensor_split", "array_split", "split"})
 
 def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
     """Was the collection cut into a multiple of the number that it is dealt out to: ``x.chunk(n * world)``?"""
-    pieces = _assigned_once(frame, dealt)
+    pieces = assigned_once(frame, dealt)
     if not isinstance(pieces, ast.Call) or not isinstance(pieces.func, ast.Attribute):
         return False
     if pieces.func.attr not in _CUTTING:
         return False
-    counts = [_assigned_once(frame, argument) for argument in pieces.args[:2]]
+    counts = [assigned_once(frame, argument) for argument in pieces.args[:2]]
     return any(
         isinstance(count, ast.BinOp)
         and isinstance(count.op, ast.Mult)
@@ -183,7 +183,38 @@ def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
     )
 
 
-def _assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
+def dealt_alike(frame: Frame, node: ast.expr) -> bool:
+    """Is it what a list holds for this rank, ``inputs[rank]``, unless that list comes from cutting something up?"""
+    picked = assigned_once(frame, node)
+    if not isinstance(picked, ast.Subscript) or isinstance(picked.slice, ast.Slice):
+        return False
+    dealt = assigned_once(frame, picked.value)
+    function = dealt.func if isinstance(dealt, ast.Call) else None
+    return getattr(function, "attr", getattr(function, "id", "")) not in _CUTTING
+
+
+def padded_to(frame: Frame, target: ast.expr, addition: ast.expr) -> ast.expr | None:
+    """The length that `target` has after ``target += [None] * (n - len(target))``: n; None where it is no padding."""
+    parts = (addition.left, addition.right) if isinstance(addition, ast.BinOp) else ()
+    if not isinstance(addition, ast.BinOp) or not isinstance(addition.op, ast.Mult):
+        return None
+    if not any(isinstance(part, (ast.List, ast.Tuple)) for part in parts):
+        return None
+    for part in parts:
+        lacking = assigned_once(frame, part)
+        if isinstance(lacking, ast.Call) and getattr(lacking.func, "id", "") == "max" and len(lacking.args) == 2:
+            candidates = [assigned_once(frame, each) for each in lacking.args]
+            lacking = next((each for each in candidates if isinstance(each, ast.BinOp)), lacking)
+        if not isinstance(lacking, ast.BinOp) or not isinstance(lacking.op, ast.Sub):
+            continue
+        here = assigned_once(frame, lacking.right)
+        counted = here.args if isinstance(here, ast.Call) and getattr(here.func, "id", "") == "len" else []
+        if len(counted) == 1 and frame.text(counted[0]) == frame.text(target):
+            return lacking.left
+    return None
+
+
+def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     """What a name of the function stands for, where one assignment says so; else the expression itself."""
     if not isinstance(node, ast.Name) or frame.function is None:
         return node
@@ -213,19 +244,8 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 
 
 __all__ = [
-    "COUNT",
-    "SHARE",
-    "agrees_to_stop",
-    "deals",
-    "dealt_evenly",
-    "extent_of",
-    "follows_from_extent",
-    "is_share",
-    "is_size",
-    "is_whole",
-    "of_batches",
-    "own_length",
-    "own_share",
+    "COUNT", "SHARE", "agrees_to_stop", "assigned_once", "deals", "dealt_alike", "dealt_evenly", "extent_of",
+    "follows_from_extent", "is_share", "is_size", "is_whole", "of_batches", "own_length", "own_share", "padded_to",
     "size_of",
     "streams",
 ]  # fmt: skip

@@ -11,10 +11,10 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.expressions import dotted, passed_on
+from ddp_lint.divergence.expressions import as_long_as, dotted, passed_on
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
-from ddp_lint.divergence.lengths import extent_of, of_batches, size_of
+from ddp_lint.divergence.lengths import extent_of, of_batches, padded_to, size_of
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import LISTED, PADDED, SELECTING, is_generated, kind_of, selection
 from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
@@ -79,6 +79,8 @@ def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
     is each rank's own: it is as long on all, and holds something else."""
     path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
     before = frame.env.get(path)
+    if before is not None and isinstance(node.func, ast.Attribute) and node.func.attr == "extend" and node.args:
+        frame.env[path] = before = as_long_as(frame, before, padded_to(frame, node.func.value, node.args[0]))
     if before is None or before.items != ():
         return
     if (order := frame.order) is not None:

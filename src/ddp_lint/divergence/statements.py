@@ -12,10 +12,10 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, doubtful, matters
-from ddp_lint.divergence.expressions import dotted, evaluate, visible
+from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visible
 from ddp_lint.divergence.frame import Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
-from ddp_lint.divergence.lengths import agrees_to_stop, equalised
+from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
 from ddp_lint.divergence.names import is_collective_name
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
@@ -646,7 +646,10 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
     if function is None:
         return
     key = ("augmented", type(node.op).__name__, left.key, right.key)
-    bind(frame, node.target, combine(function, (left, right), key), node)
+    value = combine(function, (left, right), key)
+    if isinstance(node.op, ast.Add):
+        value = as_long_as(frame, value, padded_to(frame, node.target, node.value))
+    bind(frame, node.target, value, node)
 
 
 def _delete(frame: Frame, node: ast.Delete) -> None:
