@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parameters
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, walk
 
@@ -203,18 +203,21 @@ def makes_context(facts: ModuleFacts, call: ast.Call) -> bool:
     if method == "cuda" and not isinstance(call.func, ast.Name):
         return True
     places = [a for a in call.args[:1] if method == "to"] + [k.value for k in call.keywords if k.arg == "device"]
-    return (method == "to" or name.startswith("torch.")) and any(_surely_cuda(facts, place) for place in places)
+    return (method == "to" or name.startswith("torch.")) and any(surely_cuda(facts, place) for place in places)
 
 
-def _surely_cuda(facts: ModuleFacts, node: ast.expr, depth: int = 2) -> bool:
-    """Whether a device is a GPU: `"cuda"`, `torch.device("cuda", 0)`, a name of the module for one; also where it
-    is the CPU on a machine without GPUs."""
+def surely_cuda(facts: ModuleFacts, node: ast.expr, around: FunctionNode | None = None, depth: int = 2) -> bool:
+    """Whether a device is a GPU wherever there is one: `"cuda"`, `torch.device("cuda", 0)`, a name for one that the
+    function `around` or the module binds; also where it is the CPU on a machine without GPUs."""
     if _is_device(node):
         return True
     if isinstance(node, ast.Call) and facts.imports.resolve(dotted_ast(node.func)) == "torch.device" and node.args:
-        return _surely_cuda(facts, node.args[0], depth)
+        return surely_cuda(facts, node.args[0], around, depth)
     if isinstance(node, ast.IfExp) and ast.unparse(node.test) in _IF_THERE_IS_ONE:
-        return _surely_cuda(facts, node.body, depth)
-    if isinstance(node, ast.Name) and depth and node.id in facts.values:
-        return _surely_cuda(facts, facts.values[node.id], depth - 1)
-    return False
+        return surely_cuda(facts, node.body, around, depth)
+    if not isinstance(node, ast.Name) or not depth:
+        return False
+    given = assigned_in(around, node.id) if around is not None else []
+    if not given and node.id in facts.values and not (around and node.id in {p.arg for p in parameters(around)}):
+        given, around = [facts.values[node.id]], None
+    return bool(given) and all(surely_cuda(facts, value, around, depth - 1) for value in given)
