@@ -19,7 +19,7 @@ _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "re
 # A file that says one of these has accelerate wrap the model in something that forwards attributes.
 _OTHER_ENGINES = (
     "DeepSpeedPlugin(", "FullyShardedDataParallelPlugin(", "ParallelismConfig(", "MegatronLMPlugin(",
-    ".deepspeed_plugin", "fsdp_plugin",
+    ".deepspeed_plugin", "fsdp_plugin", "DistributedType.FSDP",
 )  # fmt: skip
 # A test that holds one of these words asks whether the model is wrapped, or how many ranks there are.
 _ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp")
@@ -131,7 +131,7 @@ class AttributeBehindWrapper(Rule):
 
     Attributes that the file sets on the wrapper itself; names that are bound anew after the wrap; code under a test of
     the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError; with accelerate
-    also files that configure DeepSpeed or FSDP, which forward attributes, and tests, which one process runs.
+    also files that configure DeepSpeed or FSDP (or ask for it), which forward attributes, and tests, which one process runs.
 
     ## How to confirm
 
