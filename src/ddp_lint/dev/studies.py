@@ -147,8 +147,16 @@ def _proof(rule: type[Documented]) -> str:
     return f"`verify` confirms the example of its page {where}."
 
 
+def _by_class(files: Sequence[pathlib.Path]) -> str:
+    from ddp_lint.dev.calibration import judgements, report
+
+    rows = list(report(judgements(files[0].parent)))
+    return _table(["class", "readings", "not false", "real"], rows, 3)
+
+
 _KINDS: dict[str, Callable[[Sequence[pathlib.Path]], str]] = {
     "by repository": _by_repository,
+    "by class": _by_class,
     "by rule": _by_rule,
     "findings": _findings,
     "true": _true,

@@ -52,6 +52,24 @@ def call_sites(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...
     return project.remember(("call sites", module.name_of(function)), lambda: _sites(module, project, function))
 
 
+def constructions(module: Module, owner: cst.ClassDef) -> tuple[CallSite, ...]:
+    """The calls that make an object of a class of `module` in its project, without those of tests."""
+    project, name = module.project, module.name_of(owner)
+    if project is None or module.facts is None:
+        return ()
+    return project.remember(("constructions", name), lambda: tuple(_constructions(project, name)))
+
+
+def _constructions(project: Project, name: str) -> Iterator[CallSite]:
+    word = name.rpartition(".")[2]
+    paths = project.holding(word)
+    for path in paths if len(paths) <= _FILES else ():
+        facts = project.facts_of(path)
+        for use in _uses(facts.tree, word) if facts is not None and not facts.file.is_test else ():
+            if facts is not None and use.call is not None and project.meaning(facts, use.node) == name:
+                yield CallSite(facts, use.call, use.around, bound=True)
+
+
 def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple[CallSite, ...]:
     name, owner = function.name.value, module.class_of(function)
     if module.function_of(function) is not None:  # a function inside another one
