@@ -197,7 +197,14 @@ class Project:
         while self._kept_source > _KEPT_SOURCE and len(self._facts) > 1:
             _, dropped = self._facts.popitem(last=False)
             self._kept_source -= len(dropped.file.text) if dropped else 0
+            self._let_go(dropped)
         return facts
+
+    def _let_go(self, facts: ModuleFacts | None) -> None:
+        """Break the circle of a module and its classes, which would keep its tree until Python looks for garbage."""
+        if facts is not None:
+            self._memories.pop(id(facts.classes), None)
+            facts.classes.clear()
 
     def known_facts(self, path: pathlib.Path) -> ModuleFacts | None:
         """The facts of the module in a file, if they were read."""
@@ -288,8 +295,8 @@ class Project:
         else:
             self._open[key] = file
         self._held = dict(self._open)
-        for known in (self._facts, self._problems):
-            known.pop(key, None)
+        self._let_go(self._facts.pop(key, None))
+        self._problems.pop(key, None)
         if file is None:
             self._look_again(key)
         after = {word for word in self._holding if self._holds(word, key)}
@@ -421,6 +428,11 @@ class Project:
         return self.class_of(facts, node) if node.__class__.__name__ == "ClassDef" else None
 
     def class_of(self, facts: ModuleFacts, node: Any) -> ClassFacts:
+        """A class of a module by its definition."""
+        found: ClassFacts = self.remember(node, lambda: self._class_of(facts, node), facts.classes)
+        return found
+
+    def _class_of(self, facts: ModuleFacts, node: Any) -> ClassFacts:
         bases = tuple(self.meaning(facts, base) for base in node.bases)
         return ClassFacts(f"{facts.name}.{node.name}" if facts.name else node.name, facts, node, bases)
 
