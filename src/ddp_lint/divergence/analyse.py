@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import gc
 import pathlib
 import sys
 import weakref
@@ -38,7 +39,7 @@ _MANAGER = ("__enter__", "__exit__")
 #: Calls of Python's that an analysis may nest: several times what calls within calls and blocks within blocks take.
 _FRAMES = 3_000
 #: Trees of other files that are kept: beyond it the summaries start anew.
-_KEPT_MODULES = 600
+_KEPT_MODULES = 250
 
 #: What is kept is kept by these nodes.
 _KEYS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -52,6 +53,7 @@ def open_summaries_of(project: Project) -> Summaries:
     found = _open.get(project)
     if found is None or found.modules_read > _KEPT_MODULES:
         found = _open[project] = Summaries(project, whole=False)
+        gc.collect()  # what was there has circles
     return found
 
 
@@ -112,6 +114,7 @@ def summaries_of(project: Project) -> Summaries:
     if found is None or found.modules_read > _KEPT_MODULES:
         project.forget_memories()
         found = _summaries[project] = Summaries(project)
+        gc.collect()  # what was there has circles
     return found
 
 

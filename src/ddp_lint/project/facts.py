@@ -89,8 +89,8 @@ class ModuleFacts:
     tree: ast.Module
     imports: ImportTable
     is_package: bool
-    #: What `Project.class_of` has found, by the nodes of the classes.
-    classes: dict[ast.ClassDef, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    #: What `Project.remember` keeps as long as the module.
+    kept: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @functools.cached_property
     def definitions(self) -> dict[str, Definition]:

@@ -29,23 +29,39 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
-class Answered(Generic[T]):
-    """A kept result with the questions and results that it rests on; `stale` once one of them has another answer."""
+class Basis:
+    """What a kept result rests on: questions, and what other results rest on; `stale` once one has another answer. It
+    is apart from the result, which need not live as long."""
 
-    __slots__ = ("asked", "stale", "value")
+    __slots__ = ("asked", "stale")
 
-    def __init__(self, value: T, asked: set[Asked]) -> None:
-        self.value = value
+    def __init__(self, asked: set[Asked]) -> None:
         self.asked = asked
         self.stale = False
 
 
-#: A question, or a kept result that rests on questions.
-Asked: TypeAlias = "str | Answered[Any]"
+#: A question, or what a kept result rests on.
+Asked: TypeAlias = "str | Basis"
+
+
+class Answered(Generic[T]):
+    """A kept result, and what it rests on."""
+
+    __slots__ = ("basis", "value")
+
+    def __init__(self, value: T, basis: Basis) -> None:
+        self.value = value
+        self.basis = basis
+
+    @property
+    def stale(self) -> bool:
+        """Whether something that it rests on has changed."""
+        return self.basis.stale
+
 
 _REEXPORT_LIMIT = 16
 #: Characters of source whose syntax trees are kept; a tree takes some 50 bytes a character.
-_KEPT_SOURCE = 6_000_000
+_KEPT_SOURCE = 4_000_000
 
 
 class Project:
@@ -86,10 +102,10 @@ class Project:
         self._read_reach: Callable[[], Reach | None] = lambda: None
         self._open: dict[str, SourceFile] = {}
         #: Where files may change: the kept results that rest on a question or on another kept result.
-        self._resting: dict[Asked, list[Answered[Any]]] | None = {} if changing else None
+        self._resting: dict[Asked, list[Basis]] | None = {} if changing else None
         #: The memories that callers of `remember` gave, by their identity.
         self._memories: dict[int, MutableMapping[Any, Answered[Any]]] = {}
-        self._dropped: list[Answered[Any]] = []
+        self._dropped: list[Basis] = []
 
     @functools.cached_property
     def types(self) -> Types:
@@ -201,10 +217,11 @@ class Project:
         return facts
 
     def _let_go(self, facts: ModuleFacts | None) -> None:
-        """Break the circle of a module and its classes, which would keep its tree until Python looks for garbage."""
+        """Break the circles of a module and what is kept with it, which would keep its tree until Python looks for
+        garbage."""
         if facts is not None:
-            self._memories.pop(id(facts.classes), None)
-            facts.classes.clear()
+            self._memories.pop(id(facts.kept), None)
+            facts.kept.clear()
 
     def known_facts(self, path: pathlib.Path) -> ModuleFacts | None:
         """The facts of the module in a file, if they were read."""
@@ -341,7 +358,7 @@ class Project:
 
     def drop(self, results: Iterable[Answered[Any]]) -> None:
         """With the next `change`, let go of these results and of all that rests on them."""
-        self._dropped += results
+        self._dropped += (result.basis for result in results)
 
     def forget_memories(self) -> None:
         """The memories that callers have given until now are not used any more."""
@@ -429,7 +446,7 @@ class Project:
 
     def class_of(self, facts: ModuleFacts, node: Any) -> ClassFacts:
         """A class of a module by its definition."""
-        found: ClassFacts = self.remember(node, lambda: self._class_of(facts, node), facts.classes)
+        found: ClassFacts = self.remember(node, lambda: self._class_of(facts, node), facts.kept)
         return found
 
     def _class_of(self, facts: ModuleFacts, node: Any) -> ClassFacts:
@@ -507,13 +524,13 @@ class Project:
         if found is None:
             with self.recording(apart=True) as asked:
                 value = compute()
-            found = memo[key] = Answered(value, asked)
+            found = memo[key] = Answered(value, Basis(asked))
             if self._resting is not None:
                 self._memories.setdefault(id(memo), memo)
                 for item in asked:
-                    self._resting.setdefault(item, []).append(found)
+                    self._resting.setdefault(item, []).append(found.basis)
         if self._asked is not None:
-            self._asked.add(found)
+            self._asked.add(found.basis)
         return found.value
 
     def dependencies(self, asked: set[Asked]) -> dict[str, str]:
