@@ -122,9 +122,10 @@ class _Check:
                 yield checker.check(path)
 
 
-def check_text(text: str, path: pathlib.Path, settings: Settings) -> Report:
-    """Check text that is not (yet) on disk as if it were the content of `path`: standard input, flake8."""
-    return _check_as(path, settings, lambda shown, inside: SourceFile.of_text(shown, text, inside))
+def check_text(text: str, path: pathlib.Path, settings: Settings, *, cache_dir: pathlib.Path | None = None) -> Report:
+    """Check text that is not (yet) on disk as if it were the content of `path`: standard input, flake8. `cache_dir`:
+    where earlier runs have kept what they know of the other files; nothing is written there."""
+    return _check_as(path, settings, lambda shown, inside: SourceFile.of_text(shown, text, inside), cache_dir)
 
 
 def check_module(module: str, path: pathlib.Path, settings: Settings) -> Report:
@@ -132,14 +133,23 @@ def check_module(module: str, path: pathlib.Path, settings: Settings) -> Report:
     return _check_as(path, settings, lambda shown, inside: SourceFile(shown, module, inside))
 
 
-def _check_as(path: pathlib.Path, settings: Settings, read: Callable[[str, str], SourceFile]) -> Report:
+def _check_as(
+    path: pathlib.Path,
+    settings: Settings,
+    read: Callable[[str, str], SourceFile],
+    cache_dir: pathlib.Path | None = None,
+) -> Report:
     from ddp_lint.engine.checking import Checker
 
     path = path.absolute()
-    checker = Checker(settings)
+    project = Project(settings.root, names=settings.names)
+    if cache_dir is not None:
+        Cache(cache_dir, settings, project)
+    checker = Checker(settings, project=project)
     shown = checker.project.shown(path)
     try:
         file = read(shown, checker.project.inside(path))
     except Unreadable as e:
         return Report.of([FileResult(shown, error=str(e))])
-    return Report.of([checker.check_file(file, path)])
+    with rare_collections():
+        return Report.of([checker.check_file(file, path)])
