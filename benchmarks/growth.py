@@ -118,6 +118,23 @@ def calls_in_a_chain_reversed(n: int) -> str:
     return f"{_TORCH}{functions}def f0():\n    dist.barrier()\nif dist.get_rank() == 0:\n    f{n}()\n"
 
 
+def _circle(n: int, body: str) -> str:
+    """Functions that each call the ten after it, the last ones the first: all are one circle of calls."""
+    calls = ("".join(f"    f{(i + k) % n}(x)\n" for k in range(1, 11)) for i in range(n))
+    defs = "".join(f"def f{i}(x):\n    if x > {i}:\n        return\n{body}{each}" for i, each in enumerate(calls))
+    return f"{_TORCH}{defs}def start(x):\n    f0(x)\n    dist.barrier()\n"
+
+
+@text(500)
+def functions_that_call_one_another(n: int) -> str:
+    return _circle(n, "")
+
+
+@text(500)
+def functions_that_communicate_and_call_one_another(n: int) -> str:
+    return _circle(n, "    dist.all_reduce(x)\n")
+
+
 @text(250)
 def terms_of_a_condition(n: int) -> str:
     return f"{_TORCH}def f(x):\n    if {' and '.join(f'x[{i}] > 0' for i in range(n))}:\n        dist.barrier()\n"

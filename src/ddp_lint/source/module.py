@@ -62,6 +62,11 @@ class Module:
         self._line_map = line_map
         self._text = file.text if text is None else text
 
+    def let_go(self) -> None:
+        """Let go of the tree and of all that was worked out, when no rule asks any more: what refers to the module in
+        turn would keep it until Python looks for garbage."""
+        vars(self).clear()
+
     # ---- structure
 
     @functools.cached_property

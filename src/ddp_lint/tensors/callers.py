@@ -49,7 +49,9 @@ def call_sites(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...
     project = module.project
     if project is None or module.facts is None:
         return ()
-    return project.remember(("call sites", module.name_of(function)), lambda: _sites(module, project, function))
+    key, kept = ("call sites", module.name_of(function)), module.facts.kept
+    found: tuple[CallSite, ...] = project.remember(key, lambda: _sites(module, project, function), kept)
+    return found
 
 
 def constructions(module: Module, owner: cst.ClassDef) -> tuple[CallSite, ...]:
@@ -148,7 +150,9 @@ def _means(project: Project, facts: ModuleFacts, module: Module, function: cst.F
 
 def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Iterator[CallSite]:
     """The calls of objects that a file makes of a module's class: ``self.loss = Loss()``, ``self.loss(x)``."""
-    calls = project.remember(("calls of objects", facts.name), lambda: tuple(_calls_of_objects(project, facts)))
+    calls: tuple[tuple[str, CallSite], ...] = project.remember(
+        "calls of objects", lambda: tuple(_calls_of_objects(project, facts)), facts.kept
+    )
     return (call for kind, call in calls if owner in project.lineage(kind))
 
 

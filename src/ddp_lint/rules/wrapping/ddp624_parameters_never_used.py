@@ -138,12 +138,13 @@ class ParametersNeverUsed(Rule):
             return
         if TensorFile.of(self.module).owner(node) is None:
             return
-        found = [(line, name) for line, name in self._layers(node) if not self._is_read(project, name)]
-        if not found or not _is_whole(project, self.module.name_of(owner)):
+        # Whether a name is read takes a search through the project: asked last.
+        name_of_class = self.module.name_of(owner)
+        if name_of_class not in wrapped_classes(project) or not _is_whole(project, name_of_class):
             return
-        if self.module.name_of(owner) not in wrapped_classes(project):
-            return
-        for line, name in found:
+        for line, name in self._layers(node):
+            if self._is_read(project, name):
+                continue
             self.report(
                 line,
                 f'no forward uses `self.{name}`: under DDP step 2 raises "Expected to have finished reduction" on '
