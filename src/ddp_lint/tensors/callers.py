@@ -83,9 +83,22 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
 def _heirs(project: Project, owner: str) -> list[str]:
     """The names of the classes that inherit from a class in the file that defines it."""
     found = project.split(owner)
-    nodes = found[0].definitions.values() if found is not None else ()
-    classes = [project.class_of(found[0], n) for n in nodes if found is not None and isinstance(n, ast.ClassDef)]
-    return [c.node.name for c in classes if c.name != owner and owner in project.lineage(c.name)]
+    if found is None:
+        return []
+    facts = found[0]
+    return project.remember(("heirs in", facts.name), lambda: _heirs_in(project, facts)).get(owner, [])
+
+
+def _heirs_in(project: Project, facts: ModuleFacts) -> dict[str, list[str]]:
+    """By the canonical names of classes, the names of those that inherit from them in a file."""
+    heirs: dict[str, list[str]] = {}
+    for node in facts.definitions.values():
+        if isinstance(node, ast.ClassDef):
+            name = project.class_of(facts, node).name
+            for ancestor in project.lineage(name):
+                if ancestor != name:
+                    heirs.setdefault(ancestor, []).append(node.name)
+    return heirs
 
 
 @dataclasses.dataclass(frozen=True)
