@@ -17,6 +17,8 @@ from ddp_lint.tensors.operations import names
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
 _FILES = 25
+#: Classes that inherit from one in its file; where more do, nobody looks for the objects of them all.
+_HEIRS = 50
 _DEPTH = 4  # of class evidence for one expression
 
 
@@ -57,9 +59,10 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
     if module.function_of(function) is not None:  # a function inside another one
         return ()
     of_instances = owner is not None and name == "forward"
-    words = (
-        [owner.name.value, *_heirs(project, module.name_of(owner))] if owner is not None and of_instances else [name]
-    )
+    heirs = _heirs(project, module.name_of(owner)) if owner is not None and of_instances else []
+    if len(heirs) > _HEIRS:
+        return ()
+    words = [owner.name.value, *heirs] if owner is not None and of_instances else [name]
     paths = tuple(dict.fromkeys(path for word in words for path in project.holding(word)))
     if len(paths) > _FILES:
         return ()
