@@ -1,7 +1,6 @@
 """mlfoundations/open_clip: rank 0 alone leaves when its experiment exists already; the others wrap the model."""
 
 import pathlib
-import sys
 import tempfile
 
 import torch
@@ -21,4 +20,4 @@ def main(logs: pathlib.Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(pathlib.Path(tempfile.gettempdir())))
+    main(pathlib.Path(tempfile.gettempdir()))
