@@ -50,6 +50,12 @@ def sites(rank: RankOutcome, kind: type[trace.Event]) -> set[int]:
     return {event.site.line for event in rank.trace.of(kind) if event.site is not None}
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_what_listens_is_reached_from_this_machine_alone() -> None:
+    (result,) = launch("listens.py", CPU)
+    assert result.outcome == "completed", [rank.message for rank in result.ranks]
+
+
 def test_a_model_under_ddp_and_fsdp2(tmp_path: pathlib.Path) -> None:
     options = dataclasses.replace(CPU, traces=tmp_path)
     ddp, fsdp2 = launch(

@@ -437,7 +437,10 @@ class Project:
 
     def class_facts(self, name: str) -> ClassFacts | None:
         """A class of the project by its canonical name."""
-        found = self.split(name) if self._is_own(name) else None
+        return self.remember(("class", name), lambda: self._class_facts(name)) if self._is_own(name) else None
+
+    def _class_facts(self, name: str) -> ClassFacts | None:
+        found = self.split(name)
         if found is None:
             return None
         facts, rest = found

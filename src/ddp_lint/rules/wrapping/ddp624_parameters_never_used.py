@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from typing import ClassVar
@@ -173,11 +174,20 @@ class ParametersNeverUsed(Rule):
 
     def _is_read(self, project: Project, name: str) -> bool:
         """Whether the name occurs anywhere in the project but in assignments to it."""
-        use = re.compile(rf"\b{re.escape(name)}\b(?!\s*(:[^=\n]+)?=[^=])")
+        if name in self._read_here:  # as most are, which is told for all of them at once
+            return True
+        use = re.compile(rf"\b{re.escape(name)}\b{_NOT_ASSIGNED}")
         told = (project.text(path) or "" for path in project.holding(name))
         return any(_occurs(use, text) for text in told)
 
+    @functools.cached_property
+    def _read_here(self) -> frozenset[str]:
+        lines = (line.partition("#")[0] for line in self.module.file.text.split("\n"))
+        return frozenset(word for line in lines for word in _READ_WORD.findall(line))
 
+
+_NOT_ASSIGNED = r"(?!\s*(?::[^=\n]+)?=[^=])"
+_READ_WORD = re.compile(rf"\b\w+\b{_NOT_ASSIGNED}")
 #: Arguments that leave a layer of normalisation without parameters.
 _WITHOUT = frozenset({"affine", "elementwise_affine"})
 
