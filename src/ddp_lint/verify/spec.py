@@ -111,9 +111,9 @@ class Jobs:
 class Marks:
     """Files by which the ranks of one machine tell each other and the launcher where they are.
 
-    pid (the supervisor started) · ready (torch is imported) · beat (its time: last progress) · trained · parted (the
-    launcher saw that its calls meet no others, and that nothing moves) · dying · dumped · over · overdue (the launcher
-    gave it up) · exit.
+    pid (the supervisor started) · ready (torch is imported) · beat (its time: when it recorded something) · busy (its
+    time: when it did what is not recorded) · trained · parted (the launcher saw that its calls meet no others, and that
+    nothing moves) · dying (with the reason) · dumped · over · overdue (the launcher gave it up) · exit.
     """
 
     directory: pathlib.Path
@@ -126,6 +126,17 @@ class Marks:
 
     def has(self, rank: int, mark: str) -> bool:
         return self.path(rank, mark).exists()
+
+    def text(self, rank: int, mark: str) -> str:
+        """What it says, "" when it is not set."""
+        try:
+            return self.path(rank, mark).read_text(encoding="utf-8")
+        except OSError:
+            return ""
+
+    def moved(self, rank: int) -> float:
+        """When the rank was last seen to move, in seconds since the epoch."""
+        return max(self.time(rank, "beat"), self.time(rank, "busy"))
 
     def time(self, rank: int, mark: str) -> float:
         """When it was set last, in seconds since the epoch; 0 when it is not."""
