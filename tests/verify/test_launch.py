@@ -169,7 +169,7 @@ def test_a_rank_that_has_not_imported_torch_yet_is_not_stuck(tmp_path: pathlib.P
 
 
 def test_a_rank_that_computes_is_not_stuck() -> None:
-    (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=3.0, arguments=("busy",)))
+    (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=5.0, arguments=("busy",)))
     assert result.outcome == "completed", result.message
 
 
@@ -180,13 +180,13 @@ def test_a_rank_that_sleeps_for_a_set_time_is_not_stuck(tmp_path: pathlib.Path) 
         "import time, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "if dist.get_rank() == 0:\n"
-        "    time.sleep(5)\n"
+        "    time.sleep(9)\n"
         "dist.barrier()\n"
         "if dist.get_rank() == 0:\n"
         "    dist.all_reduce(torch.ones(1))\n"
         "dist.barrier()\n"
     )
-    options = dataclasses.replace(CPU, timeout=2.0)
+    options = dataclasses.replace(CPU, timeout=8.0)
     (result,) = run(resolve(str(path), options), options, Watch())
     first, second = (rank.trace.last(trace.Stall) for rank in result.ranks)
     assert result.outcome == "hang" and first is not None and second is not None
