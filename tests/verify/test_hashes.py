@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from ddp_lint.verify.child.models import Models  # noqa: E402
 from ddp_lint.verify.child.observers.hashes import sketch  # noqa: E402
 
 
@@ -26,3 +27,17 @@ def test_what_has_no_real_values_has_no_sketch() -> None:
     assert (
         sketch(torch.empty(3, device="meta")) == sketch(torch.empty(0)) == sketch(torch.ones(2, dtype=torch.complex64))
     )
+
+
+def test_parameters_whose_gradients_are_averaged_by_hand_are_compared() -> None:
+    """And no others of the model: they may be a part of it that each rank has for itself."""
+    root = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    models = Models()
+    model = models.add(root)
+    assert model.replicated == "none"
+    root(torch.ones(1, 2)).sum().backward()
+    models.averaged(torch.ones(2))
+    assert model.replicated == "none"
+    models.averaged(root[1].weight.grad.data)
+    models.averaged(root[1].bias.grad)
+    assert model.replicated == "by_hand" and list(model.compared()) == ["1.weight", "1.bias"]

@@ -17,6 +17,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+#: What a model is wrapped in whose gradients the user's own code averages over all ranks.
+BY_HAND = "by_hand"
+#: Wraps that keep one replica of the model on each rank.
+REPLICATED = ("ddp", BY_HAND)
+
 
 class Frame(NamedTuple):
     """A place in the user's code: absolute path, 1-based line, function name."""
@@ -237,8 +242,9 @@ class Hashes(Event):
     a name to 16 hex digits of the values; `norms` to the 2-norm; `sketches` (of replicas' parameters) to a few sums of
     the values with random signs, the same on all ranks: the distance of two sketches is that of the tensors, exactly
     for small ones, else within a fifth or so. `sharded` names hold a shard (or are gathered by the wrapper), for which
-    equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2 or none: what this very model is
-    wrapped in (a script may hold several models; `model` is its number in order of wrapping).
+    equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2, by_hand (then
+    the tensors are those whose gradients the user's code averages) or none: what this very model is wrapped in (a
+    script may hold several models; `model` is its number in order of wrapping).
     """
 
     kind: ClassVar[str] = "hashes"

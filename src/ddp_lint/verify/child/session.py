@@ -157,6 +157,8 @@ class Session:
         """The rank came to its end: the last events and the completion marker."""
         recorder = self.recorder
         self.last_words()
+        if self.collectives is not None:
+            self.collectives.let_peers_join()
         recorder.emit(trace.End, frames=(), seconds=time.monotonic() - self.began)
         recorder.marks.set(recorder.rank, "over")
         self.close()

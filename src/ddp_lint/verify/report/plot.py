@@ -11,7 +11,7 @@ from html import escape
 
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.results import Examined
-from ddp_lint.verify.trace import Frame, Hashes
+from ddp_lint.verify.trace import REPLICATED, Frame, Hashes
 
 #: Tensors that get a curve; of more, those that end furthest apart.
 _CURVES = 6
@@ -42,7 +42,7 @@ def drifts(examined: Examined) -> list[Drift]:
     moments: dict[tuple[int, int], dict[int, Hashes]] = collections.defaultdict(dict)
     for outcome in examined.run.ranks:
         for event in outcome.trace.of(Hashes):
-            if event.what == "parameters" and event.when in _WHEN and event.wrap == "ddp":
+            if event.what == "parameters" and event.when in _WHEN and event.wrap in REPLICATED:
                 moments[event.model, event.step][outcome.rank] = event
     by_model: dict[int, list[tuple[int, Mapping[int, Hashes]]]] = collections.defaultdict(list)
     for (model, step), events in sorted(moments.items()):

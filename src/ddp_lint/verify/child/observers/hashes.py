@@ -96,17 +96,17 @@ class Hashes(Observer):
     def _in_full(self, models: list[Model], when: str) -> None:
         self.recorder.parameters_written = False
         for model in models:
-            self._emit("parameters", when, model.wrap, model.number, model.parameters())
+            self._emit("parameters", when, model.replicated, model.number, model.compared())
             self._emit("buffers", when, model.wrap, model.number, model.buffers())
 
     def _fingerprint(self, model: Model, rates: tuple[float, ...]) -> None:
         """Ask for the number now, on the device, and read it when the next one is asked for: the host does not wait."""
-        if model.wrap != "ddp":
+        if model.replicated not in trace.REPLICATED:
             return
-        sums = fingerprint(model.parameters().values())
+        sums = fingerprint(model.compared().values())
         if sums is None:
             return
-        about = {"wrap": model.wrap, "model": model.number, "rates": rates, "step": self.recorder.step}
+        about = {"wrap": model.replicated, "model": model.number, "rates": rates, "step": self.recorder.step}
         self._unread.append((sums, {**about, "frames": self.recorder.here()}))
         if not sums.is_cuda:
             self._read()
@@ -135,7 +135,7 @@ class Hashes(Observer):
             digests={name: digest(tensor) for name, tensor in named.items()},
             norms={name: norm(tensor) for name, tensor in named.items()},
             sketches={n: sketch(tensor) for n, tensor in named.items()}
-            if what == "parameters" and wrap == "ddp"
+            if what == "parameters" and wrap in trace.REPLICATED
             else {},
             sharded=sharded,
         )
