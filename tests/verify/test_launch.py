@@ -209,12 +209,13 @@ def test_a_script_that_spawns_its_ranks(tmp_path: pathlib.Path, hangs: bool) -> 
     path.write_text(
         "import sys, torch, torch.distributed as dist, torch.multiprocessing as mp\n"
         "def main(rank, world, store):\n"
-        "    dist.init_process_group('gloo', rank=rank, world_size=world, init_method=store)\n"
+        "    torch.cuda.set_device(rank); dist.init_process_group('nccl', store, rank=rank, world_size=world)\n"
         "    dist.all_reduce(torch.ones(1))\n"
         "    if rank == 0 and 'hangs' in sys.argv:\n"
         "        dist.barrier()\n"
         "if __name__ == '__main__':\n"
-        f"    mp.spawn(main, args=(2, 'file://{tmp_path}/store'), nprocs=2)\n"
+        "    gpus = torch.cuda.device_count()\n"
+        f"    mp.spawn(main, args=(gpus, 'file://{tmp_path}/store'), nprocs=gpus)\n"
     )
     options = dataclasses.replace(CPU, arguments=("hangs",) if hangs else ("",))
     (result,) = run(resolve(str(path), options), options, Watch())

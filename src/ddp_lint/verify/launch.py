@@ -176,7 +176,7 @@ class Launcher:
         if self._own_ranks and not spec.stimuli:
             live = Live(directory, None)
             with contextlib.closing(live):
-                own = dataclasses.replace(spec, own_ranks=True)
+                own = dataclasses.replace(spec, own_ranks=True, local_world=self.options.nproc)
                 ended = self._pool.run_own(own, self._command(), lambda: self._tell(live.poll()))
             if ended.ranks or ended.code:
                 return ended

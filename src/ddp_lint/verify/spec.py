@@ -72,9 +72,10 @@ class Spec:
     module: str = ""
     #: Map what the target says of CUDA to what the machine has (`child/shim.py`).
     shim: bool = True
-    #: A dry run as `ranks` of a job of this size, with `local_world` ranks to a machine; 0: a real run.
+    #: A dry run as `ranks` of a job of this size; 0: a real run.
     world: int = 0
     ranks: tuple[int, ...] = ()
+    #: Ranks to a machine, of a dry run, and (as asked for) of a program that starts its ranks by itself.
     local_world: int = 1
 
     def save(self, path: pathlib.Path) -> None:

@@ -78,7 +78,7 @@ class Session:
         from ddp_lint.verify.child.observers.writes import Writes
 
         recorder = self.recorder
-        if self.spec.shim:
+        if self.spec.shim and not self.spec.own_ranks:  # there the process that starts the ranks has it, too
             from ddp_lint.verify.child import shim
 
             shim.install(recorder, self.spec.device)
