@@ -335,10 +335,10 @@ class _Run:
         return True
 
     def _overdue(self, rank: int) -> bool:
-        last = [self.marks.time(rank, mark) for mark in ("pid", "beat", "dumped", "over")]
-        ending = any(last[2:])
+        ending = max(self.marks.time(rank, mark) for mark in ("dumped", "over"))
+        moved = max(ending, self.marks.moved(rank), self.marks.time(rank, "pid"))
         patience = self._spec.timeout if ending else longest_wait(self._spec.timeout)
-        return time.time() - max(last) > patience + _GRACE
+        return time.time() - moved > patience + _GRACE
 
     def _pids(self) -> Iterator[int]:
         for rank in self.ranks():
