@@ -51,6 +51,21 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "an entry that some ranks alone have": """
+        def train(model, train_loader):
+            for batch in train_loader:
+                losses = {}
+                losses["class"] = model(batch)
+                if batch["mask"].sum() > 0:
+                    losses["mask"] = model(batch)
+                for loss in losses.values():
+                    dist.all_reduce(loss)  # !loop-count
+    """,
+    "a mask that was compared further up": """
+        def gather(boxes, scores, out):
+            keep = scores > 0.5
+            dist.all_gather(out, boxes[keep])  # !argument
+    """,
     "a call on one rank in a loop that is left further down": """
         from accelerate import Accelerator
 
@@ -1112,6 +1127,15 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "an entry by a setting": """
+        def train(model, train_loader, masks):
+            for batch in train_loader:
+                losses = {"class": model(batch)}
+                if masks:
+                    losses["mask"] = model(batch)
+                for loss in losses.values():
+                    dist.all_reduce(loss)
+    """,
     "an object that both arms of a rank test make": """
         from shared import Memory
 

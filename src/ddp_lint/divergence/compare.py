@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.groups import Group, holds_all_of, leaves_alone
-from ddp_lint.divergence.values import Condition, Variation, alone_in, comparison, equality, implied
+from ddp_lint.divergence.values import Bound, Condition, Variation, alone_in, comparison, equality, implied
 from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words, told
 from ddp_lint.findings import Span
 
@@ -95,6 +95,7 @@ class Comparison:
         self._met: set[tuple[int, int]] = set()
         self._doomed = self._ends_in_error()
         self._equalities: dict[Hashable, tuple[Hashable, Hashable] | None] = {}
+        self._bounds: dict[Hashable, Bound | None] = {}
         stream = projection.stream
         #: Replicas of a model take their steps together in the whole world.
         self._group = stream if isinstance(stream, Group) else Group()
@@ -490,7 +491,7 @@ class Comparison:
                 side = side.at(node.after)
             elif isinstance(node, Loop) and not self._projection.is_live(node):
                 side = side.at(node.body)
-            elif isinstance(node, Loop) and self._first_letter(side.at(node.body)) is None:
+            elif isinstance(node, Loop) and self._is_passed_by(side, node):
                 side = side.at(node.after)  # all its letters are behind a choice that came out the other way
             elif isinstance(node, End) and (loop := self._projection.loop_of(node)) is not None:
                 if self._projection.is_live(loop):
@@ -510,6 +511,13 @@ class Comparison:
             else:
                 return side
 
+    def _is_passed_by(self, side: Side, loop: Loop) -> bool:
+        """Has the loop no letters for a rank of this world, or none for one that has chosen like this?"""
+        numbers = self._projection.numbers[side.world]
+        if numbers[loop.number] == numbers[loop.after.number]:
+            return True
+        return bool(side.own) and self._first_letter(side.at(loop.body)) is None
+
     def _excluded(self, choice: Hashable, side: Side) -> bool | None:
         """False for ``mode == "b"`` on a side that has chosen ``mode == "a"``; None where its choices tell nothing."""
         mine = self._equality(choice)
@@ -517,11 +525,16 @@ class Comparison:
             others = (self._equality(other) for other, chosen in side.own.items() if chosen)
             if any(other is not None and other[0] == mine[0] and other != mine for other in others):
                 return False
-        bound = comparison(choice)
+        bound = self._bound(choice)
         if bound is None:
             return None
-        known = [(other, chosen) for key, chosen in side.own.items() if (other := comparison(key)) is not None]
+        known = [(other, chosen) for key, chosen in side.own.items() if (other := self._bound(key)) is not None]
         return implied(bound, [(other, chosen) for other, chosen in known if other.of == bound.of])
+
+    def _bound(self, choice: Hashable) -> Bound | None:
+        if choice not in self._bounds:
+            self._bounds[choice] = comparison(choice)
+        return self._bounds[choice]
 
     def _equality(self, choice: Hashable) -> tuple[Hashable, Hashable] | None:
         if choice not in self._equalities:

@@ -206,7 +206,8 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     counted = iterable.kind == "grown" or (isinstance(node, ast.Call) and dotted(node.func) == "range")
     if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
         return None  # as many as the batch holds
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_DICTIONARY:
+    method = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
+    if method in _OF_DICTIONARY and not counted:
         return None  # values differ between ranks, the keys hardly ever
     if not iterable.open and all(isinstance(component, Symbol) for component in iterable.components):
         return None  # something else on each rank, which may well be as long

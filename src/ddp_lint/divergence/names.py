@@ -34,6 +34,8 @@ _SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b|\.grad
 #: Methods that cut a batch into pieces, as many as its size asks for.
 _PIECES = frozenset({"split", "chunk", "unbind"})
 _OF_DICTIONARY = re.compile(r"\.(values|items|keys|parameters|named_parameters)\(\)\)?$")
+#: Methods that give what a dictionary holds.
+_OF_ENTRIES = frozenset({"items", "keys", "values"})
 #: Methods that tell a tensor's shape, whatever it holds.
 _SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
 
@@ -109,6 +111,9 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
         return selection(frame, node, parts)
     if is_method and is_generated(node, name):
         return unknown(frame.key(node), ref.Instance(PADDED))
+    of = frame.env.get(dotted(node.func).rpartition(".")[0]) if name in _OF_ENTRIES else None
+    if of is not None and of.kind == "grown" and of.varies is not None:
+        return divergent(("grown", key), of.varies)
     if is_method and name == "keys" and not node.args:
         return unknown(key)  # what a batch has is the same for all
     value = passed_on(frame, node, parts, key)

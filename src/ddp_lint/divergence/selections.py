@@ -53,11 +53,11 @@ def is_mask(node: ast.expr) -> bool:
 
 
 def is_comparison(value: Value) -> bool:
-    """Is it the outcome of a comparison with this rank's own data, element by element: ``keep = labels > 0``?"""
+    """Is it the outcome of a comparison of tensors, element by element: ``keep = labels > 0``? No rank is one."""
     key = getattr(value.components[0], "key", None)
     made = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else key
     compared = isinstance(made, tuple) and made[:1] == ("compare",)
-    return compared and value.varies is not None and value.open and value.varies.cause == "data"
+    return compared and (value.varies is None or (value.open and value.varies.cause == "data"))
 
 
 def selection(frame: Frame, node: ast.AST, parts: list[Value]) -> Value:

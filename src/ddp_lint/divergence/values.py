@@ -522,8 +522,10 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
         reference = yes.reference
     if yes.agreed and no.agreed:
         return yes
-    if test.varying() is None and (several := _of_several(yes, no)) is not None:
-        return several
+    varies = test.varying()
+    special = _of_several(yes, no) if varies is None else _with_other_keys(varies, yes, no, key)
+    if special is not None:
+        return special
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
     told = test.varying() is not None
     if told and all(outcome is not None for outcome in outcomes):
@@ -559,6 +561,13 @@ def _of_several(yes: Value, no: Value) -> Value | None:
         if (one.agreed and not other.agreed) or (other.constant in _UNCOUNTED and one.kind == WORLD_SIZE):
             return one
     return None
+
+
+def _with_other_keys(varies: Variation, yes: Value, no: Value, key: Hashable) -> Value | None:
+    """What two dictionaries are of which one has an entry that the other lacks; None for anything else."""
+    if yes.entries is None or no.entries is None or yes.entries.keys() == no.entries.keys():
+        return None
+    return divergent(("grown", key), varies)
 
 
 def _is_empty(value: Value) -> bool:
