@@ -28,6 +28,7 @@ class Part:
     settings: Settings
     files: list[pathlib.Path]
     report: Report
+    project: Project
     #: What is left of the findings, each for itself.
     told: list[Finding] = dataclasses.field(default_factory=list)
 
@@ -63,7 +64,7 @@ class Narrowing:
         found: list[Finding] = []
         for part in parts:
             part.told = self._left(part)
-            found += grouped(part.told, Project(part.settings.root, names=part.settings.names))
+            found += grouped(part.told, part.project)
         return sorted(found, key=lambda f: f.sort_key)
 
     def _left(self, part: Part) -> list[Finding]:
