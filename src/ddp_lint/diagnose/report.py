@@ -10,7 +10,7 @@ from typing import Any
 from ddp_lint.diagnose.judge import Diagnosis
 from ddp_lint.diagnose.records import Event, Quote
 from ddp_lint.diagnose.session import Answer
-from ddp_lint.knowledge.signatures import of_subkind, says
+from ddp_lint.knowledge.signatures import next_of, of_subkind, says
 from ddp_lint.output.style import Style
 from ddp_lint.verify.match import describe
 from ddp_lint.verify.trace import Frame
@@ -144,14 +144,14 @@ def _fix(found: Diagnosis) -> str:
         return found.known.fix
     if found.kind == "unknown":
         return ""
-    return "Mend that line; if only some ranks can fail there, let all of them stop together."
+    return "Fix that line; if only some ranks can fail there, let all of them stop together."
 
 
 def next_step(answer: Answer) -> str:
     """What to do now: a command, or what to collect in the next run."""
     found = answer.diagnosis
     if found.verdict == "OK":
-        return "nothing to mend; if the job did die, what killed it is not in this log: " + _COLLECT
+        return "nothing to fix; if the job did die, what killed it is not in this log: " + _COLLECT
     if found.verdict == "UNKNOWN":
         return _COLLECT
     path = answer.joined.local.path if answer.joined else None
@@ -171,6 +171,8 @@ def _relative(path: Any) -> str:
 def _named_check(found: Diagnosis) -> str:
     if found.place is not None:
         return f"ddp-lint check {place_text(found.place).rpartition(':')[0]}"  # type: ignore[union-attr]
+    if step := next_of(found.kind):
+        return step
     if found.known is not None and found.known.code:
         return f"ddp-lint rule {found.known.code}"
     return "ddp-lint check ."
