@@ -9,11 +9,10 @@ import time
 import pytest
 
 from ddp_lint.config import Settings
-from ddp_lint.engine import snapshot
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.engine.snapshot import Snapshot
 from ddp_lint.grouping import grouped, words_of
-from ddp_lint.project import Project
+from ddp_lint.project import Project, states
 from ddp_lint.project.words import WordSearch
 
 from .samples import ALL, HAZARD, OPS, check, codes, write
@@ -37,7 +36,7 @@ def _age(root: pathlib.Path) -> None:
 @pytest.fixture(autouse=True)
 def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file counts at once: the tests change its size."""
-    monkeypatch.setattr(snapshot, "_YOUNG", 0)
+    monkeypatch.setattr(states, "YOUNG", 0)
 
 
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -84,7 +83,7 @@ def test_what_has_changed_is_seen(root: pathlib.Path, change: str, monkeypatch: 
 
 
 def test_a_file_that_changed_a_moment_ago_is_read_again(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "_YOUNG", 10**12)
+    monkeypatch.setattr(states, "YOUNG", 10**12)
     cache = root / ".ddp_lint_cache"
     check(root, cache=cache)
     questions = asked(monkeypatch)

@@ -300,7 +300,7 @@ def _check(discovered: Discovered, options: _Options, narrowing: Narrowing) -> l
 
     def one(settings: Settings, files: list[pathlib.Path]) -> Part:
         cache_dir = None if options.no_cache else settings.root / ".ddp_lint_cache"
-        wanted, depend = narrowing.files(settings, files)
+        wanted, depend = narrowing.files(settings, files, cache_dir)
         project = Project(settings.root, names=settings.names)
         run = functools.partial(check_paths, jobs=options.jobs or None, cache_dir=cache_dir)
         reports = [run(wanted, settings, done=progress, project=project)]
