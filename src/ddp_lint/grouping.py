@@ -7,6 +7,7 @@ place nearest to the branch, not to a caller far away. Grouping goes by the find
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 from collections.abc import Hashable, Iterable, Iterator
 
@@ -29,6 +30,13 @@ def grouped(findings: Iterable[Finding], project: Project) -> list[Finding]:
         else:
             told += group
     return sorted(told, key=lambda f: f.sort_key)
+
+
+def words_of(findings: Iterable[Finding]) -> list[str]:
+    """The words that `grouped` may search the project for."""
+    causes = [f.cause for f in findings if f.cause is not None and f.cause.shared is not Sharing.NEVER]
+    ends = collections.Counter(cause.way[-1].span for cause in causes)
+    return sorted({f"{_name(site)}(" for cause in causes if ends[cause.way[-1].span] > 1 for site in cause.way[:-1]})
 
 
 def _by_place(findings: Iterable[Finding]) -> Iterator[list[Finding]]:

@@ -8,12 +8,14 @@ import time
 
 import pytest
 
-from ddp_lint.engine import snapshot
+from ddp_lint.config import Settings
+from ddp_lint.engine.runner import check_paths
 from ddp_lint.engine.snapshot import Snapshot
-from ddp_lint.project import Project
+from ddp_lint.grouping import grouped, words_of
+from ddp_lint.project import Project, states
 from ddp_lint.project.words import WordSearch
 
-from .samples import HAZARD, OPS, check, codes, write
+from .samples import ALL, HAZARD, OPS, check, codes, write
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def _age(root: pathlib.Path) -> None:
 @pytest.fixture(autouse=True)
 def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file counts at once: the tests change its size."""
-    monkeypatch.setattr(snapshot, "_YOUNG", 0)
+    monkeypatch.setattr(states, "YOUNG", 0)
 
 
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -81,7 +83,7 @@ def test_what_has_changed_is_seen(root: pathlib.Path, change: str, monkeypatch: 
 
 
 def test_a_file_that_changed_a_moment_ago_is_read_again(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "_YOUNG", 10**12)
+    monkeypatch.setattr(states, "YOUNG", 10**12)
     cache = root / ".ddp_lint_cache"
     check(root, cache=cache)
     questions = asked(monkeypatch)
@@ -107,6 +109,23 @@ def test_words_are_found_again_without_a_search(root: pathlib.Path, monkeypatch:
     (root / "sub" / "b.py").unlink()
     after = {"torch": ["ops.py"], "softmax(": [], "class A": ["c.py"]}
     assert found() == found() == after
+
+
+def test_the_words_that_grouping_asks_for_are_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = "import torch.distributed as dist\nfrom saving import save\n\nif dist.get_rank() == 0:\n    save()\n"
+    saving = "import torch.distributed as dist\n\ndef save():\n    dist.barrier()\n"
+    write(tmp_path, {"a.py": caller, "b.py": caller, "saving.py": saving})
+    _age(tmp_path)
+    cache = tmp_path / ".ddp_lint_cache"
+    first = check(tmp_path, cache=cache)
+    told = grouped(first.findings, Project(tmp_path))
+    project = Project(tmp_path)
+    files = sorted(tmp_path.glob("*.py"))
+    monkeypatch.setattr(WordSearch, "_content", None)
+    again = check_paths(files, Settings(tmp_path, ALL), cache_dir=cache, project=project)
+    assert words_of(again.findings) == ["save("]
+    assert grouped(again.findings, project) == told
+    assert len(told) < len(first.findings)
 
 
 def test_the_index_of_words_finds_what_a_search_through_all_files_finds(tmp_path: pathlib.Path) -> None:

@@ -24,6 +24,7 @@ from ddp_lint.discovery import Discovered, discover, is_left_out
 from ddp_lint.engine.report import Report
 from ddp_lint.output import Run, Sources, one_line, render, visible
 from ddp_lint.output.style import Style
+from ddp_lint.project import Project
 
 _CODES: dict[str, Any] = {"metavar": "CODES", "multiple": True, "shell_complete": completing.codes}
 _GLOBS: dict[str, Any] = {"metavar": "PATTERNS", "multiple": True}
@@ -301,13 +302,14 @@ def _check(discovered: Discovered, options: _Options, narrowing: Narrowing) -> l
 
     def one(settings: Settings, files: list[pathlib.Path]) -> Part:
         cache_dir = None if options.no_cache else settings.root / ".ddp_lint_cache"
-        wanted, depend = narrowing.files(settings, files)
+        wanted, depend = narrowing.files(settings, files, cache_dir)
+        project = Project(settings.root, names=settings.names)
         run = functools.partial(check_paths, jobs=options.jobs or None, cache_dir=cache_dir)
-        reports = [run(wanted, settings, done=progress)]
+        reports = [run(wanted, settings, done=progress, project=project)]
         if depend:
             following = dataclasses.replace(settings, enabled=settings.enabled & following_calls())
             reports.append(run(depend, following))
-        return Part(settings, wanted, Report.merged(reports))
+        return Part(settings, wanted, Report.merged(reports), project)
 
     try:
         return [one(*group) for group in discovered.groups()]
@@ -386,9 +388,10 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
             say(f"{f.span.place}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
         return _status(left, options)
     cache_dir = None if options.no_cache else settings.root / ".ddp_lint_cache"
-    part = Part(settings, [path], check_text(text, path, settings, cache_dir=cache_dir))
+    report = check_text(text, path, settings, cache_dir=cache_dir)
+    part = Part(settings, [path], report, Project(settings.root, names=settings.names))
     narrowing = Narrowing(options.baseline, None, None)
-    report = dataclasses.replace(part.report, findings=narrowing.told([part]))
+    report = dataclasses.replace(report, findings=narrowing.told([part]))
     sources = Sources({f.span.path: text for f in report.findings})
     outcome = _Outcome(report, sources, time.perf_counter() - started, hidden=narrowing.hidden)
     return _finish(outcome, output_format, options)

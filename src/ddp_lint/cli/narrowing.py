@@ -28,6 +28,7 @@ class Part:
     settings: Settings
     files: list[pathlib.Path]
     report: Report
+    project: Project
     #: What is left of the findings, each for itself.
     told: list[Finding] = dataclasses.field(default_factory=list)
 
@@ -47,15 +48,17 @@ class Narrowing:
         """The same for another run, after files have changed."""
         return Narrowing(*self._given)
 
-    def files(self, settings: Settings, files: list[pathlib.Path]) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
+    def files(
+        self, settings: Settings, files: list[pathlib.Path], keep_in: pathlib.Path | None
+    ) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
         """The files to check with all rules, and those that did not change themselves but depend on what did: there
-        only rules that follow calls can have anything to tell."""
+        only rules that follow calls can have anything to tell. `keep_in`: the folder of the cache."""
         if self._change is None:
             return files, []
         from ddp_lint.project.dependents import dependents
 
         changed = [path for path in self._change.lines if path.is_relative_to(settings.root)]
-        depend = dependents(files, changed, Project(settings.root, names=settings.names))
+        depend = dependents(files, changed, Project(settings.root, names=settings.names), keep_in)
         return [path for path in files if path in self._change.lines], [path for path in files if path in depend]
 
     def told(self, parts: Iterable[Part]) -> list[Finding]:
@@ -63,7 +66,7 @@ class Narrowing:
         found: list[Finding] = []
         for part in parts:
             part.told = self._left(part)
-            found += grouped(part.told, Project(part.settings.root, names=part.settings.names))
+            found += grouped(part.told, part.project)
         return sorted(found, key=lambda f: f.sort_key)
 
     def _left(self, part: Part) -> list[Finding]:

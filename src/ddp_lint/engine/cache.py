@@ -133,6 +133,7 @@ class Cache:
                 self._create()
             if not self._generation.is_dir():
                 return
+            self._snapshot.add_words(self._project.searched())
             with _alone(self._generation):
                 for name, new in self._changed.items():
                     write(self._generation / name, _read_shard(self._generation / name).joined(self._shards[name], new))

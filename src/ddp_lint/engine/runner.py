@@ -11,6 +11,7 @@ from ddp_lint.engine.cache import Cache
 from ddp_lint.engine.gc_tuning import rare_collections
 from ddp_lint.engine.report import FileResult, Report
 from ddp_lint.engine.scheduling import processes_for, size_of
+from ddp_lint.grouping import words_of
 from ddp_lint.program import Place, Reach, index
 from ddp_lint.project import Project
 from ddp_lint.project.layout import FILES_LIMIT
@@ -28,12 +29,13 @@ def check_paths(
     jobs: int | None = None,
     cache_dir: pathlib.Path | None = None,
     done: Callable[[], None] = lambda: None,
+    project: Project | None = None,
 ) -> Report:
     """Check files. `jobs`: processes, None for as many as pay off; `cache_dir`: where results are kept, None for
     nowhere. The report is the same whatever `jobs` and the cache say. `done` is called once for every file, when it is
-    checked or about to be."""
+    checked or about to be. `project`: the one to ask, which then knows what the run has learned of it."""
     files = list(dict.fromkeys(path.absolute() for path in paths))
-    project = Project(settings.root, names=settings.names)
+    project = project or Project(settings.root, names=settings.names)
     cache = Cache(cache_dir, settings, project) if cache_dir else None
     reach = _ReachOfRun(project, settings, cache)
     if cache:
@@ -48,9 +50,12 @@ def check_paths(
         results[path] = result
         if cache:
             cache.put(path, result)
+    report = Report.of([results[path] for path in files])
     if cache:
+        for word in words_of(report.findings):
+            project.holding(word)
         cache.save()
-    return Report.of([results[path] for path in files])
+    return report
 
 
 class _ReachOfRun:

@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
-import os
 import pathlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ddp_lint.files import read, write
-from ddp_lint.project import Project
-from ddp_lint.project.layout import FILES_LIMIT, NO_SOURCES, Layout
+from ddp_lint.project import Project, states
+from ddp_lint.project.layout import FILES_LIMIT, NO_SOURCES
 from ddp_lint.project.words import Earlier, WordSearch
 
 _NAME = "project.json"
 #: Bytes; what is larger was not written by us.
 _LIMIT = 256 * 2**20
-#: A file that has changed within so many nanoseconds may change again and keep its time: it is read again.
-_YOUNG = 2 * 10**9
-#: The state of a file that is not there.
-_MISSING = "-"
-#: Entries of folders that say nothing of a project: what tools keep there comes and goes.
-_NO_ENTRIES = frozenset({"__pycache__", ".ddp_lint_cache"})
 #: Changed files for which all words that are kept are searched again; where more have changed, only those asked for.
 _FEW = 20
 
@@ -62,12 +54,13 @@ class Snapshot:
         self._project = project
         self._place = folder / _NAME
         self._kept = kept = _read(self._place)
-        self._before = time.time_ns() - _YOUNG
+        self._before = time.time_ns() - states.YOUNG
         layout = project.layout
         self._python = {project.inside(path): path for path in layout.files()}
         others = {inside: project.absolute(inside) for inside in kept.files.keys() - self._python.keys()}
-        self._states = {inside: _state(path, self._before) for inside, path in {**self._python, **others}.items()}
-        self._folders = {project.inside(folder): _listing(layout, folder) for folder in layout.folders()}
+        paths = {**self._python, **others}
+        self._states = {inside: states.state_of(path, self._before) for inside, path in paths.items()}
+        self._folders = {project.inside(folder): states.listing_of(layout, folder) for folder in layout.folders()}
         self._is_bounded = len(self._python) < FILES_LIMIT and not layout.has_links()
         same = {inside for inside, (state, _) in kept.files.items() if state and state == self._states[inside]}
         self._is_same = len(same) == len(kept.files) and self._python.keys() <= same and kept.folders == self._folders
@@ -145,7 +138,7 @@ class Snapshot:
         state = self._states.get(inside)
         if state is None:  # first asked for in this run: it counts if the text is the same after the look at its state
             path = self._project.absolute(inside)
-            state = _state(path, self._before)
+            state = states.state_of(path, self._before)
             if self._project.digest_now(path) != self._digests[inside]:
                 return ""
         return state
@@ -158,21 +151,6 @@ class Snapshot:
         words = {word: sorted(inside[places[path]] for path in self._search.holding(word)) for word in kept}
         words |= {word: [inside[path] for path in paths if path in inside] for word, paths in new.items()}
         return json.dumps([list(inside), words], separators=(",", ":")).encode()
-
-
-def _state(path: str, before: int) -> str:
-    """What changes whenever a file does; '' where it may not, since the file is too young."""
-    try:
-        state = os.stat(path)  # noqa: PTH116 (thousands: a Path takes longer than the call)
-    except (OSError, ValueError):
-        return _MISSING
-    changed = max(state.st_mtime_ns, state.st_ctime_ns)
-    return "" if changed > before else f"{state.st_mtime_ns}:{state.st_ctime_ns}:{state.st_size}"
-
-
-def _listing(layout: Layout, folder: str) -> str:
-    names = "\n".join(name for names in layout.entries(folder) for name in ("/", *names) if name not in _NO_ENTRIES)
-    return hashlib.sha256(names.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _read(place: pathlib.Path) -> _Kept:

@@ -31,7 +31,7 @@ _STARTS = re.compile(
     re.MULTILINE,
 )
 #: What a line must hold to call the compiler, or to ask for it, under its own name.
-_CALLS = r"compil|\boptimize\b"
+_CALLS = (("compil", "compil"), ("optimize", r"\boptimize\b"))
 _TESTS = re.compile(
     r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$|(micro)?bench(mark(s|ing)?)?(_\w+)?(/|\.py$))",
     re.IGNORECASE,
@@ -176,6 +176,18 @@ def _passages(text: str) -> Iterator[str]:
             place = text.find(word, end) if end >= 0 else -1
 
 
+def _lines_with(text: str, word: str, pattern: str) -> Iterator[int]:
+    """The lines in which a pattern that starts with a word matches: found by the word, which takes far less time."""
+    match = re.compile(pattern).match
+    place, line, counted = text.find(word), 1, 0
+    while place >= 0:
+        if match(text, place):
+            line += text.count("\n", counted, place)
+            counted = place
+            yield line
+        place = text.find(word, place + 1)
+
+
 class _Roots:
     """The calls of `torch.compile` and the compiled functions of one file."""
 
@@ -184,9 +196,10 @@ class _Roots:
         self._facts = facts
         imported = {name for name, target in facts.imports.names.items() if "compil" in target}
         self._renamed = imported.union(re.findall(r"\bas (\w+)", facts.file.text))
-        called = (name for name in self._renamed if f"{name}(" in facts.file.text)
-        may_compile = re.compile("|".join([_CALLS, *(rf"\b{name}\(" for name in called)])).search
-        self._lines = [number for number, line in enumerate(facts.file.lines, 1) if may_compile(line)]
+        called = ((f"{name}(", rf"\b{name}\(") for name in self._renamed)
+        self._lines = sorted(
+            {n for word, pattern in (*_CALLS, *called) for n in _lines_with(facts.file.text, word, pattern)}
+        )
         self._asks = "_compiling" in facts.file.text
 
     def found(self) -> Iterator[tuple[_Code, Compiled]]:
