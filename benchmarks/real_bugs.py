@@ -2,7 +2,7 @@
 
     python benchmarks/real_bugs.py [--check] [PROGRAM ...]
 
-Writes docs/studies/in_small.tsv, of which `ddp-lint dev docs` makes the table; with --check it is compared, and what
+Writes docs/real-bugs/verdicts.tsv, of which `ddp-lint dev docs` makes the table; with --check it is compared, and what
 differs ends in 1. The first line of a program says where the bug was found, and what happens.
 """
 
@@ -19,7 +19,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "docs" / "real-bugs"
-TABLE = ROOT / "docs" / "studies" / "in_small.tsv"
+TABLE = PROGRAMS / "verdicts.tsv"
 HEAD = ("repository", "program", "code", "verdict", "reason")
 
 

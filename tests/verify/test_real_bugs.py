@@ -16,7 +16,7 @@ pytestmark = pytest.mark.launch
 
 
 def test_every_program_has_a_row() -> None:
-    with (ROOT / "docs" / "studies" / "in_small.tsv").open(encoding="utf-8", newline="") as file:
+    with (ROOT / "docs" / "real-bugs" / "verdicts.tsv").open(encoding="utf-8", newline="") as file:
         assert [row["program"] for row in csv.DictReader(file, delimiter="\t")] == PROGRAMS
 
 

@@ -145,10 +145,9 @@ def _in_small(files: Sequence[pathlib.Path]) -> str:
     (path,) = files
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    folder = path.parents[1] / "real-bugs"
     table: list[list[object]] = []
     for row in rows:
-        first = (folder / f"{row['program']}.py").read_text(encoding="utf-8").partition("\n")[0]
+        first = path.with_name(f"{row['program']}.py").read_text(encoding="utf-8").partition("\n")[0]
         happens = first.strip('"').partition(": ")[2].rstrip(".")
         program = f"[`{row['program']}.py`](real-bugs/{row['program']}.py)"
         rule = f"[{row['code']}](rules/{row['code']}.md)"
