@@ -443,6 +443,100 @@ TypeError: object of type 'int' has no len()
 """,
     ),
     (
+        "a rank that returned early, and was still shutting down when torchrun stopped it",
+        "early-exit-zero",
+        1,
+        "train.py:63",
+        "Connection closed by peer",
+        """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/u/train.py", line 63, in main
+[rank0]:     dist.all_reduce(torch.ones(2))
+[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:20910.
+W1122 20:47:35.016000 19888 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 19900 closing signal SIGTERM
+E1122 20:47:35.094000 19888 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 19899) of binary: /usr/bin/python
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-22_20:47:35
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : -15 (pid: 19900)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 19900
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_20:47:35
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 19899)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+""",
+    ),
+    (
+        "a traceback that a forum has printed: other quotation marks, no indentation",
+        "python-exception",
+        1,
+        "train.py:37",
+        "RuntimeError: The size of tensor a",
+        """[rank1]: Traceback (most recent call last):
+[rank1]: File “/data/train.py”, line 43, in
+[rank1]: main()
+[rank1]: File “/data/train.py”, line 37, in main
+[rank1]: accelerator.backward(loss)
+[rank1]: File “/opt/conda/lib/python3.12/site-packages/accelerate/accelerator.py”, line 2196, in backward
+[rank1]: loss.backward(**kwargs)
+[rank1]: RuntimeError: The size of tensor a (23) must match the size of tensor b (3) at non-singleton dimension 1
+""",
+    ),
+    (
+        "a checkout of a library below the user's call",
+        "python-exception",
+        None,
+        "trainer.py:532",
+        "Error(s) in loading state_dict",
+        """Traceback (most recent call last):
+  File "/root/workspace/trainer.py", line 532, in load_checkpoint
+    self.model.load_state_dict(state["model"], strict=True)
+  File "/root/workspace/fairscale/fairscale/nn/misc/flatten_params_wrapper.py", line 484, in load_state_dict
+    return super().load_state_dict(state_dict, strict)
+  File "/opt/conda/lib/python3.8/site-packages/torch/nn/modules/module.py", line 1656, in load_state_dict
+    raise RuntimeError('Error(s) in loading state_dict for {}:\\n\\t{}'.format(
+RuntimeError: Error(s) in loading state_dict for FlattenParamsWrapper:
+\tsize mismatch for flat_param_0: copying a param with shape torch.Size([10]) from checkpoint, the shape in current model is torch.Size([20]).
+""",
+    ),
+    (
+        "mpirun, in two lines",
+        "exit-sigabrt",
+        7,
+        None,
+        "signal 6",
+        """--------------------------------------------------------------------------
+prterun noticed that process rank 7 with PID 0 on node gpu0304 exited on
+signal 6 (Aborted).
+--------------------------------------------------------------------------
+""",
+    ),
+    (
+        "an exception that quotes another one",
+        "python-exception",
+        None,
+        "train.py:20",
+        "Cannot find a working triton installation",
+        """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/u/train.py", line 20, in main
+[rank0]:     model(x)
+[rank0]: torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:
+[rank0]: RuntimeError: Cannot find a working triton installation.
+""",
+    ),
+    (
         "DeepSpeed's launcher",
         "exit-sigkill",
         3,

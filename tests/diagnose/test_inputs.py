@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import os
 import pathlib
 import subprocess
 import sys
+import threading
 
 import jsonschema
 import pytest
@@ -51,6 +53,21 @@ def test_the_answer_is_short_and_in_order(tmp_path):
         if line.split(":")[0].strip() in ("follows", "cause", "fix", "next")
     ]
     assert order == ["follows", "cause", "fix", "next"]
+
+
+def test_a_pipe_that_is_given_by_name_is_read(tmp_path):
+    """As a shell hands it over: `ddp-lint diagnose <(kubectl logs job)`."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(LOG,), daemon=True)
+    writer.start()
+    assert told(answer(pipe)) == ("hardware-ecc", 5)
+
+
+def test_a_pipe_in_a_folder_is_passed_by(tmp_path):
+    os.mkfifo(tmp_path / "pipe.log")  # whoever opened it would wait for ever
+    (tmp_path / "job.log").write_text(LOG)
+    assert told(answer(tmp_path)) == ("hardware-ecc", 5)
 
 
 @pytest.mark.parametrize("form", ["plain", "gzip", "crlf", "utf-16", "colours", "kubernetes", "rubbish", "no end"])

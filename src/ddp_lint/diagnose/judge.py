@@ -58,6 +58,8 @@ _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_d
 _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type|but found \w+16|expected dtype")
 _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
 _SECONDARY_SHOWN = 12
+#: torchrun's line of the process that failed first, and the lines of its block.
+_TORCHRUN = re.compile(r"local_rank: \d+|^\W*(?:traceback|exitcode|rank)\s*:")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,9 +334,13 @@ class _Cases:
         victims = [e for e in self.events if e.role in ("secondary", "hang") and e.shaped]
         if not victims:
             return None
-        if not missing and not self._alone(victims):
+        stopped = self._stopped_while_leaving(victims)
+        if not missing and stopped is None and not self._alone(victims):
             return None
-        rank = next(iter(missing)) if len(missing) == 1 else _gap({e.rank for e in victims}) if not missing else None
+        if missing:
+            rank = next(iter(missing)) if len(missing) == 1 else None
+        else:
+            rank = stopped if stopped is not None else _gap({e.rank for e in victims})
         said = self.reading.said.get(rank) if rank is not None else None
         place = self._last_place(rank)
         quotes = [said] if said else [victims[0].quote]
@@ -344,8 +350,26 @@ class _Cases:
             place=place,
             root=tuple(quotes),
             sure="medium",
-            what="a rank is missing from the launcher's list of failures",
+            what=(
+                "a rank closed its connections without an error"
+                if stopped is not None
+                else "a rank is missing from the launcher's list of failures"
+            ),
         )
+
+    def _stopped_while_leaving(self, victims: Sequence[Event]) -> int | None:
+        """The one rank that says nothing, where every other rank lost its peer and the launcher had to stop this one.
+
+        It had closed its connections and was still shutting down when the launcher's SIGTERM came: nobody else can
+        have closed them. Where the store was lost, or one rank more says nothing, that does not follow.
+        """
+        if any(e.known is None or e.known.id != "peer-closed" for e in victims):
+            return None
+        silent = set(range(self.reading.size or 0)) - {e.rank for e in victims}
+        if len(silent) != 1 or any(e.rank in silent for e in self.events if e.role != "warning"):
+            return None
+        rank = next(iter(silent))
+        return rank if any(end.rank == rank and end.stopped for end in self.reading.ends) else None
 
     def _alone(self, victims: Sequence[Event]) -> bool:
         """torchrun lists one failure, which is a victim, and had nobody to stop."""
@@ -559,6 +583,7 @@ def _launcher(reading: Reading, found: Diagnosis) -> str:
     if not first or found.rank is None:
         return ""
     named = first[-1].rank
+    who = "torchrun's block" if any(_TORCHRUN.search(end.quote.text) for end in first) else "the launcher"
     if named == found.rank:
-        return f"torchrun's block agrees: it names rank {named}"
-    return f"torchrun's block names rank {named}: it failed first, but as a consequence"
+        return f"{who} agrees: it names rank {named}"
+    return f"{who} names rank {named}: it failed first, but as a consequence"

@@ -12,7 +12,11 @@ from ddp_lint.knowledge.signatures import Signature, explain, signature
 from ddp_lint.verify.trace import Frame
 
 _HEADER = "Traceback (most recent call last):"
-_FRAME = re.compile(r'^(?P<indent>\s*)File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?\s*$')
+#: Forums turn the quotation marks and drop `<module>` and the indentation.
+_FRAME = re.compile(
+    r'^(?P<indent>\s*)File ["\u201c](?P<path>[^"\u201c\u201d\n]+)["\u201d], line (?P<line>\d+)'
+    r"(?:,? in(?: (?P<function>.+))?)?\s*$"
+)
 _AT = re.compile(r"^\s*(?P<function>\S+) at (?P<path>(?:/|\w:\\|<|\w)\S*?):(?P<line>\d+)\s*$")
 _RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*)|\s*)$")
 _RAISED_ALONE = re.compile(
@@ -34,7 +38,9 @@ _THREAD = re.compile(r"^Thread (?:0x[0-9A-Fa-f]+|\d+) \([\w+ ]+\)(?:: \"(?P<name
 _SPY_FRAME = re.compile(r"^ {4}(?P<function>\S.*?) \((?P<path>[^()]+):(?P<line>\d+)\)(?P<indent>)\s*$")
 _WHAT = re.compile(r"^\s*what\(\):\s*(?P<message>.*)")
 #: What a worker's exception is raised again with; the exception itself follows.
-_CAUGHT = re.compile(r"Caught \w+ in (?:DataLoader worker|pin memory thread|replica)")
+_CAUGHT = re.compile(r"Caught \w+ in (?:DataLoader worker|pin memory thread|replica)|\braised:\s*$")
+#: What mpirun says of a process, and goes on with on the next line.
+_WRAPPED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on\s*$")
 #: The function that torch.compile complains of.
 _COMPILED = re.compile(r"function: '(?P<function>[^']+)' \((?P<path>[^()]+):(?P<line>\d+)\)")
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
@@ -146,6 +152,8 @@ class _Stream:
         self._last: Event | None = None
         self._innermost_first = False
         self._indent = 0
+        #: The traceback has lost its indentation: the line after a frame is its code.
+        self._flat = False
         self._patience = 0
         self._message: Event | None = None
         self._inner_of: Event | None = None
@@ -157,6 +165,7 @@ class _Stream:
         self._report: Event | None = None
         self._previous: Event | None = None
         self._chained = False
+        self._wrapped = ""
         self._process = ""
         self._process_rank: int | None = None
 
@@ -183,6 +192,11 @@ class _Stream:
     # ---- neither traceback nor message
 
     def _idle(self, text: str, quote: Quote, piece: Piece) -> None:
+        if self._wrapped:
+            text, self._wrapped = f"{self._wrapped} {text.strip()}", ""
+        elif _WRAPPED.search(text):
+            self._wrapped = text.rstrip()
+            return
         if self._begins_something(text, quote, piece):
             return
         if not _TELLING.search(text):
@@ -303,6 +317,7 @@ class _Stream:
         del self._frames[200:]
         if quote is not None:
             self._rank = quote.rank
+            self._flat = not match["indent"]
             self._code = [quote]
             if not is_library(frame.path):
                 self._user_code = self._code
@@ -323,16 +338,26 @@ class _Stream:
             if frame := _RICH_FRAME.match(text):
                 self._add(frame)
             return True
-        here = len(text) - len(text.lstrip())
         if _HEADER in text:
             if self._frames:
                 self._frames = None
                 return False
             return True
+        return self._is_code(text, quote) or self._is_raised(text, quote, piece)
+
+    def _is_code(self, text: str, quote: Quote) -> bool:
+        here = len(text) - len(text.lstrip())
         if here >= self._indent + 4 and not _WHAT.match(text):
             if len(self._code) == 1:
                 self._code.append(quote)
             return True
+        if self._flat and len(self._code) == 1 and not ((raised := _RAISED.match(text)) and raised["message"]):
+            self._code.append(quote)
+            return True
+        return False
+
+    def _is_raised(self, text: str, quote: Quote, piece: Piece) -> bool:
+        """Whether the line is the last one of the traceback."""
         raised = _RAISED.match(text.strip())
         if raised and (raised["message"] is not None or "." in raised["type"] or _ends_like_exception(raised["type"])):
             frames, self._frames = tuple(self._frames or ()), None

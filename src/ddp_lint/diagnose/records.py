@@ -10,10 +10,12 @@ from typing import NamedTuple
 from ddp_lint.knowledge.signatures import Signature
 from ddp_lint.verify.trace import Frame
 
-#: Files of Python, of what it has installed, and of the launchers.
+#: Files of Python, of what it has installed (checkouts of well-known libraries included), and of the launchers.
 _LIBRARY = re.compile(
     r"(^|[/\\])(site|dist)-packages[/\\]|(^|[/\\])lib(64)?[/\\]python\d(\.\d+)?[/\\]|[/\\]bin[/\\][\w.-]+$|^<|"
     r"(^|[/\\])torch[/\\](distributed|nn|autograd|utils|_\w+|cuda|optim|multiprocessing)[/\\]|^torch[/\\]|"
+    r"[/\\](?P<checkout>fairscale|deepspeed|transformers|accelerate|lightning|pytorch_lightning|apex|xformers|peft|timm|"
+    r"torchvision|datasets|ray|vllm|flash_attn|diffusers)[/\\](src[/\\])?(?P=checkout)[/\\]|"
     r"^(multiprocessing|threading|concurrent|asyncio|importlib|runpy|ctypes|socket)([/\\.]|$)|\.(so|cpp|cc|cu|h|hpp|c)$"
 )
 #: Libraries that every program runs through: their frames say nothing about who called.

@@ -10,7 +10,7 @@ from typing import Any
 from ddp_lint.diagnose.judge import Diagnosis
 from ddp_lint.diagnose.records import Event, Quote
 from ddp_lint.diagnose.session import Answer
-from ddp_lint.knowledge.signatures import kind_in_words, of_subkind
+from ddp_lint.knowledge.signatures import kind_in_words, next_of, of_subkind
 from ddp_lint.output.style import Style
 from ddp_lint.verify.match import describe
 from ddp_lint.verify.trace import Frame
@@ -171,6 +171,8 @@ def _relative(path: Any) -> str:
 def _named_check(found: Diagnosis) -> str:
     if found.place is not None:
         return f"ddp-lint check {place_text(found.place).rpartition(':')[0]}"  # type: ignore[union-attr]
+    if step := next_of(found.kind):
+        return step
     if found.known is not None and found.known.code:
         return f"ddp-lint rule {found.known.code}"
     return "ddp-lint check ."

@@ -61,6 +61,8 @@ class Source(NamedTuple):
     name: str
     path: pathlib.Path | None
     rank: int | None = None
+    #: A pipe, as `<(kubectl logs job)` gives: it can be read once, from its begin to its end.
+    stream: bool = False
 
 
 class Unreadable(Exception):
@@ -77,7 +79,7 @@ def sources(paths: Sequence[str]) -> Iterator[Source]:
         if path.is_dir():
             yield from _folder(path)
         elif path.exists():
-            yield Source(_shown(path), path, rank_in(path))
+            yield Source(_shown(path), path, rank_in(path), stream=not path.is_file())
         else:
             raise Unreadable(f"{name}: no such file or folder")
 
@@ -89,12 +91,7 @@ def _folder(folder: pathlib.Path) -> Iterator[Source]:
         for name in names
         if not name.startswith(".") and pathlib.Path(name).suffix.lower() not in _KEEP_OUT
     ]
-    files.sort(
-        key=lambda path: (
-            [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(path)) if part != ""]
-            and _natural(str(path))
-        )
-    )
+    files = sorted(filter(pathlib.Path.is_file, files), key=lambda path: _natural(str(path)))
     numbered = _numbered(files)
     for path in files:
         yield Source(_shown(path, folder), path, rank_in(path) if path not in numbered else numbered[path])
@@ -130,8 +127,8 @@ def rank_in(path: pathlib.Path) -> int | None:
 
 
 def head(source: Source, size: int = 4096) -> bytes:
-    """The first bytes of a file, for telling what it is. Raises Unreadable."""
-    if source.path is None:
+    """The first bytes of a file, for telling what it is; none of a pipe, which gives them once. Raises Unreadable."""
+    if source.path is None or source.stream:
         return b""
     try:
         with _opened(source.path) as file:
@@ -160,9 +157,7 @@ def _reason(e: BaseException) -> str:
 
 
 def _opened(path: pathlib.Path | None) -> IO[bytes]:
-    if path is None:
-        return io.BufferedReader(_Standard())
-    file = path.open("rb")
+    file = path.open("rb") if path is not None else io.BufferedReader(_Standard())
     if file.peek(2)[:2] == b"\x1f\x8b":
         return gzip.open(file)  # type: ignore[return-value]
     return file

@@ -75,3 +75,8 @@ def of_subkind(subkind: str) -> tuple[str, str] | None:
 def kind_in_words(kind: str) -> str:
     """A kind in words."""
     return str(table("signatures")["kinds"][kind]["says"])
+
+
+def next_of(kind: str) -> str:
+    """What to run next where no line of the user's code is known, '' for nothing in particular."""
+    return str(table("signatures")["kinds"][kind].get("next", "")) if kind in table("signatures")["kinds"] else ""
