@@ -118,6 +118,23 @@ def calls_in_a_chain_reversed(n: int) -> str:
     return f"{_TORCH}{functions}def f0():\n    dist.barrier()\nif dist.get_rank() == 0:\n    f{n}()\n"
 
 
+def _circle(n: int, body: str) -> str:
+    """Functions that each call the ten after it, the last ones the first: all are one circle of calls."""
+    calls = ("".join(f"    f{(i + k) % n}(x)\n" for k in range(1, 11)) for i in range(n))
+    defs = "".join(f"def f{i}(x):\n    if x > {i}:\n        return\n{body}{each}" for i, each in enumerate(calls))
+    return f"{_TORCH}{defs}def start(x):\n    f0(x)\n    dist.barrier()\n"
+
+
+@text(500)
+def functions_that_call_one_another(n: int) -> str:
+    return _circle(n, "")
+
+
+@text(500)
+def functions_that_communicate_and_call_one_another(n: int) -> str:
+    return _circle(n, "    dist.all_reduce(x)\n")
+
+
 @text(250)
 def terms_of_a_condition(n: int) -> str:
     return f"{_TORCH}def f(x):\n    if {' and '.join(f'x[{i}] > 0' for i in range(n))}:\n        dist.barrier()\n"
@@ -354,13 +371,15 @@ def main() -> int:
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--limit", type=float, default=2.3, help="the largest ratio that is right")
     parser.add_argument("--timeout", type=float, default=120.0, help="CPU seconds after which a run is ended")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each, of which the fastest counts")
     options = parser.parse_args()
     start = min(_seconds(lambda folder, n: None, 0, options.timeout) for _ in range(3))
     print(f"{'kind':36}{'size':>9}{'s':>8}{'2x s':>8}{'ratio':>7}")
     above = 0
     for name in options.kinds or KINDS:
         size, make = KINDS[name]
-        once, twice = (_seconds(make, n, options.timeout) - start for n in (size, 2 * size))
+        runs = [[_seconds(make, n, options.timeout) for _ in range(options.repeats)] for n in (size, 2 * size)]
+        once, twice = (min(seconds) - start for seconds in runs)
         ratio = twice / max(once, 0.01)
         above += ratio > options.limit
         print(f"{name:36}{size:9}{once:8.2f}{twice:8.2f}{ratio:7.2f}{'  <--' * (ratio > options.limit)}", flush=True)

@@ -1,10 +1,12 @@
 """Runs a clean and a hanging target again and again: does the verdict ever change, is a process ever left over?
 
-    python benchmarks/verify_flake.py [--runs 50] [--jobs 4] [--device cuda] [--only hanging]
+    python benchmarks/verify_flake.py [--runs 50] [--jobs 4] [--device cuda] [--only hanging | --only interrupts]
 
-Prints runs, deviations from the usual outcome, left-over processes and files, and seconds (median, largest). Each run
-has a folder for temporary files of its own and a mark in the environment of all its processes, so that `--jobs` runs
-at once do not take each other's for left-overs. Files are looked for in /dev/shm as well, where no other job writes.
+Then both are interrupted at random moments, by SIGINT and by SIGKILL in turn: nothing may be left of them but, after a
+SIGKILL, the folder that the next run removes. Prints runs, deviations from the usual outcome, left-over processes and
+files, and seconds (median, largest). Each run has a folder for temporary files of its own and a mark in the environment
+of all its processes, so that `--jobs` runs at once do not take each other's for left-overs. Files are looked for in
+/dev/shm as well, where no other job writes.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import dataclasses
 import json
 import os
 import pathlib
+import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -61,6 +65,9 @@ if cuda:
     torch.cuda.synchronize()
 dist.destroy_process_group()
 """
+TARGETS: tuple[tuple[str, str, list[str]], ...] = (("clean", CLEAN, []), ("hanging", HANGING, ["--timeout", "5"]))
+#: Seconds after its start within which a run is interrupted, and for processes to be gone after that.
+_LATEST, _GONE = 15.0, 30.0
 #: In the environment of every process that belongs to this benchmark.
 _MARK = "DDP_LINT_FLAKE"
 
@@ -70,12 +77,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", choices=("clean", "hanging"))
+    parser.add_argument("--only", choices=("clean", "hanging", "interrupts"))
     given = parser.parse_args()
     bad = 0
-    for name, source, options in (("clean", CLEAN, []), ("hanging", HANGING, ["--timeout", "5"])):
+    for name, source, options in TARGETS:
         if given.only in (None, name):
             bad += repeat(name, source, ["--device", given.device, *options], given.runs, given.jobs)
+    if given.only in (None, "interrupts"):
+        bad += interrupt(given.device, given.runs, given.jobs)
     sys.exit(bool(bad))
 
 
@@ -105,6 +114,43 @@ def repeat(name: str, source: str, options: list[str], runs: int, jobs: int) -> 
     for what in left:
         print(f"  left over: {what}")
     return runs - count + len(left)
+
+
+def interrupt(device: str, runs: int, jobs: int) -> int:
+    """What is left of `runs` runs that are interrupted."""
+    shared = _shared()
+    chance = random.Random(0)
+    moments = [(number, chance.uniform(0.1, _LATEST)) for number in range(runs)]
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        left = [what for found in pool.map(lambda one: _interrupted(*one, device), moments) for what in found]
+    left += sorted(_shared() - shared)
+    print(f"interrupts: {runs} runs, {len(left)} processes or files left over", flush=True)
+    for what in left:
+        print(f"  left over: {what}")
+    return len(left)
+
+
+def _interrupted(number: int, seconds: float, device: str) -> list[str]:
+    """What one run leaves; a folder that SIGKILL leaves is not counted."""
+    _, source, options = TARGETS[number % 2]
+    sent = signal.SIGINT if number // 2 % 2 else signal.SIGKILL
+    mark = f"{os.getpid()}-interrupted-{number}"
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = pathlib.Path(folder, "tmp")
+        scratch.mkdir()
+        pathlib.Path(folder, "train.py").write_text(source, encoding="utf-8")
+        command = [sys.executable, "-m", "ddp_lint", "verify", "train.py", "--quiet", "--device", device, *options]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", _MARK: mark, "TMPDIR": str(scratch)}
+        silent = subprocess.DEVNULL
+        with subprocess.Popen(command, cwd=folder, env=environment, stdout=silent, stderr=silent) as process:
+            time.sleep(seconds)
+            process.send_signal(sent)
+            process.wait(2 * _GONE)
+        until = time.monotonic() + (_GONE if sent == signal.SIGKILL else 0)
+        while processes(mark) and time.monotonic() < until:
+            time.sleep(0.2)
+        files = [path.name for path in scratch.iterdir() if path.name.startswith("ddp-lint-")]
+        return [*map(describe, processes(mark)), *(files if sent == signal.SIGINT else [])]
 
 
 def one(mark: str, source: str, options: list[str]) -> Run:

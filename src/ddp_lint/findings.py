@@ -24,6 +24,10 @@ class Confidence(str, enum.Enum):
     MEDIUM = "medium"
     LOW = "low"
 
+    def at_most(self, other: Confidence) -> Confidence:
+        """The less sure of the two."""
+        return max(self, other, key=list(Confidence).index)
+
 
 class Applicability(str, enum.Enum):
     """Who may apply a fix: anyone (safe), a user who asked (unsafe), nobody but the reader (display)."""

@@ -11,9 +11,9 @@ import dataclasses
 import io
 import re
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from ddp_lint.findings import Finding
+from ddp_lint.findings import Edit, Finding, Span
 from ddp_lint.project.facts import CannotParse, parse
 
 #: What the author replaces by the reason.
@@ -54,6 +54,20 @@ def with_ignores(text: str, findings: Iterable[Finding], *, python: bool) -> str
         lines.insert(number - 1, f"{indent}{_comment(codes)}{end}")
     after = "\n".join(lines)
     return after if not python or _means_the_same(text, after) else text
+
+
+def ignoring(finding: Finding, lines: Sequence[str], *, python: bool) -> Edit | None:
+    """The same for one finding of a text, as an edit; None where no comment can be written."""
+    before = [*lines]
+    after = with_ignores("\n".join(before), [finding], python=python).split("\n")
+    at = next((n for n, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), None)
+    if at is None:
+        return None
+    old, new = before[at], after[at]
+    if len(after) > len(before):  # on a line of its own
+        return Edit(Span(finding.span.path, at + 1, 1, at + 1, 1, finding.span.cell), f"{new}\n")
+    same = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), len(old))
+    return Edit(Span(finding.span.path, at + 1, same + 1, at + 1, len(old) + 1, finding.span.cell), new[same:])
 
 
 def _line_behind(finding: Finding, lines: list[str], layout: dict[int, _Line]) -> int | None:

@@ -8,7 +8,8 @@ import pathlib
 import pytest
 
 from ddp_lint.findings import Confidence, Finding, Span
-from ddp_lint.ignoring import with_ignores
+from ddp_lint.fixes import apply_edits
+from ddp_lint.ignoring import ignoring, with_ignores
 
 from .conftest import Check
 from .samples import HAZARD, UNUSED
@@ -56,6 +57,17 @@ COMMENT = "# ddp-lint: ignore[DDP101] TODO: say why"
 )
 def test_where_the_comment_goes(text: str, line: int, after: str) -> None:
     assert ignored(text, line) == after
+    finding = Finding("DDP101", "slug", "message", Span("a.py", line, 1, line, 2), Confidence.HIGH)
+    edit = ignoring(finding, text.split("\n"), python=True)
+    assert edit is not None
+    assert apply_edits(text, [edit]) == after  # as an editor's code action does it
+
+
+def test_an_editor_is_offered_no_comment_where_none_can_be() -> None:
+    assert (
+        ignoring(Finding("DDP101", "slug", "m", Span("a.py", 2, 1, 2, 2), Confidence.HIGH), ["", ""], python=True)
+        is None
+    )
 
 
 def test_other_files_get_it_on_a_line_of_its_own() -> None:

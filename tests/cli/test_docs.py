@@ -12,10 +12,15 @@ import sys
 import pytest
 
 from ddp_lint.cli.check import check
+from ddp_lint.config import Settings
+from ddp_lint.dev.calibration import class_of, judgements, toml
 from ddp_lint.dev.docs import stale
 from ddp_lint.dev.finding_rules import symptoms
 from ddp_lint.dev.scaffold import FILL_IN, ScaffoldError, new_rule
-from ddp_lint.dev.studies import read
+from ddp_lint.dev.studies import Judgement, read
+from ddp_lint.engine.runner import check_paths
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.base import calibrated
 from ddp_lint.rules.registry import all_rules, documented
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -62,8 +67,46 @@ def test_every_rule_is_found_by_a_symptom() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "studies").glob("[!.]*.tsv")), ids=lambda path: path.name)
 def test_judgements_of_studies_can_be_read(path: pathlib.Path) -> None:
-    if not path.name.endswith(".repositories.tsv"):
+    if not path.name.endswith(".repositories.tsv") and path.name != "silent.tsv":
         assert read(path)
+
+
+# ---- how sure a finding is
+
+
+def test_the_classes_of_rules_are_those_of_the_readings() -> None:
+    table = ROOT / "src" / "ddp_lint" / "knowledge" / "calibration.toml"
+    assert table.read_text(encoding="utf-8") == toml(judgements(ROOT / "docs" / "studies"))
+
+
+@pytest.mark.parametrize(
+    ("true", "arguable", "false", "expected"),
+    [
+        (18, 2, 0, Confidence.HIGH),
+        (10, 10, 0, Confidence.MEDIUM),
+        (18, 0, 6, Confidence.MEDIUM),
+        (2, 2, 8, Confidence.LOW),
+        (3, 0, 0, Confidence.MEDIUM),
+        (0, 0, 3, Confidence.MEDIUM),
+    ],
+)
+def test_a_class_keeps_its_promise(true: int, arguable: int, false: int, expected: Confidence) -> None:
+    verdicts = ["true"] * true + ["arguable"] * arguable + ["false"] * false
+    rows = [Judgement("owner/name", "0", "a.py:1", "DDP101", verdict, "") for verdict in verdicts]
+    assert class_of(rows, (0.9, 0.5)) is expected
+
+
+def test_no_finding_is_surer_than_the_readings(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "benchmarks").mkdir()
+    text = 'import os\nimport torch\nos.environ["OMP_NUM_THREADS"] = "1"\n'
+    for name in ("train.py", "benchmarks/train.py"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    files = [tmp_path / "train.py", tmp_path / "benchmarks" / "train.py"]
+    found = check_paths(files, Settings(tmp_path, frozenset({"DDP801"}))).findings
+    rule = calibrated("rules", "DDP801") or Confidence.HIGH
+    place = calibrated("places", "benchmark") or Confidence.HIGH
+    sure = {pathlib.Path(f.span.path): f.confidence for f in found}
+    assert sure == dict(zip(files, (rule, rule.at_most(place)), strict=True))
 
 
 # ---- the scaffold

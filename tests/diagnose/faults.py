@@ -227,8 +227,21 @@ def three_minority(rank):
     dist.all_reduce(torch.ones(2))
 
 
+def meet():
+    """Wait until all ranks have imported torch: on a busy machine that takes them unlike times, longer than a timeout
+    that is short enough for a test."""
+    if "TORCHELASTIC_USE_AGENT_STORE" not in os.environ:
+        return
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=120))
+    store.add("here", 1)
+    while store.add("here", 0) < int(os.environ["WORLD_SIZE"]):
+        time.sleep(0.05)
+
+
 def main():
     fault = sys.argv[1]
+    meet()
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
     globals()[fault](dist.get_rank())
     dist.destroy_process_group()

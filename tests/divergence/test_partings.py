@@ -51,6 +51,136 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a call on one rank in a loop that is left further down": """
+        from accelerate import Accelerator
+
+        def main(loader, most):
+            accelerator = Accelerator()
+            for step, batch in enumerate(loader):
+                if step % 100 == 0:
+                    if accelerator.is_main_process:
+                        accelerator.save_state("FSDP")  # !implicit-collective
+                if step > most:
+                    break
+    """,
+    "an iterator whose end each rank meets by itself": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def train(model, dataset):
+            model = DDP(model)
+            it = iter(dataset.stream(rank=dist.get_rank()))
+            while True:
+                try:
+                    batch = next(it)
+                except StopIteration:
+                    break
+                model(batch).sum().backward()  # !loop-count
+    """,
+    "a part of the model that some samples lack": """
+        from torch.distributed.fsdp import fully_shard
+
+        class Model(torch.nn.Module):
+            def __init__(self, vision, language):
+                self.vision = vision
+                fully_shard(self.vision)
+                self.language = language
+
+            def forward(self, batch):
+                if "pixel_values" in batch:
+                    return self.language(self.vision(batch["pixel_values"]))  # !one-rank-forward
+                return self.language(batch["input_ids"])
+    """,
+    "tokens until this rank's own sequences end": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def complete(model, tokens, end):
+            model = FSDP(model)
+            finished = torch.zeros(4, dtype=torch.bool)
+            while not finished.all():
+                step = model(tokens).argmax(-1)  # !one-rank-forward
+                finished |= step == end
+
+        def sample(model, tokens):
+            model = FSDP(model)
+            if dist.get_rank() == 0:
+                model.generate(tokens)  # !one-rank-forward
+    """,
+    "a loader over this rank's share": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.utils.data import DataLoader
+
+        def validate(model, data):
+            model = FSDP(model)
+            loader = DataLoader(data[dist.get_rank()::dist.get_world_size()], batch_size=4)
+            for batch in loader:
+                model(batch)  # !loop-count
+    """,
+    "two loaders, one of which ends with this rank's data": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.utils.data import DataLoader, IterableDataset
+
+        class Lines(IterableDataset):
+            def __iter__(self):
+                yield from open("part")
+
+        def train(model, other):
+            model = DDP(model)
+            lines = DataLoader(Lines())
+            for text, image in zip(lines, other):
+                model(text, image).sum().backward()  # !loop-count
+    """,
+    "what a list or a dictionary holds has another shape on each rank": """
+        def collect(model, loader, out):
+            texts = []
+            for batch in loader:
+                texts.append(model.generate(batch["ids"]))
+            dist.all_gather(out, torch.cat(texts))  # !argument
+
+        def select(features, labels, out):
+            keep = labels > 0
+            chosen = {"features": features[labels > 0]}
+            dist.all_gather(out, chosen["features"])  # !argument
+    """,
+    "no gradients on this rank": """
+        def norm(parameters):
+            grads = [p.grad for p in parameters if p.grad is not None]
+            if len(grads) == 0:
+                return 0.0
+            total = torch.stack([g.norm() for g in grads]).norm()
+            dist.all_reduce(total)  # !data-condition
+            return total
+
+        def scaled(parameters):
+            grads = [p.grad for p in parameters if p.grad is not None]
+            if grads:
+                dist.all_reduce(torch.stack([g.norm() for g in grads]).norm())  # !data-condition
+    """,
+    "a model of a library that has buffers": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torchvision.models import resnet50
+
+        def main(loader, held_out):
+            model = DDP(resnet50())
+            for x in loader:
+                model(x).sum().backward()
+            if dist.get_rank() == 0:
+                for x in held_out:
+                    model(x)  # !one-rank-forward
+    """,
+    "either of two decides, as far as the rank's own number goes": """
+        def main(cfg, x):
+            rank = dist.get_rank()
+            if rank == 0:
+                if cfg.steps > 1 or rank:
+                    dist.all_reduce(x)  # !rank-branch
+    """,
+    "a rank that passes by does so in each round": """
+        def main(count):
+            for _ in range(count):
+                if dist.get_rank() == 0:
+                    dist.barrier()  # !rank-branch
+                    break
+    """,
     "what a function gives that may give nothing": """
         from typing import Any, Dict, Optional
 
@@ -982,6 +1112,150 @@ PARTING["work that nobody waits for"] = """
 """
 
 EQUAL = {
+    "an object that both arms of a rank test make": """
+        from shared import Memory
+
+        class Reader:
+            def __init__(self, path, size):
+                self.memory = None
+                if path:
+                    self.memory = self.opened(path, size)
+                if self.memory is not None:
+                    dist.barrier()
+
+            def opened(self, path, size) -> Memory:
+                if dist.get_rank() % size == 0:
+                    memory = Memory(path, create=True)
+                else:
+                    memory = Memory(path)
+                return memory
+    """,
+    "a failure of ranks that share a batch": """
+        def embed(images, parts, mesh):
+            if images is not None:
+                try:
+                    check(images)
+                    dist.all_gather(parts, images, group=mesh.get_group("sequence"))
+                except Exception:
+                    pass
+    """,
+    "processes that end before the job starts": """
+        import sys
+
+        def main(size, x):
+            if int(os.environ["RANK"]) % size != 0:
+                sys.exit(0)
+            dist.init_process_group("nccl", world_size=int(os.environ["WORLD_SIZE"]) // size)
+            dist.barrier()
+    """,
+    "whether all ranks have as large a batch": """
+        def alike(size):
+            sizes = [None, None]
+            dist.all_gather_object(sizes, size)
+            for other in sizes:
+                if other != size:
+                    return False
+            return True
+
+        def evaluate(train_loader, x):
+            for batch in train_loader:
+                if not alike(len(batch)):
+                    continue
+                dist.all_reduce(x)
+    """,
+    "as many gradients as there are": """
+        def average(parameters):
+            grads = [p.grad for p in parameters if p.grad is not None]
+            for grad in grads:
+                dist.all_reduce(grad)
+            if len(grads) > 8:
+                dist.barrier()
+    """,
+    "a loader that a sampler divides": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.utils.data import DataLoader
+
+        def validate(model, data, sampler):
+            model = FSDP(model)
+            for batch in DataLoader(data[dist.get_rank()::dist.get_world_size()], sampler=sampler):
+                model(batch)
+    """,
+    "what a sharded model gives for a batch that all ranks have agreed on": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def check(model, batch):
+            model = FSDP(model)
+            dist.broadcast(batch, src=0)
+            if model(batch).sum().item() > 3:
+                dist.barrier()
+    """,
+    "the first rank is not the last": """
+        def main(x):
+            rank = dist.get_rank()
+            if rank in (0,) and rank == dist.get_world_size() - 1:
+                return
+            dist.all_reduce(x)
+    """,
+    "a loop of a written number of rounds is as many calls": """
+        def main(x):
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)
+                dist.all_reduce(x)
+                dist.all_reduce(x)
+            else:
+                for _ in range(3):
+                    dist.all_reduce(x)
+            if dist.get_rank() == 0:
+                [dist.barrier() for _ in range(2)]
+            else:
+                dist.barrier()
+                dist.barrier()
+    """,
+    "a loop in which this rank has nothing to say": """
+        def main(x):
+            rank = dist.get_rank()
+            if rank == 0:
+                for _ in range(5):
+                    if rank > 0:
+                        dist.barrier()
+            dist.all_reduce(x)
+    """,
+    "an exception that the handler around is not for": """
+        import contextlib
+
+        def main(x, flag):
+            with contextlib.suppress(ValueError):
+                if dist.get_rank() == 0:
+                    raise RuntimeError
+                if flag:
+                    raise ValueError
+                return
+            dist.all_reduce(x)
+    """,
+    "what choices that exclude each other lead to": """
+        def main(cfg, x, deadline, count):
+            if not cfg.save:
+                if cfg.save:
+                    if time.time() > deadline:
+                        dist.barrier()
+            if count == 0:
+                if dist.get_rank() == 0 and count > 1:
+                    dist.all_reduce(x)
+            if count > 3:
+                return
+            if count >= 5 and dist.get_rank() == 0:
+                dist.all_reduce(x)
+    """,
+    "alternatives in a pattern": """
+        def main(x):
+            rank = dist.get_rank()
+            if rank == 0:
+                match rank:
+                    case 0 | 2:
+                        pass
+                    case _:
+                        dist.all_reduce(x)
+    """,
     "what a function gives that always gives something, by its annotation": """
         from typing import Any, Dict
 

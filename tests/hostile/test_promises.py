@@ -3,6 +3,7 @@ run leaves half a file."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -90,6 +91,27 @@ def test_flake8_runs_nothing_that_it_reads(evil: pathlib.Path) -> None:
     assert not (evil.parent / "ran").exists()
 
 
+def test_pre_commit_runs_nothing_that_it_reads(evil: pathlib.Path) -> None:
+    """The hooks' own commands under the real pre-commit, which runs them in the checkout."""
+    pytest.importorskip("pre_commit")
+    yaml = pytest.importorskip("yaml")
+    hooks = yaml.safe_load((pathlib.Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text())
+    ours = [{**hook, "language": "system", "entry": f"{SCRIPT.parent}/{hook['entry']}"} for hook in hooks]
+    for hook in ours:
+        hook.pop("additional_dependencies")
+    (evil / ".pre-commit-config.yaml").write_text(yaml.safe_dump({"repos": [{"repo": "local", "hooks": ours}]}))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment |= {"PRE_COMMIT_HOME": str(evil.parent / "home"), "HOME": str(evil.parent)}
+    for command in (["git", "init", "-q"], ["git", "add", "-A"]):
+        subprocess.run(command, cwd=evil, env=environment, check=True)
+    result = subprocess.run(
+        [str(SCRIPT.with_name("pre-commit")), "run", "--all-files"],
+        cwd=evil, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "DDP101" in result.stdout, result
+    assert not (evil.parent / "ran").exists(), (evil.parent / "ran").read_text()
+
+
 # ---- nothing outside is written
 
 
@@ -143,7 +165,8 @@ def test_a_planted_cache_makes_no_report_quote_other_files(tmp_path: pathlib.Pat
     (root / "pyproject.toml").write_text("")
     (root / "a.py").write_text(HAZARD)
     run("check", cwd=root)
-    (shard,) = (root / ".ddp_lint_cache").glob("*-*/*.json")
+    kept_files = (root / ".ddp_lint_cache").glob("*-*/*.json")
+    snapshot, shard = sorted(kept_files, key=lambda path: path.name != "project.json")
     kept = shard.read_text()
     assert '"a.py"' in kept
     for evil in (str(secret), "../secret.py", "/dev/zero"):
@@ -153,6 +176,7 @@ def test_a_planted_cache_makes_no_report_quote_other_files(tmp_path: pathlib.Pat
         assert "a.py:4:5" in result.stdout
     for broken in ("[" * 100_000, "{}", '{"questions": 1}', kept.replace(", 4,", f", {10**30},"), kept[:-20], "\0"):
         shard.write_text(broken)
+        snapshot.write_text(broken)
         assert "a.py:4:5" in run("check", cwd=root).stdout
 
 
@@ -189,6 +213,47 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: pathlib.Path) -> None:
     assert (result.returncode, (tmp_path / "a.py").read_text()) == (2, text)
     assert "a.py: cannot be fixed: File too large" in result.stderr
     assert not list(tmp_path.glob("*.tmp")) + list(tmp_path.glob(".ddp-lint-*"))
+
+
+@pytest.fixture
+def full(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A project on a disk that has no room left."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk can be mounted by root alone")
+    try:
+        (disk / "pyproject.toml").write_text("")
+        (disk / "a.py").write_text(FIXABLE + HAZARD)
+        with contextlib.suppress(OSError), (disk / "rest").open("wb", buffering=0) as rest:
+            while True:
+                rest.write(b"x" * 512)
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
+
+
+def test_on_a_full_disk_files_stay_and_the_run_says_why(full: pathlib.Path) -> None:
+    before = tree(full)
+    found = run("check", "--isolated", cwd=full)
+    assert (found.returncode, "DDP101" in found.stdout) == (1, True)  # without a cache
+    for args in (["--fix"], ["--add-ignore"], ["--write-baseline", "--baseline", "b.json"], ["-o", "report.txt"]):
+        result = run("check", "--isolated", *args, cwd=full)
+        assert (result.returncode, "Traceback" in result.stderr) == (2, False), (args, result)
+        assert "No space left" in result.stderr or "no space left" in result.stderr, (args, result)
+    left = tree(full)
+    assert {name: left[name] for name in before} == before
+    assert not [name for name in left if name.endswith(".tmp")]
+
+
+def test_an_output_that_takes_no_more_is_told(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.py").write_text(HAZARD)
+    with pathlib.Path("/dev/full").open("w") as nowhere:
+        result = subprocess.run(
+            [str(SCRIPT), "check", "--isolated"], cwd=tmp_path, stdout=nowhere, stderr=subprocess.PIPE, check=False
+        )
+    assert (result.returncode, b"no space left" in result.stderr, b"Traceback" in result.stderr) == (2, True, False)
 
 
 def test_a_killed_run_leaves_each_file_old_or_new_and_the_next_cleans_up(tmp_path: pathlib.Path) -> None:
@@ -237,7 +302,7 @@ def test_runs_at_once_share_a_cache(tmp_path: pathlib.Path) -> None:
     assert len(told) == 1
     assert told.pop().count("DDP101") == 30
     shards = list((tmp_path / ".ddp_lint_cache").glob("*-*/*"))
-    assert shards and all(json.loads(shard.read_text()) for shard in shards)
+    assert shards and all(json.loads(line) for shard in shards for line in shard.read_text().splitlines())
 
 
 def test_a_checkout_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
@@ -351,30 +416,24 @@ def test_why_injects_nothing(tmp_path: pathlib.Path) -> None:
     assert not {c for c in said if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"}
 
 
-def test_a_report_of_verify_injects_nothing(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("output_format", ["full", "json", "sarif", "html"])
+def test_a_report_of_verify_injects_nothing(tmp_path: pathlib.Path, output_format: str) -> None:
     from ddp_lint.output import Sources
-    from ddp_lint.verify.report.full import render
+    from ddp_lint.verify.report import render
     from ddp_lint.verify.results import Discovery, Evidence, Verification
 
+    evil = f"{ESCAPES}</script><script>alert(1)</script>"
     path = tmp_path / "a.py"
-    path.write_text(f"x = '{ESCAPES}'\n")
-    seen = Evidence("ddp", 0, ESCAPES, ESCAPES, str(path), 1)
-    found = Discovery(ESCAPES, ESCAPES, cause=ESCAPES, fix=ESCAPES, evidence=(seen,))
-    said = render(
-        Verification(
-            "a.py",
-            dict.fromkeys(("torch", "device", "backend", "nproc"), 2) | {"wraps": ["ddp"]},
-            (),
-            (found,),
-            (),
-            {},
-            ESCAPES,
-        ),
-        Sources(),
-        color=False,
-    )
+    path.write_text(f"x = '{evil}'\n")
+    seen = Evidence("ddp", 0, evil, evil, str(path), 1)
+    found = Discovery(evil, evil, cause=evil, fix=evil, evidence=(seen,))
+    about = dict.fromkeys(("torch", "device", "backend", "nproc"), 2) | {"wraps": ["ddp"]}
+    said = render(Verification(evil, about, (), (found,), (), {}, evil), output_format, color=False, sources=Sources())
     assert "evil" in said
     assert not {c for c in said if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"}
+    assert output_format != "html" or "<script" not in said
+    if output_format in ("json", "sarif"):
+        json.loads(said)
 
 
 def test_verify_says_that_it_runs_the_target() -> None:

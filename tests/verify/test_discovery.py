@@ -31,6 +31,17 @@ def test_a_drift_without_a_write_lies_at_the_step() -> None:
     assert (found.path, found.line, found.cause) == ("/p/train.py", 9, "")
 
 
+def test_replicas_without_a_wrapper_that_never_were_alike() -> None:
+    """Of a model whose gradients the user's code averages; one that nobody averages may be another on each rank."""
+    mine = [[dataclasses.replace(hashes("parameters", rank, "after_step"), wrap="by_hand")] for rank in (0, 1)]
+    (found,) = discover([run(*mine)], [])
+    assert "began with parameters of their own" in found.cause and found.line == 9
+    later = [[dataclasses.replace(event, step=4) for event in events] for events in mine]
+    assert not discover([run(*later)], [])[0].cause
+    nobody = [[dataclasses.replace(hashes("parameters", rank, "after_step"), wrap="none")] for rank in (0, 1)]
+    assert discover([run(*nobody)], []) == []
+
+
 def test_gradients_that_are_never_averaged_name_the_no_sync() -> None:
     call = Call(name="no_sync", frames=(Frame("/p/train.py", 5, "train"),))
     events = [dataclasses.replace(event, step=1) for event in (call, Phase(phase="backward"))]

@@ -12,12 +12,16 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from ddp_lint.verify import trace
+from ddp_lint.verify.examine import examine
 from ddp_lint.verify.launch import Launcher, run
+from ddp_lint.verify.match import Kind
 from ddp_lint.verify.options import Options, RankOutcome, RunResult, UsageError, Watch
+from ddp_lint.verify.pool import Pool
 from ddp_lint.verify.spec import TOKEN
 from ddp_lint.verify.target import resolve
 
@@ -33,8 +37,17 @@ def line_of(name: str, mark: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {mark}"))
 
 
-def launch(name: str, options: Options, watch: Watch | None = None) -> list[RunResult]:
-    return run(resolve(str(TARGETS / name), options), options, watch or Watch())
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """One launch for all runs that may share one: starting it costs more than they do."""
+    with Pool(tmp_path_factory.mktemp("pool"), CPU, "cpu") as started:
+        yield started
+
+
+def launch(target: str | pathlib.Path, options: Options, pool: Pool, watch: Watch | None = None) -> list[RunResult]:
+    resolved = resolve(str(TARGETS / target), options)
+    with Launcher(resolved, options, pool=pool) as launcher:
+        return launcher.run(launcher.probe(), watch or Watch())
 
 
 def watch(name: str, *, lines: tuple[str, ...] = (), guards: tuple[str, ...] = (), graph_breaks: bool = False) -> Watch:
@@ -50,10 +63,16 @@ def sites(rank: RankOutcome, kind: type[trace.Event]) -> set[int]:
     return {event.site.line for event in rank.trace.of(kind) if event.site is not None}
 
 
-def test_a_model_under_ddp_and_fsdp2(tmp_path: pathlib.Path) -> None:
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_what_listens_is_reached_from_this_machine_alone(pool: Pool) -> None:
+    (result,) = launch("listens.py", CPU, pool)
+    assert result.outcome == "completed", [rank.message for rank in result.ranks]
+
+
+def test_a_model_under_ddp_and_fsdp2(tmp_path: pathlib.Path, pool: Pool) -> None:
     options = dataclasses.replace(CPU, traces=tmp_path)
     ddp, fsdp2 = launch(
-        "hazards.py", options, watch("hazards.py", lines=("write",), guards=("guard",), graph_breaks=True)
+        "hazards.py", options, pool, watch("hazards.py", lines=("write",), guards=("guard",), graph_breaks=True)
     )
     written, guard = line_of("hazards.py", "write"), line_of("hazards.py", "guard")
     for result in (ddp, fsdp2):
@@ -81,9 +100,9 @@ def _reference(result: RunResult) -> trace.Reference:
     return found
 
 
-def test_a_script(tmp_path: pathlib.Path) -> None:
+def test_a_script(tmp_path: pathlib.Path, pool: Pool) -> None:
     options = dataclasses.replace(CPU, arguments=(str(tmp_path / "checkpoint"),))
-    (result,) = launch("script.py", options, watch("script.py", lines=("raise",), guards=("rank guard",)))
+    (result,) = launch("script.py", options, pool, watch("script.py", lines=("raise",), guards=("rank guard",)))
     assert result.outcome == "completed", result.ranks[0].log
     for rank in result.ranks:
         events = rank.trace
@@ -119,8 +138,8 @@ def test_a_script(tmp_path: pathlib.Path) -> None:
         ("raise", "exception", 1, "", "raise"),
     ],
 )
-def test_one_rank_dies(how: str, outcome: str, exit: int | None, name: str, mark: str | None) -> None:
-    (result,) = launch("deaths.py", dataclasses.replace(CPU, arguments=(how,)))
+def test_one_rank_dies(how: str, outcome: str, exit: int | None, name: str, mark: str | None, pool: Pool) -> None:
+    (result,) = launch("deaths.py", dataclasses.replace(CPU, arguments=(how,)), pool)
     assert result.outcome == outcome, result.message
     rank0, rank1 = result.ranks
     assert (rank1.exit, rank1.signal) == (exit, name)
@@ -134,8 +153,8 @@ def test_one_rank_dies(how: str, outcome: str, exit: int | None, name: str, mark
         assert left is not None and left.pending == "ValueError"
 
 
-def test_a_hang_ends_with_both_stacks() -> None:
-    (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=2.0, arguments=("hang",)))
+def test_a_hang_ends_with_both_stacks(pool: Pool) -> None:
+    (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=2.0, arguments=("hang",)), pool)
     assert result.outcome == "hang"
     for rank, mark in zip(result.ranks, ("wait", "hang"), strict=True):
         stall = rank.trace.last(trace.Stall)
@@ -144,15 +163,15 @@ def test_a_hang_ends_with_both_stacks() -> None:
     assert pending is not None and pending.pending, "rank 0 waits in a collective"
 
 
-def test_a_hang_after_the_last_line_ends_too() -> None:
+def test_a_hang_after_the_last_line_ends_too(pool: Pool) -> None:
     """In C with the GIL held, where no thread of the rank can notice."""
-    (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=2.0, arguments=("teardown",)))
+    (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=2.0, arguments=("teardown",)), pool)
     assert result.outcome == "hang"
     assert [rank.how for rank in result.ranks] == ["completed", "stalled"]
     assert "teardown" in result.message
 
 
-def test_a_rank_that_has_not_imported_torch_yet_is_not_stuck(tmp_path: pathlib.Path) -> None:
+def test_a_rank_that_has_not_imported_torch_yet_is_not_stuck(tmp_path: pathlib.Path, pool: Pool) -> None:
     (tmp_path / "train.py").write_text(
         "import os, time\n"
         "if os.environ['RANK'] == '0':\n"
@@ -160,32 +179,30 @@ def test_a_rank_that_has_not_imported_torch_yet_is_not_stuck(tmp_path: pathlib.P
         "    raise ValueError('boom')\n"
         "time.sleep(20)\n"
     )
-    options = dataclasses.replace(CPU, timeout=2.0)
-    (result,) = run(resolve(str(tmp_path / "train.py"), options), options, Watch())
+    (result,) = launch(tmp_path / "train.py", dataclasses.replace(CPU, timeout=2.0), pool)
     assert result.outcome == "exception"
     assert [rank.how for rank in result.ranks] == ["exception", "stopped"], result.message
 
 
-def test_a_rank_that_computes_is_not_stuck() -> None:
-    (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=2.0, arguments=("busy",)))
+def test_a_rank_that_computes_is_not_stuck(pool: Pool) -> None:
+    (result,) = launch("deaths.py", dataclasses.replace(CPU, timeout=5.0, arguments=("busy",)), pool)
     assert result.outcome == "completed", result.message
 
 
-def test_a_rank_that_sleeps_for_a_set_time_is_not_stuck(tmp_path: pathlib.Path) -> None:
+def test_a_rank_that_sleeps_for_a_set_time_is_not_stuck(tmp_path: pathlib.Path, pool: Pool) -> None:
     """And of two ranks that part, the run ends at once, whatever the timeout."""
     path = tmp_path / "train.py"
     path.write_text(
         "import time, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "if dist.get_rank() == 0:\n"
-        "    time.sleep(5)\n"
+        "    time.sleep(9)\n"
         "dist.barrier()\n"
         "if dist.get_rank() == 0:\n"
         "    dist.all_reduce(torch.ones(1))\n"
         "dist.barrier()\n"
     )
-    options = dataclasses.replace(CPU, timeout=2.0)
-    (result,) = run(resolve(str(path), options), options, Watch())
+    (result,) = launch(path, dataclasses.replace(CPU, timeout=8.0), pool)
     first, second = (rank.trace.last(trace.Stall) for rank in result.ranks)
     assert result.outcome == "hang" and first is not None and second is not None
     assert {first.reason, second.reason} == {"mismatch"}, result.message
@@ -198,19 +215,21 @@ def test_a_script_that_spawns_its_ranks(tmp_path: pathlib.Path, hangs: bool) -> 
     path.write_text(
         "import sys, torch, torch.distributed as dist, torch.multiprocessing as mp\n"
         "def main(rank, world, store):\n"
-        "    dist.init_process_group('gloo', rank=rank, world_size=world, init_method=store)\n"
+        "    torch.cuda.set_device(rank); dist.init_process_group('nccl', store, rank=rank, world_size=world)\n"
         "    dist.all_reduce(torch.ones(1))\n"
         "    if rank == 0 and 'hangs' in sys.argv:\n"
         "        dist.barrier()\n"
         "if __name__ == '__main__':\n"
-        f"    mp.spawn(main, args=(2, 'file://{tmp_path}/store'), nprocs=2)\n"
+        "    gpus = torch.cuda.device_count()\n"
+        f"    mp.spawn(main, args=(gpus, 'file://{tmp_path}/store'), nprocs=gpus)\n"
     )
     options = dataclasses.replace(CPU, arguments=("hangs",) if hangs else ("",))
     (result,) = run(resolve(str(path), options), options, Watch())
-    # gloo tells a rank that waits of the peer's end, where that comes before the watch has seen the hang.
-    assert result.outcome in (("hang", "exception") if hangs else ("completed",)), result.message
-    assert result.ranks[0].how in (("stalled", "exception") if hangs else ("completed",))
-    assert result.ranks[1].how == "completed"
+    # Whether gloo told rank 0 of the end of its peer, or the watch saw it wait.
+    assert result.outcome == ("hang" if hangs else "completed"), result.message
+    assert [rank.how for rank in result.ranks] == ["stalled" if hangs else "completed", "completed"]
+    missing = [(one.kind, one.absent) for one in examine(result).mismatches]
+    assert missing == ([(Kind.MISSING, (1,))] if hangs else [])
     assert sites(result.ranks[0], trace.Collective) == ({4, 6} if hangs else {4})
 
 
@@ -225,12 +244,30 @@ def test_a_launch_that_dies_is_started_anew_for_the_runs_that_are_left(tmp_path:
     assert first.outcome == second.outcome == "completed", second.message
 
 
+def test_of_four_ranks_the_last_one_is_missing(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][dist.get_rank() // 2]\n"
+        "dist.all_reduce(torch.ones(1), group=pair)\n"
+        "if dist.get_rank() < dist.get_world_size() - 1:\n"
+        "    dist.all_reduce(torch.ones(1))\n"
+    )
+    options = dataclasses.replace(CPU, nproc=4, timeout=8.0)
+    (result,) = run(resolve(str(path), options), options, Watch())
+    assert result.outcome == "hang", result.message
+    # gloo tells some of those that wait, and the first that ends ends the others.
+    assert {rank.how for rank in result.ranks[:3]} <= {"stalled", "stopped"} and result.ranks[3].how == "completed"
+    assert [(one.kind, one.absent) for one in examine(result).mismatches] == [(Kind.MISSING, (3,))]
+
+
 def test_a_port_in_use() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         options = dataclasses.replace(CPU, wraps=("ddp",), launcher=(f"--master-port={taken.getsockname()[1]}",))
-        (result,) = launch("clean.py", options)
+        (result,) = run(resolve(str(TARGETS / "clean.py"), options), options, Watch())
     assert result.outcome == "port_in_use"
     assert [rank.how for rank in result.ranks] == ["not_started", "not_started"]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 
 import pytest
 
 from ddp_lint.verify.options import RankOutcome
-from ddp_lint.verify.outcome import rank_outcome, run_outcome
+from ddp_lint.verify.outcome import left_waiting, rank_outcome, run_outcome
 from ddp_lint.verify.spec import STALLED, Marks
 from ddp_lint.verify.trace import Call, Collective, End, Event, Raised, Stall, Start, Writer
 
@@ -47,6 +48,8 @@ def run(folder: pathlib.Path, *ranks: RankOutcome, code: int = 1, log: str = "")
             "stuck in a call that no peer answers",
         ),
         ((Start(), Stall(reason="peer")), {"code": STALLED}, "stopped", "waited for a rank that is slow"),
+        # Its peer's end lets it go on while it waits for the dumps.
+        ((Start(), Stall(reason="mismatch"), End()), {"code": 0}, "stalled", "stuck in a call that no peer answers"),
         ((Start(), PEER_LOST), {"code": 1}, "exception", "RuntimeError: Connection closed by peer [127.0.0.1]:7575"),
         ((Start(),), {"code": 3}, "exit", "left with exit code 3"),
         ((), {"code": 1}, "not_started", "ended with exit code 1 before it began"),
@@ -58,6 +61,63 @@ def test_a_ranks_end(
 ) -> None:
     outcome = rank(tmp_path, 0, *events, **end)
     assert (outcome.how, outcome.message) == (how, message)
+
+
+def test_who_comes_to_its_end_after_it_was_told_that_the_ranks_part_has_not_completed(tmp_path: pathlib.Path) -> None:
+    """On NCCL the teardown of one rank releases its peer, which ends before its own watchdog has looked."""
+    marks = Marks(tmp_path)
+    for number, order in enumerate((("parted", "over"), ("over", "parted"))):
+        for at, mark in enumerate(order):
+            marks.set(number, mark)
+            os.utime(marks.path(number, mark), (100 + at, 100 + at))
+    ranks = [rank(tmp_path, number, Start(), End(), code=0) for number in (0, 1)]
+    assert [one.how for one in ranks] == ["stalled", "completed"]
+
+
+BARRIER = Collective(ranks=(0, 1), op="barrier")
+
+
+@pytest.mark.parametrize(
+    ("called", "raised", "how", "outcome"),
+    [
+        ((BARRIER, BARRIER), PEER_LOST, "stalled", "hang"),
+        ((BARRIER,), PEER_LOST, "exception", "exception"),
+        ((BARRIER, BARRIER), Raised(type="ValueError", message="boom", where="main"), "exception", "exception"),
+    ],
+)
+def test_a_rank_whose_peer_came_to_its_end_waits_for_it(
+    tmp_path: pathlib.Path, called: tuple[Event, ...], raised: Raised, how: str, outcome: str
+) -> None:
+    """gloo raises in the rank that waits, when it closes its peer's connections soon enough."""
+    ranks = left_waiting(
+        (
+            rank(tmp_path, 0, Start(), *called, raised, code=1, time=2.0),
+            rank(tmp_path, 1, Start(), BARRIER, End(), code=0, time=1.0),
+        )
+    )
+    assert [one.how for one in ranks] == [how, "completed"]
+    assert run(tmp_path, *ranks)[0] == outcome
+    assert how == "exception" or ranks[0].message.startswith("waits for rank 1, which ended: RuntimeError")
+
+
+def test_a_rank_whose_peer_failed_does_not_wait_for_it(tmp_path: pathlib.Path) -> None:
+    ranks = left_waiting(
+        (
+            rank(tmp_path, 0, Start(), BARRIER, PEER_LOST, code=1, time=1.0),
+            rank(tmp_path, 1, Start(), code=-11, time=2.0),
+        )
+    )
+    assert [one.how for one in ranks] == ["exception", "signal"]
+    assert run(tmp_path, *ranks)[0] == "crash"
+
+
+@pytest.mark.parametrize(("doing", "outcome"), [("computes", "slow"), ("", "hang")])
+def test_ranks_that_gave_each_other_up(tmp_path: pathlib.Path, doing: str, outcome: str) -> None:
+    ranks = [
+        rank(tmp_path, number, Start(), Stall(reason="peer", doing=doing), code=STALLED, time=9.0) for number in (0, 1)
+    ]
+    assert [one.how for one in ranks] == ["stopped", "stopped"]
+    assert run(tmp_path, *ranks) == (outcome, "ranks 0 and 1 waited for a rank that is slow")
 
 
 def test_the_killed_rank_is_the_cause_and_not_the_one_that_lost_its_peer(tmp_path: pathlib.Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 import subprocess
 import sys
-import threading
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,45 +15,95 @@ from ddp_lint.verify.child.observers import progress, watchdog
 from ddp_lint.verify.child.recorder import Recorder
 
 
-def doing(act: Any, *, computing_counts: bool = True) -> str:
-    """What the watchdog's thread sees of this one while it acts."""
-    seen: list[str] = []
-    done = threading.Event()
-
-    def watch() -> None:
-        still = progress.Still(time.monotonic(), threading.main_thread().ident or 0)
-        began = time.monotonic()
-        while not done.wait(0.02):
-            still.look()
-            seen.append(still.doing(time.monotonic() - began, computing_counts=computing_counts))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    act()
-    done.set()
-    thread.join()
-    return seen[-1]
+@pytest.fixture
+def counters(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the system would tell of this process."""
+    told = SimpleNamespace(cpu=0.0, bytes=0)
+    monkeypatch.setattr(progress, "cpu_seconds", lambda: told.cpu)
+    monkeypatch.setattr(progress, "bytes_moved", lambda: told.bytes)
+    return told
 
 
-def test_who_waits_does_nothing() -> None:
-    assert doing(lambda: threading.Event().wait(0.4)) == ""
+@pytest.mark.parametrize(
+    ("cpu", "moved", "computing_counts", "doing"),
+    [
+        (0.0, 0, True, ""),
+        (0.03, 0, True, ""),
+        (1.0, 0, True, "computes"),
+        (1.0, 0, False, ""),
+        (1.0, 1 << 20, False, "reads or writes"),
+        (0.0, 1 << 10, True, ""),
+    ],
+)
+def test_what_a_rank_does(
+    counters: SimpleNamespace, cpu: float, moved: int, computing_counts: bool, doing: str
+) -> None:
+    activity = progress.Activity(main=0)
+    counters.cpu, counters.bytes = cpu, moved
+    assert activity.ask(2.0, computing_counts=computing_counts) == doing
+    assert activity.ask(2.0, computing_counts=computing_counts) == "", "what it did before does not count"
 
 
-def test_a_child_that_computes_counts() -> None:
-    code = "import time; t = time.monotonic()\nwhile time.monotonic() - t < 0.8: pass"
-    assert doing(lambda: subprocess.run([sys.executable, "-S", "-c", code], check=True)) == "computes"
+@pytest.mark.parametrize(("instructions", "doing"), [((1, 2, 3, 4), "runs Python"), ((7, 7, 7, 7), "")])
+def test_a_rank_that_is_elsewhere_at_each_look_runs_python(
+    counters: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, instructions: tuple[int, ...], doing: str
+) -> None:
+    code = SimpleNamespace(co_filename="train.py", co_name="main")
+    frame = SimpleNamespace(f_lasti=0, f_code=code, f_back=None)
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(_current_frames=lambda: {5: frame}))
+    activity = progress.Activity(main=5)
+    for frame.f_lasti in instructions:
+        activity.look()
+    assert activity.ask(2.0, computing_counts=True) == doing
 
 
-def test_reading_counts(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "data"
-    path.write_bytes(bytes(1 << 20))
+def test_the_time_and_the_transfers_of_children_count() -> None:
+    """That of a process which has not ended: what ended belongs to nobody any more."""
+    code = (
+        "import sys, time\nsys.stdout.write('x' * (4 << 20))\nwhile time.process_time() < 0.3: pass\n"
+        "print('\\ndone', flush=True); input()"
+    )
+    cpu, moved = progress.cpu_seconds(), progress.bytes_moved()
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stdin is not None
+        while child.stdout.readline() != "done\n":
+            pass
+        assert progress.cpu_seconds() - cpu >= 0.25
+        assert progress.bytes_moved() - moved >= 4 << 20
+        child.stdin.close()
 
-    def read() -> None:
-        for _ in range(20):
-            path.read_bytes()
-            time.sleep(0.02)
 
-    assert doing(read, computing_counts=False) == "reads or writes"
+@pytest.mark.parametrize(
+    ("idle", "recorded", "peers_idle", "reason"),
+    [
+        (19.0, 19.0, 99.0, ""),
+        (20.0, 20.0, 20.0, "timeout"),
+        (20.0, 20.0, float("inf"), "timeout"),
+        (99.0, 99.0, 1.0, ""),
+        (120.0, 120.0, 1.0, "peer"),
+        (1.0, 120.0, 120.0, "slow"),
+        (1.0, 120.0, 1.0, "slow"),
+        (20.0, 119.0, 20.0, "timeout"),
+    ],
+)
+def test_why_a_rank_ends(idle: float, recorded: float, peers_idle: float, reason: str) -> None:
+    assert watchdog.verdict(idle, recorded, peers_idle, timeout=20.0) == reason
+
+
+@pytest.mark.parametrize(
+    ("idle", "peers", "reason"),
+    [
+        (18.0, {"failed"}, "timeout"),
+        (18.0, {"peer"}, "timeout"),
+        (1.0, {"peer"}, "slow"),
+        (1.0, {"failed"}, "peer"),
+        (1.0, {"timeout"}, "peer"),
+    ],
+)
+def test_why_a_rank_ends_whose_peers_do(idle: float, peers: set[str], reason: str) -> None:
+    assert watchdog.told(idle, 20.0, peers) == reason
 
 
 def test_a_wrapper_of_dynamo_is_no_compiler() -> None:
@@ -110,7 +158,7 @@ class _Marks:
     def has(self, rank: int, mark: str) -> bool:
         return rank == 1 and mark == "ready"
 
-    def set(self, rank: int, mark: str) -> None:
+    def set(self, rank: int, mark: str, text: str = "") -> None:
         pass
 
 

@@ -76,7 +76,7 @@ def _drifting(rank: int, path: str) -> list[Event]:
         Hashes(
             what="parameters", when="after_step", wrap="ddp", step=step, frames=(Frame(path, 9, "train"),),
             digests={"a": f"{step}{rank if step > 1 else 0}", "b": str(step)},
-            norms={"a": 1.0 + (rank * step if step > 1 else 0.0), "b": 2.0},
+            sketches={"a": (3.0 * rank * step, -4.0 * rank * step), "b": (2.0,)},
         )
         for step in range(1, 5)
     ]  # fmt: skip
@@ -84,7 +84,7 @@ def _drifting(rank: int, path: str) -> list[Event]:
 
 def test_a_drift_starts_where_the_values_first_differ(verification: Verification) -> None:
     (found,) = drifts(verification.runs[2])
-    assert (found.name, found.start, found.points) == ("a", 2, ((1, 0.0), (2, 2.0), (3, 3.0), (4, 4.0)))
+    assert (found.name, found.start, found.points) == ("a", 2, ((1, 0.0), (2, 10.0), (3, 15.0), (4, 20.0)))
     assert found.site is not None and found.site.line == 9
     assert drifts(verification.runs[1]) == []
 

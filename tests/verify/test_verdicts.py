@@ -210,7 +210,7 @@ def test_refuted_says_how_often_the_line_ran_and_which_oracle_stayed_silent(path
     judged = verdict(at(code, ALL_REDUCE, TEST), run(zero, zero))
     assert judged.verdict is Verdict.REFUTED
     assert "ran twice on each of 2 ranks" in judged.reason and "line up" in judged.reason
-    assert any(e.kind == "guard" and "true 2 times and false 1 times" in e.message for e in judged.evidence)
+    assert any(e.kind == "guard" and "true twice and false once" in e.message for e in judged.evidence)
 
 
 def test_a_line_that_no_rank_ran_is_not_reached_and_its_condition_is_named(path: str) -> None:

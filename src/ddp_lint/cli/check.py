@@ -385,7 +385,8 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
         for f in left.findings:
             say(f"{f.span.place}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
         return _status(left, options)
-    part = Part(settings, [path], check_text(text, path, settings))
+    cache_dir = None if options.no_cache else settings.root / ".ddp_lint_cache"
+    part = Part(settings, [path], check_text(text, path, settings, cache_dir=cache_dir))
     narrowing = Narrowing(options.baseline, None, None)
     report = dataclasses.replace(part.report, findings=narrowing.told([part]))
     sources = Sources({f.span.path: text for f in report.findings})

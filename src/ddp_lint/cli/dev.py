@@ -38,6 +38,26 @@ def docs(check: bool) -> None:
         sys.exit(FOUND)
 
 
+@dev.command()
+@click.option(
+    "--checkouts",
+    type=click.Path(path_type=pathlib.Path, exists=True, file_okay=False),
+    help="Trees of the code bases as OWNER+NAME: their findings are looked for again before.",
+)
+def calibrate(checkouts: pathlib.Path | None) -> None:
+    """Work out anew how sure each rule is, from the findings on public code that somebody has read."""
+    from ddp_lint.dev.calibration import judgements, reread, toml
+
+    root = _root()
+    studies = root / "docs" / "studies"
+    if checkouts is not None:
+        silent, absent = reread(studies, checkouts)
+        say(f"{silent} readings are of what is not reported any more; {absent} could not be looked at")
+    target = root / "src" / "ddp_lint" / "knowledge" / "calibration.toml"
+    target.write_text(toml(judgements(studies)), encoding="utf-8")
+    say(f"written: {target.relative_to(root)}; `ddp-lint dev docs` brings the tables up to date")
+
+
 @dev.command("new-rule")
 @click.argument("code", metavar="DDPNNN|DDPNxx")
 @click.argument("slug")

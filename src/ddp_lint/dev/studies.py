@@ -2,7 +2,8 @@
 
 A table stands in a guide below a comment that says what it is of: ``<!-- table of: studies/head.tsv by rule -->``.
 Kinds: `by repository` (with the numbers of files of ``NAME.repositories.tsv`` where there is one), `by rule`,
-`findings`, and `true`, which takes several files and holds what was true, with links to the code, damage by damage.
+`findings`, `true`, which takes several files and holds what was true, with links to the code, damage by damage, and
+`in small`, which holds the verdicts of `verify` on small programs with the bugs of others (`benchmarks/real_bugs.py`).
 """
 
 from __future__ import annotations
@@ -139,6 +140,22 @@ def _true(files: Sequence[pathlib.Path]) -> str:
     return "".join(parts).rstrip("\n") + "\n"
 
 
+def _in_small(files: Sequence[pathlib.Path]) -> str:
+    """What `verify` said of the small programs, as benchmarks/real_bugs.py wrote it down."""
+    (path,) = files
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    folder = path.parents[1] / "real-bugs"
+    table: list[list[object]] = []
+    for row in rows:
+        first = (folder / f"{row['program']}.py").read_text(encoding="utf-8").partition("\n")[0]
+        happens = first.strip('"').partition(": ")[2].rstrip(".")
+        program = f"[`{row['program']}.py`](real-bugs/{row['program']}.py)"
+        rule = f"[{row['code']}](rules/{row['code']}.md)"
+        table.append([row["repository"], happens, program, rule, f"**{row['verdict']}**: {row['reason']}"])
+    return _table(["Repository", "What happens", "In small", "Rule", "`verify`"], table)
+
+
 def _proof(rule: type[Documented]) -> str:
     """What `verify` says of the example of the rule's page, which the tests prove."""
     if not issubclass(rule, Rule) or not rule.oracles:
@@ -147,9 +164,18 @@ def _proof(rule: type[Documented]) -> str:
     return f"`verify` confirms the example of its page {where}."
 
 
+def _by_class(files: Sequence[pathlib.Path]) -> str:
+    from ddp_lint.dev.calibration import judgements, report
+
+    rows = list(report(judgements(files[0].parent)))
+    return _table(["class", "readings", "not false", "real"], rows, 3)
+
+
 _KINDS: dict[str, Callable[[Sequence[pathlib.Path]], str]] = {
     "by repository": _by_repository,
+    "by class": _by_class,
     "by rule": _by_rule,
     "findings": _findings,
     "true": _true,
+    "in small": _in_small,
 }

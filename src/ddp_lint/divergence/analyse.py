@@ -28,6 +28,7 @@ from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value, unknown
 from ddp_lint.divergence.witness import parting_of, wrong_arguments
 from ddp_lint.divergence.words import Emit, Node, Projection, TooLarge, Words, streams_of
+from ddp_lint.engine.gc_tuning import let_go_of_trees
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
@@ -38,7 +39,7 @@ _MANAGER = ("__enter__", "__exit__")
 #: Calls of Python's that an analysis may nest: several times what calls within calls and blocks within blocks take.
 _FRAMES = 3_000
 #: Trees of other files that are kept: beyond it the summaries start anew.
-_KEPT_MODULES = 600
+_KEPT_MODULES = 200
 
 #: What is kept is kept by these nodes.
 _KEYS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -51,8 +52,11 @@ def open_summaries_of(project: Project) -> Summaries:
     """Summaries that keep what parts the ranks in a callee as it is, for a look at its callers."""
     found = _open.get(project)
     if found is None or found.modules_read > _KEPT_MODULES:
-        found = _open[project] = Summaries(project, whole=False)
-    return found
+        _open[project] = Summaries(project, whole=False)
+        if found is not None:
+            del found
+            let_go_of_trees()
+    return _open[project]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +115,11 @@ def summaries_of(project: Project) -> Summaries:
     found = _summaries.get(project)
     if found is None or found.modules_read > _KEPT_MODULES:
         project.forget_memories()
-        found = _summaries[project] = Summaries(project)
-    return found
+        _summaries[project] = Summaries(project)
+        if found is not None:
+            del found
+            let_go_of_trees()
+    return _summaries[project]
 
 
 def let_go(project: Project, path: pathlib.Path) -> None:

@@ -71,6 +71,8 @@ class _Builder:
     def __init__(self, words: Words) -> None:
         self._words = words
         self._left = self.BOUND
+        #: Branches on which the ranks part, around the effect at hand.
+        self._apart = 0
 
     def sequence(self, effects: list[Effect], after: Node, exits: Exits, site: Site | None) -> Node:
         self._left -= len(effects)
@@ -86,11 +88,14 @@ class _Builder:
         if isinstance(effect, Leave):
             return _way_out(effect, exits)
         if isinstance(effect, Branch):
+            apart = effect.test.varying() is not None
+            self._apart += apart
             yes = self.sequence(effect.yes, after, exits, site)
             no = self.sequence(effect.no, after, exits, site)
+            self._apart -= apart
             return self.test(effect.test, yes, no, effect.span, site.depth if site else 0)
         if isinstance(effect, Rounds):
-            return self._rounds(effect, after, exits, site)
+            return after if effect.callback and not self._apart else self._rounds(effect, after, exits, site)
         if isinstance(effect, Attempt):
             return self._attempt(effect, after, exits, site)
         if isinstance(effect, Inline):
@@ -113,6 +118,10 @@ class _Builder:
 
     def _rounds(self, effect: Rounds, after: Node, exits: Exits, site: Site | None) -> Node:
         finished = self.sequence(effect.orelse, after, exits, site)
+        if 0 < effect.times <= _WRITTEN_OUT and _is_plain(effect.body):
+            for _ in range(effect.times):
+                finished = self.sequence(effect.body, finished, exits, site)
+            return finished
         mark = len(self._words.nodes)
         again, leave = self._words.stop("again"), self._words.stop("break")
         inner = dataclasses.replace(exits, breaks=leave, continues=again)
@@ -200,6 +209,19 @@ class _Builder:
         elif not exits.manager:  # a generator's consumer: its `continue` resumes the generator
             outer = dataclasses.replace(outer, continues=after)
         return self.sequence(body, after, outer, site)
+
+
+#: Rounds of a loop that are written out one after the other, so that it equals the calls written out.
+_WRITTEN_OUT = 4
+
+
+def _is_plain(effects: list[Effect]) -> bool:
+    """Are there only letters in it, without any choice, so that all rounds are alike?"""
+    return all(
+        isinstance(effect, Emitted)
+        or (isinstance(effect, Inline) and effect.yields is None and _is_plain(effect.effects))
+        for effect in effects
+    )
 
 
 def called(caller: str, callee: str, span: Span) -> Called:

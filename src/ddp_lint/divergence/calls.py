@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from ddp_lint.divergence import references as ref
@@ -21,11 +22,12 @@ from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.names import by_name, distinctive, from_source, grow, is_of_plain_model, sized
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import PADDED, SELECTION, keeps, selection
+from ddp_lint.divergence.selections import PADDED, SELECTION, is_generated, keeps, selection
 from ddp_lint.divergence.standard import BUILTINS, LIBRARY
 from ddp_lint.divergence.targets import fill
 from ddp_lint.divergence.values import (
     MADE,
+    NEVER,
     Value,
     Variation,
     divergent,
@@ -125,25 +127,36 @@ def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.C
 
 def _given(
     frame: Frame, of: ref.ClassRef, constructor: ref.FunctionRef, arguments: Arguments
-) -> tuple[tuple[str, bool | None], ...]:
-    """The attributes that hold a flag that this very object is made with: ``Directory(path, sync=False)``."""
+) -> tuple[tuple[str, bool | ref.GroupRef | None], ...]:
+    """The attributes that hold a flag or a group which this very object is made with: ``Lock(path, sync=False)``."""
     signature = constructor.node.args
     names = tuple(a.arg for a in (*signature.posonlyargs, *signature.args))[1:]
-    flags: dict[str, bool | None] = {}
+    kept: dict[str, bool | ref.GroupRef | None] = {}
     for name in (*names, *(a.arg for a in signature.kwonlyargs)):
         value = arguments.get(name, names)[0]
         if value is not None and value.constant is not None and type(value.constant.value) in (bool, type(None)):
-            flags[name] = value.constant.value
-    if not flags or arguments.starred or constructor.owner is None:
+            kept[name] = value.constant.value
+        elif value is not None and isinstance(value.reference, ref.GroupRef) and value.missing == NEVER:
+            kept[name] = value.reference
+    if not kept or arguments.starred or constructor.owner is None:
         return ()
     found = []
     for attribute, stores in stores_in(constructor.owner.node).items():
         (method, stored), *others = stores
-        name = stored.id if isinstance(stored, ast.Name) else ""
-        once = not others and method is constructor.node and name in flags
+        name = _stored_name(stored, kept)
+        once = not others and method is constructor.node and name in kept
         if once and not _set_elsewhere(frame, of, constructor.owner, attribute):
-            found.append((attribute, flags[name]))
+            found.append((attribute, kept[name]))
     return tuple(found)
+
+
+def _stored_name(stored: ast.AST | None, kept: Mapping[str, bool | ref.GroupRef | None]) -> str:
+    """The parameter that is stored: itself, or a group in the place of which the default may stand."""
+    if isinstance(stored, ast.Name):
+        return stored.id
+    parts = (stored.body, stored.orelse) if isinstance(stored, ast.IfExp) else getattr(stored, "values", ())
+    named = [part.id for part in parts if isinstance(part, ast.Name) and isinstance(kept.get(part.id), ref.GroupRef)]
+    return named[0] if len(named) == 1 else ""
 
 
 def _set_elsewhere(frame: Frame, of: ref.ClassRef, owner: ref.ClassRef, attribute: str) -> bool:
@@ -307,6 +320,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         if method.name == "__init__" and method.of in knows.collectives:
             return communicate(frame, knows.collectives[method.of], arguments, node)
         entry = knows.method(method.of, method.name)
+        if entry is None and is_generated(node, method.name):  # the forwards of the parts communicate
+            entry = knows.method(method.of, "__call__")
         if method.guessed and method.name == "step" and len(arguments.positional) > 1:
             entry = None  # whatever it is called, no optimizer and no schedule: a diffusion's ``scheduler.step(x, t)``
         if entry is not None and not (method.guessed and _is_project_method(frame, method)):
@@ -394,18 +409,16 @@ def _unresolved(
 
 
 def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
-    """Functions that some ranks alone hand to an unknown call, like the handlers of a server: it calls them as often
-    as requests come."""
-
-    if not any(test.varying() is not None for test in frame.path):
-        return
+    """Functions that are handed to an unknown call, like the handlers of a server: it calls them as often as requests
+    come."""
+    callback = not any(test.varying() is not None for test in frame.path)
     for value in arguments.values:
         if isinstance(value.reference, ref.FunctionRef):
             outer, frame.effects = frame.effects, []
             invoke(frame, value, Arguments(starred=True), node)
             inside, frame.effects = frame.effects, outer
             if matters(inside):
-                frame.effects.append(Rounds(doubtful(inside), [], None, frame.span(node)))
+                frame.effects.append(Rounds(doubtful(inside), [], None, frame.span(node), callback=callback))
 
 
 def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

@@ -16,9 +16,9 @@ from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, 
 from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import is_padded, is_selection, is_sized, needs_one_shape, own_longest, own_size
-from ddp_lint.divergence.values import Symbol, Value, Variation, constant, unknown
+from ddp_lint.divergence.values import NEVER, Symbol, Value, Variation, constant, divergent, unknown
 from ddp_lint.divergence.words import Letter
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Collective, Source
 from ddp_lint.knowledge.project_names import last
 
@@ -202,7 +202,7 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
     if entry.returns == "group":
         members = listed_ranks([arguments.get(entry.ranks, entry.takes)[0]] if entry.ranks else [])
         group = Group(str(frame.key(node)), "", own=frame.owner is not None, members=members)
-        return unknown(frame.key(node), ref.GroupRef(group))
+        return dataclasses.replace(unknown(frame.key(node), ref.GroupRef(group)), missing=NEVER)
     if len(entry.result) == 1 and entry.result[0]:
         return unknown(frame.key(node), ref.Instance(entry.result[0]))
     if entry.result:
@@ -213,9 +213,20 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
     made = known().type_of(entry.name)
     if made:
         return unknown(frame.key(node), ref.Instance(made))
-    if entry.kind == "forward":  # replicas: each rank's output follows from its own batch
-        return passed_on(frame, node, arguments.values, key)
+    if entry.kind == "forward":
+        return _output(frame, arguments, node, key)
     return unknown(key, agreed=entry.returns == "uniform")
+
+
+def _output(frame: Frame, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
+    """What a wrapped model gives: it follows from this rank's own batch, unless all ranks have agreed on that."""
+    value = passed_on(frame, node, arguments.values, key)
+    source = known().source("call", "next")
+    given = [argument for argument in arguments.values if argument.constant is None]
+    if value.varies is not None or value.agreed or not given or source is None:
+        return value
+    origin = Label(frame.span(node), "what the model gives here follows from this rank's own batch")
+    return divergent(key, Variation(source.cause, source.says, origin=origin, confidence=Confidence.MEDIUM))
 
 
 def group_of(frame: Frame, value: Value | None, node: ast.expr | None) -> Group:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.groups import Group, holds_all_of, leaves_alone
-from ddp_lint.divergence.values import Condition, Variation, alone_in, equality
+from ddp_lint.divergence.values import Condition, Variation, alone_in, comparison, equality, implied
 from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words, told
 from ddp_lint.findings import Span
 
@@ -128,7 +128,9 @@ class Comparison:
             here = [world for world in here if self._group.may_hold(worlds.WORLDS[world])]
             if not here:  # left over from a loop that turned out to hold no letters
                 continue
-            common = assumed.get(node.number, {})
+            common = assumed.get(node.number)
+            if common is None:  # behind choices that exclude each other
+                continue
             if isinstance(node, Choice) and node.condition.open and self._may_part(node.condition):
                 key = self._projection.truth(node.condition, 0)
                 if any(common.get(choice) is chosen for choice, chosen in self._alone) or node.number in apart:
@@ -235,6 +237,8 @@ class Comparison:
             if mine is None:
                 continue
             for child, more in self._ways(node):
+                if any(mine.get(key, chosen) is not chosen for key, chosen in more.items()):
+                    continue  # chosen the other way further up
                 there = {**mine, **more}
                 known = found.get(child.number)
                 if known is not None:
@@ -388,14 +392,24 @@ class Comparison:
         """Does it go round once more and come to the same letters later, however often it does so?
 
         That is so where letters always leave the loop (``continue`` until a file is found, then a barrier and `break`),
-        and after a round without letters in a loop that only a round with letters leaves (ask again for a prompt).
+        and after a round without letters in a loop that only a round with letters leaves (ask again for a prompt),
+        be they those of another group: what its members agree on ends the loop for all of them.
         """
         loop = self._projection.loop_of(side.node) if isinstance(side.node, End) else None
-        if loop is None or side.node is not loop.again:
+        if loop is None or side.node is not loop.again or self._is_for_good(side, loop):
             return False
         if not self._comes_to(loop, lambda node: node is loop.again, after_letters=True):
             return True
-        return loop.endless and self._was_empty(side, loop, matched) and not self._comes_to(loop, self._is_out_of(loop))
+        if not loop.endless or not self._was_empty(side, loop, matched):
+            return False
+        return not self._comes_to(loop, self._is_out_of(loop), of_any_group=True)
+
+    def _is_for_good(self, side: Side, loop: Loop) -> bool:
+        """Did the rank pass by the letters because of its number, as it will in each round?"""
+        step = side.trail
+        if step is None or not _inside(step.span, loop.span) or step.condition.varies is None:
+            return False
+        return step.condition.varies.cause == "rank" and not step.condition.open
 
     def _was_empty(self, side: Side, loop: Loop, matched: int) -> bool:
         """Did the round of this side have no letters, neither since its last choice nor before?"""
@@ -411,7 +425,9 @@ class Comparison:
         """Is a node one to which the loop is left? What follows a loop is made before its body."""
         return lambda node: node is loop.leave or (node.number < loop.again.number and not self._doomed[node.number])
 
-    def _comes_to(self, loop: Loop, goal: Callable[[Node], bool], *, after_letters: bool = False) -> bool:
+    def _comes_to(
+        self, loop: Loop, goal: Callable[[Node], bool], *, after_letters: bool = False, of_any_group: bool = False
+    ) -> bool:
         """Does a way lead from the start of a round to the goal: one without letters, or one `after_letters`?"""
         stack, seen = [(loop.body, False)], set()
         while stack:
@@ -421,7 +437,7 @@ class Comparison:
             seen.add((node.number, emitted))
             if goal(node) and emitted is after_letters:
                 return True
-            emitted = emitted or (isinstance(node, Emit) and self._projection.holds(node.letter))
+            emitted = emitted or (isinstance(node, Emit) and (of_any_group or self._projection.holds(node.letter)))
             inner = self._projection.loop_of(node) if isinstance(node, End) else None
             if inner is not None and inner is not loop:
                 stack.append((inner.after, emitted))
@@ -474,7 +490,7 @@ class Comparison:
                 side = side.at(node.after)
             elif isinstance(node, Loop) and not self._projection.is_live(node):
                 side = side.at(node.body)
-            elif isinstance(node, Loop) and side.own and self._first_letter(side.at(node.body)) is None:
+            elif isinstance(node, Loop) and self._first_letter(side.at(node.body)) is None:
                 side = side.at(node.after)  # all its letters are behind a choice that came out the other way
             elif isinstance(node, End) and (loop := self._projection.loop_of(node)) is not None:
                 if self._projection.is_live(loop):
@@ -497,10 +513,15 @@ class Comparison:
     def _excluded(self, choice: Hashable, side: Side) -> bool | None:
         """False for ``mode == "b"`` on a side that has chosen ``mode == "a"``; None where its choices tell nothing."""
         mine = self._equality(choice)
-        if mine is None:
+        if mine is not None:
+            others = (self._equality(other) for other, chosen in side.own.items() if chosen)
+            if any(other is not None and other[0] == mine[0] and other != mine for other in others):
+                return False
+        bound = comparison(choice)
+        if bound is None:
             return None
-        others = (self._equality(other) for other, chosen in side.own.items() if chosen)
-        return False if any(other is not None and other[0] == mine[0] and other != mine for other in others) else None
+        known = [(other, chosen) for key, chosen in side.own.items() if (other := comparison(key)) is not None]
+        return implied(bound, [(other, chosen) for other, chosen in known if other.of == bound.of])
 
     def _equality(self, choice: Hashable) -> tuple[Hashable, Hashable] | None:
         if choice not in self._equalities:
@@ -594,7 +615,8 @@ class Comparison:
         parted = self._parted(one, two, here)
         if here is None or parted is None:
             return None
-        rounds = isinstance(two.node, End) and two.node.what in ("break",)
+        # A call in the very branch is missed, whatever the rank does that passes by.
+        rounds = isinstance(two.node, End) and two.node.what == "break" and not under(here, parted.span)
         return Difference(here, there, one, two, parted, "rounds" if rounds else "missing")
 
     def _unlike(self, one: Side, two: Side, here: Letter, there: Letter) -> Difference | None:

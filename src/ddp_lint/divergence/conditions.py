@@ -8,12 +8,20 @@ import functools
 from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence import worlds
 from ddp_lint.divergence.effects import Branch, Effect
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers, text_of
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
-from ddp_lint.divergence.lengths import follows_from_extent, is_size
-from ddp_lint.divergence.selections import may_be_empty, may_be_missing, own_emptiness, own_modality
+from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_size
+from ddp_lint.divergence.selections import (
+    GRADIENTS,
+    may_be_empty,
+    may_be_lacking,
+    may_be_missing,
+    own_emptiness,
+    own_modality,
+)
 from ddp_lint.divergence.values import (
     ALONE,
     COMPARE,
@@ -28,16 +36,30 @@ from ddp_lint.divergence.values import (
     constant,
     counted_ranks,
     divergent,
+    is_last_number,
     merge,
     negated,
     unknown,
 )
 from ddp_lint.findings import Confidence
 
+#: Arguments of a `getattr` that has a default.
+_WITH_DEFAULT = 3
+
 
 def test_of(frame: Frame, node: ast.expr) -> Test:
     """The expression as a condition."""
-    return evaluate(frame, node).truth(frame.text(node))
+    return _with_test(frame, node)[1]
+
+
+def _with_test(frame: Frame, node: ast.expr) -> tuple[Value, Test]:
+    """The value of an operand, and its truth: that of ``a or b`` follows from both, whichever of them is its value."""
+    if isinstance(node, ast.BoolOp):
+        parts, tests = _operands(frame, node)
+        test = Test("and" if isinstance(node.op, ast.And) else "or", tuple(tests))
+        return _joined(frame, node, parts, tests), test
+    value = evaluate(frame, node)
+    return value, value.truth(frame.text(node))
 
 
 def _compare(frame: Frame, node: ast.Compare) -> Value:
@@ -56,8 +78,13 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         return _truth_value(frame, node, test, [left])
     if with_none and (left.made or isinstance(left.reference, (ref.FunctionRef, ref.ClassRef))):
         return constant(operation in (ast.IsNot, ast.NotEq))
-    if (alone := _alone(node, operation, left, right)) is not None:
-        return alone
+    if left.kind == GRADIENTS and left.test is not None and _asks_for_any(operation, right):
+        lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
+        return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
+    if (settled := _alone(node, operation, left, right) or _whether_kept(frame, node, left)) is not None:
+        return settled
+    left, right = _of_the_last(left, right)
+    values = [left, right]
     if left.constant is not None and right.constant is None and left.varies is None and right.varies is None:
         left, right, operation = right, left, _MIRRORED.get(operation, operation)  # ``3 < x`` is ``x > 3``
         values = [left, right] if operation not in (ast.In, ast.NotIn) else values
@@ -71,6 +98,9 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if lacking is None and _is_alike(left, right, result, opposite):
         return unknown(key)
     result = _among_ranks(node, left, right, result, key)
+    if opposite is ast.Eq and left.agreed is not right.agreed and result.varies and result.varies.cause == "data":
+        # Its own number against what all have: mostly whether all have the same, to which they find one answer.
+        result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
     if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
         if left.open:  # a key that each rank looks up: ranks fill their caches alike
             return unknown(key)
@@ -107,6 +137,15 @@ def _alone(node: ast.Compare, operation: type[ast.cmpop], left: Value, right: Va
     return None
 
 
+def _of_the_last(left: Value, right: Value) -> tuple[Value, Value]:
+    """``rank == get_world_size() - 1``: a rank of the worlds that is the last, and no other is."""
+    last = constant(worlds.LAST)
+    ranks = tuple(Known(world.rank) for world in worlds.WORLDS)
+    if left.components == ranks and is_last_number(right):
+        return left, last
+    return (last, right) if right.components == ranks and is_last_number(left) else (left, right)
+
+
 def _asks_for_any(operation: type[ast.cmpop], right: Value) -> bool:
     """``== 0``, ``> 0``, ``< 1``: is there anything at all?"""
     if operation in (ast.Lt, ast.GtE):
@@ -121,9 +160,12 @@ def _text_of_opposite(node: ast.Compare, opposite: type[ast.cmpop]) -> str:
 
 def _lacking(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Variation | None:
     """Why a rank may have no such data, if that is the question and the name is one of data: ``images is None``."""
-    if left.varies is not None or left.agreed or left.constant is not None:
-        return None
     operation = type(node.ops[0])
+    if operation in (ast.In, ast.NotIn) and may_be_lacking(node.left, node.comparators[0]) and not right.agreed:
+        return own_modality(frame, node.left)
+    own = left.varies is not None and left.varies.cause != "data"
+    if own or left.agreed or left.constant is not None:
+        return None
     if operation in (ast.Is, ast.IsNot) and right.constant == Known(None) and may_be_missing(node.left):
         return own_modality(frame, node.left)
     if _asks_for_any(operation, right) and may_be_empty(frame, node.left):
@@ -145,6 +187,17 @@ def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, ke
         if result.varies is not None and _exceeds_limit(left, right):
             result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
     return result
+
+
+def _whether_kept(frame: Frame, node: ast.Compare, left: Value) -> Value | None:
+    """``getattr(self, "group", None) is None``: whatever each rank keeps there, they keep it alike."""
+    asked, default = assigned_once(frame, node.left), node.comparators[0]
+    if left.varies is None or left.varies.cause != "rank" or not isinstance(asked, ast.Call):
+        return None
+    given = asked.args[2] if getattr(asked.func, "id", "") == "getattr" and len(asked.args) == _WITH_DEFAULT else None
+    if not isinstance(given, ast.Constant) or not isinstance(default, ast.Constant) or given.value != default.value:
+        return None
+    return unknown(("compare", frame.key(node)))
 
 
 def _exceeds_limit(left: Value, right: Value) -> bool:
@@ -239,22 +292,31 @@ def _truth_value(frame: Frame, node: ast.expr, test: Test, parts: list[Value]) -
 
 
 def _boolean(frame: Frame, node: ast.BoolOp) -> Value:
+    return _joined(frame, node, *_operands(frame, node))
+
+
+def _operands(frame: Frame, node: ast.BoolOp) -> tuple[list[Value], list[Test]]:
     """`and`, `or`: the later parts happen only if the earlier ones let them."""
     conjunction = isinstance(node.op, ast.And)
-    first = evaluate(frame, node.values[0])
-    parts, tests = [first], [first.truth(frame.text(node.values[0]))]
+    first, test = _with_test(frame, node.values[0])
+    parts, tests = [first], [test]
     for operand in node.values[1:]:
         if tests[-1].settled is (not conjunction) and parts[-1].constant is not None:
             break  # the rest is never asked
         outer, frame.effects = frame.effects, []
-        value = evaluate(frame, operand)
+        value, test = _with_test(frame, operand)
         inner, frame.effects = frame.effects, outer
         if inner:
             guard = tests[0] if len(tests) == 1 else Test("and" if conjunction else "or", tuple(tests))
             yes, no = (inner, []) if conjunction else ([], inner)
             frame.effects.append(Branch(guard, yes, no, frame.span(operand)))
         parts.append(value)
-        tests.append(value.truth(frame.text(operand)))
+        tests.append(test)
+    return parts, tests
+
+
+def _joined(frame: Frame, node: ast.BoolOp, parts: list[Value], tests: list[Test]) -> Value:
+    conjunction = isinstance(node.op, ast.And)
     if not conjunction and not all(part.test or _is_boolean(part) for part in parts):
         return _either(frame, node, parts, tests)
     return _truth_value(frame, node, Test("and" if conjunction else "or", tuple(tests)), parts)
@@ -273,9 +335,10 @@ def _either(frame: Frame, node: ast.BoolOp, parts: list[Value], tests: list[Test
 
 
 def _unary(frame: Frame, node: ast.UnaryOp) -> Value:
-    value = evaluate(frame, node.operand)
     if isinstance(node.op, ast.Not):
-        return _truth_value(frame, node, negated(value.truth(frame.text(node.operand))), [value])
+        value, test = _with_test(frame, node.operand)
+        return _truth_value(frame, node, negated(test), [value])
+    value = evaluate(frame, node.operand)
     if isinstance(node.op, ast.USub):
         return combine(lambda x: -x, (value,), ("minus", value.key))
     return passed_on(frame, node, [value])

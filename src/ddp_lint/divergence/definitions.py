@@ -17,6 +17,19 @@ def is_generator(node: ast.AST) -> bool:
     )
 
 
+@functools.lru_cache(maxsize=4096)
+def literals_yielded(node: ast.AST) -> tuple[bool, ...]:
+    """For each position of the tuples that a generator yields, whether each `yield` has a literal there; () for one
+    that yields anything else."""
+    yields = [child for child in children(node) if isinstance(child, (ast.Yield, ast.YieldFrom))]
+    tuples = [
+        child.value.elts for child in yields if isinstance(child, ast.Yield) and isinstance(child.value, ast.Tuple)
+    ]
+    if len(tuples) < len(yields) or len({len(elements) for elements in tuples}) != 1:
+        return ()
+    return tuple(all(isinstance(part, ast.Constant) for part in parts) for parts in zip(*tuples, strict=True))
+
+
 def is_positive(default: ast.expr | None) -> bool:
     """`rank: int = 8` is the rank of a matrix."""
     return (
@@ -137,10 +150,15 @@ _CONTAINERS = frozenset(
 )  # fmt: skip
 
 
+#: Annotations that do not say that something is there.
+_PERHAPS_NONE = frozenset({"Any", "Optional", "Union", "Literal", "Annotated", "NoReturn", "Never", "TypeVar", "Self"})
+
+
 @functools.lru_cache(maxsize=8192)
 def is_never_none(function: ast.AST) -> bool:
     """Does the annotation say that something is returned: ``-> Dict[str, Any]``, not ``-> Optional[...]``?"""
     returns = getattr(function, "returns", None)
     of = returns.value if isinstance(returns, ast.Subscript) else returns
     name = getattr(of, "attr", getattr(of, "id", ""))
-    return name in _CONTAINERS or name.lower() in _CONTAINERS
+    is_class = len(name) > 1 and name[0].isupper() and not name.isupper() and name not in _PERHAPS_NONE
+    return is_class or name in _CONTAINERS or name.lower() in _CONTAINERS

@@ -25,13 +25,20 @@ class Branch:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Rounds:
-    """A loop; `rounds` tells whether ranks go round equally often (None: they do). `endless`: until the body leaves."""
+    """A loop; `rounds` tells whether ranks go round equally often (None: they do). `endless`: until the body leaves.
+    `times` is how often it goes round, where that is written there; 0 where it is not.
+
+    `callback`: what an unknown callee may do with a function that it was given. It counts only where a branch on which
+    the ranks part leads to it: given on all ranks, it runs alike on all of them.
+    """
 
     body: list[Effect]
     orelse: list[Effect]
     rounds: Condition | None
     span: Span
     endless: bool = False
+    times: int = 0
+    callback: bool = False
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -150,6 +157,21 @@ def choices(effects: list[Effect]) -> Iterator[Condition]:
                 yield from effect.test.atoms()
             elif isinstance(effect, Attempt):
                 yield from (raised for raised, _ in effect.handlers)
+
+
+def left_before(effects: list[Effect]) -> list[Effect]:
+    """The same tree where a process that ends in it has no part in what comes: the job starts after it."""
+    return [_without_exit(effect) for effect in effects]
+
+
+def _without_exit(effect: Effect) -> Effect:
+    if isinstance(effect, Leave) and effect.what == "exit":
+        return Leave("raise")
+    if isinstance(effect, Branch):
+        return dataclasses.replace(effect, yes=left_before(effect.yes), no=left_before(effect.no))
+    if isinstance(effect, Inline):
+        return dataclasses.replace(effect, effects=left_before(effect.effects))
+    return effect
 
 
 def doubtful(effects: list[Effect]) -> list[Effect]:

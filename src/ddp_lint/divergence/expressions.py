@@ -11,13 +11,14 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
-from ddp_lint.divergence.lengths import dealt_evenly, extent_of, is_size, of_batches, own_share, size_of
+from ddp_lint.divergence.lengths import dealt_evenly, extent_of, is_size, of_batches, own_share, padded_to, size_of
 from ddp_lint.divergence.project_names import absolute, told
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     PADDED,
     SELECTION,
     SIZES,
+    is_comparison,
     is_mask,
     is_padded,
     is_padded_field,
@@ -30,12 +31,14 @@ from ddp_lint.divergence.values import (
     SET,
     Known,
     Value,
+    Variation,
     combine,
     constant,
     divergent,
     follow_from_sizes,
     unknown,
 )
+from ddp_lint.findings import Confidence
 from ddp_lint.program.events import PARAMETER_GROUP
 from ddp_lint.source.syntax import below
 
@@ -180,7 +183,8 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
             return frame.summaries.property_value(frame, found, base, node)
         return method_value
     if name in (given := dict(reference.given)):
-        return constant(given[name])
+        known_as = given[name]
+        return unknown(("attribute", path), known_as) if isinstance(known_as, ref.GroupRef) else constant(known_as)
     value = frame.summaries.variables.attribute_of(of, name)
     if value is not None and (value.varies is not None or value.reference is not None):
         return value
@@ -232,17 +236,25 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if base.varies is not None and is_size(base) and index.constant is not None:
         return extent_of((base.key, index.key), base.varies)
     if base.varies is not None and base.open:
-        value = divergent(("item", base.key, index.key), base.varies)
-        selected = is_mask(node.slice) and not index.agreed
-        kind = SELECTION if selected else PADDED if is_padded_field(frame, node) else ""
-        return value.with_reference(ref.Instance(kind)) if kind else value
+        return _own_item(frame, node, base, index, base.varies)
+    masked = is_mask(node.slice) or is_comparison(index)
+    if masked and (index.varies is None or is_comparison(index)) and not isinstance(reference, ref.Instance):
+        return selection(frame, node, [base, index])
     if index.varies is not None:
         return divergent(("item", base.key, index.key), index.varies)
-    if is_mask(node.slice) and (reference is None or isinstance(reference, ref.Method)):
-        return selection(frame, node, [base, index])
     if is_padded_field(frame, node) and not base.agreed:
         return unknown(("item", base.key, index.key), ref.Instance(PADDED))
     return unknown(("item", base.key, index.key), parameter_group(frame, node.value), agreed=base.agreed)
+
+
+def _own_item(frame: Frame, node: ast.Subscript, base: Value, index: Value, varies: Variation) -> Value:
+    """An item of what is each rank's own."""
+    if base.kind == "item" and varies.cause == "rank":  # ``states[rank]["step"]``: of another object, the same part
+        varies = dataclasses.replace(varies, confidence=Confidence.LOW)
+    value = divergent(("item", base.key, index.key), varies)
+    selected = (is_mask(node.slice) or is_comparison(index)) and not index.agreed
+    kind = SELECTION if selected else PADDED if is_padded_field(frame, node) else ""
+    return value.with_reference(ref.Instance(kind)) if kind else value
 
 
 def parameter_group(frame: Frame, groups: ast.expr) -> ref.Instance | None:
@@ -282,9 +294,18 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
     if _is_fraction(left) or _is_fraction(right):
         return passed_on(frame, node, [left, right], key)  # ``x + 0.1 * rank`` makes what a tensor holds, no number
     result = combine(operation, (left, right), key)
+    if isinstance(node.op, ast.Add):
+        result = as_long_as(frame, result, padded_to(frame, node.left, node.right))
     if (left.agreed or right.agreed) and result.varies is None and result.constant is None:
         return dataclasses.replace(result, agreed=True)
     return result
+
+
+def as_long_as(frame: Frame, value: Value, length: ast.expr | None) -> Value:
+    """A list that was padded to a length, which may be the same on all ranks."""
+    if length is None or value.varies is None or evaluate(frame, length).varies is not None:
+        return value
+    return dataclasses.replace(value, even=True)
 
 
 def _is_fraction(value: Value) -> bool:

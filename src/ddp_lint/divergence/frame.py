@@ -187,10 +187,16 @@ def text_of(node: ast.AST, limit: int = 60) -> str:
     if isinstance(node, (ast.Name, ast.Attribute)) and (name := dotted_ast(node)) and len(name) <= limit:
         return name  # what `unparse` takes twenty times as long for
     try:
+        start = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, _CHAINED) else None
+        if isinstance(start, (ast.Call, *_CHAINED)) and (text := text_of(start, limit)).endswith("…"):
+            return text  # a long chain of calls: the rest is cut off
         text = " ".join(ast.unparse(node).split())
     except (RecursionError, ValueError):
         return type(node).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_CHAINED = (ast.Attribute, ast.Subscript)
 
 
 def entering(value: Value) -> Value:

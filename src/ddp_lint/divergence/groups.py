@@ -173,8 +173,8 @@ def can_part(varies: Variation, group: Group) -> bool:
     All ranks of a data-parallel group share their pipeline stage, so a stage test keeps such a group together; a
     membership test keeps exactly the members of some group together, which is taken to be the one at hand.
     """
-    if varies.cause in ("data", "length") and group.axis in _SHARING:
-        return False
+    if varies.cause in ("data", "length", "exception", "failure") and group.axis in _SHARING:
+        return False  # ranks that share a batch fail alike, too
     if varies.cause not in ("rank", "membership") or group.is_world:
         return True
     if varies.cause == "membership":

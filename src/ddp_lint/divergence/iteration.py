@@ -20,11 +20,22 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
-from ddp_lint.divergence.lengths import COUNT, of_batches, own_length, own_share
+from ddp_lint.divergence.lengths import COUNT, dealt_alike, of_batches, own_length, own_share
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import own_size
+from ddp_lint.divergence.selections import GRADIENTS, own_gradients, own_size
 from ddp_lint.divergence.targets import bind
-from ddp_lint.divergence.values import NEVER, Condition, Symbol, Value, Variation, divergent, is_filled, unknown
+from ddp_lint.divergence.values import (
+    NEVER,
+    Condition,
+    Known,
+    Symbol,
+    Test,
+    Value,
+    Variation,
+    divergent,
+    is_filled,
+    unknown,
+)
 from ddp_lint.findings import Confidence, Label
 
 #: A loader by name; what holds several loaders hands out loaders.
@@ -56,18 +67,41 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     if isinstance(source, ref.Generator):
         frame.effects.append(dataclasses.replace(source.call, yields=inner))
     elif inner:
-        frame.effects.append(Rounds(inner, [], rounds, frame.span(node)))
+        times = 0 if rounds or len(node.generators) > 1 or node.generators[0].ifs else times_of(iterables[0])
+        frame.effects.append(Rounds(inner, [], rounds, frame.span(node), times=times))
     if isinstance(node, ast.SetComp) or is_set(iterables[0]):
         return unordered(frame, node)
     even = rounds is None and len(node.generators) == 1 and not node.generators[0].ifs
     value = passed_on(frame, node, [*iterables, *values])
     if of_batches(value.varies) and any(generator.ifs for generator in node.generators):
         return dataclasses.replace(divergent(frame.key(node, "kept"), own_size(frame, node)), missing=NEVER)
+    if value.varies is None and _lacks_gradients(node):
+        return emptiness(frame, node, unknown((GRADIENTS, frame.key(node))))
     share = _share(frame, node) if value.varies is None else None
     if share is not None:
         return dataclasses.replace(divergent(frame.key(node, "share"), share), missing=NEVER)
     value = of_ranks(value, values) if isinstance(node, ast.ListComp) else value
     return dataclasses.replace(value, even=even, missing=NEVER)
+
+
+def emptiness(frame: Frame, node: ast.expr, value: Value) -> Value:
+    """A list of gradients, or its length: whether there are any is each rank's own, how many else is no question."""
+    condition = Condition(
+        (("empty", value.key),) * worlds.COUNT, frame.text(node), own_gradients(frame, node), open=True
+    )
+    return dataclasses.replace(value, test=Test("atom", atom=condition), missing=NEVER)
+
+
+def _lacks_gradients(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> bool:
+    """``[p.grad for p in parameters if p.grad is not None]``: which parameters have one a rank's own batch decides."""
+    tests = (test for generator in node.generators for test in generator.ifs)
+    return any(
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.IsNot)
+        and getattr(test.left, "attr", "") == "grad"
+        and getattr(test.comparators[0], "value", 0) is None
+        for test in tests
+    )
 
 
 def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Variation | None:
@@ -82,6 +116,17 @@ def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | a
 
 def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
     """What a loop variable is: an element of the iterable."""
+    element = _element(frame, iterable, node, target)
+    literal = iterable.reference.literal if isinstance(iterable.reference, ref.Generator) else ()
+    if element.varies is None or not any(literal):
+        return element
+    # ``yield batch, False`` .. ``yield batch, True``: a flag that ranks which go round together see alike
+    keys = [("yielded", index, frame.key(node)) for index in range(len(literal))]
+    items = [unknown(key) if same else divergent(key, element.varies) for key, same in zip(keys, literal, strict=True)]
+    return dataclasses.replace(element, items=tuple(items))
+
+
+def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
     while isinstance(node, ast.Call) and node.args and dotted(node.func).rpartition(".")[2] in _PROGRESS:
         node = node.args[0]
     path = frame.text(node)
@@ -96,19 +141,21 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr |
     if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
         return unknown(("element", frame.key(node)))
     if isinstance(node, ast.Call) and dotted(node.func) == "range" and len(node.args) == 1:
-        return unknown(("element", frame.key(node)))  # ranks that go round together count alike
+        # ranks that go round together count alike
+        return dataclasses.replace(unknown(("element", frame.key(node))), missing=NEVER)
     if iterable.varies is not None and iterable.open:
         return divergent(("element", frame.key(node)), iterable.varies)
     if is_loader(iterable, path):
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
         varies = Variation("data", "the batches of this rank", origin=origin, confidence=Confidence.MEDIUM)
         return divergent(("element", frame.key(node)), varies)
-    return unknown(("element", frame.key(node)), parameter_group(frame, node))
+    whole = isinstance(iterable.reference, ref.Instance) and iterable.reference.whole
+    return unknown(("element", frame.key(node)), parameter_group(frame, node), agreed=whole or iterable.agreed)
 
 
 def pair(frame: Frame, node: ast.AST, element: Value) -> Value:
     """What ``enumerate()`` hands out: a number, the same on all ranks in one round, and an element."""
-    items = (unknown(("index", frame.key(node))), element)
+    items = (dataclasses.replace(unknown(("index", frame.key(node))), missing=NEVER), element)
     return dataclasses.replace(unknown(("element", frame.key(node))), items=items)
 
 
@@ -154,6 +201,8 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         return Condition((("rounds", frame.key(node)),) * worlds.COUNT, text, own, open=True)
     if iterable.varies is None or iterable.even or iterable.items is not None or is_filled(iterable):
         return None
+    if iterable.varies.cause == "rank" and dealt_alike(frame, node):
+        return None
     counted = iterable.kind == "grown" or (isinstance(node, ast.Call) and dotted(node.func) == "range")
     if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
         return None  # as many as the batch holds
@@ -166,6 +215,18 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     if counted and of_batches(varies):
         varies = dataclasses.replace(varies, says=COUNT)
     return Condition(truths, text, varies, open=True)
+
+
+def times_of(iterable: Value) -> int:
+    """How often a loop over the iterable goes round, where the same number is written for all ranks; else 0."""
+    key = getattr(iterable.components[0], "key", None)
+    made = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else ()
+    if iterable.varies is not None or made[:1] != ("range",):
+        return 0
+    bounds = [bound[0].value for bound in made[1] if bound and isinstance(bound[0], Known)]
+    if len(bounds) < len(made[1]) or not all(type(bound) is int for bound in bounds):
+        return 0
+    return len(range(*bounds)) if 0 < len(bounds) < 3 else 0  # a third one may be 0
 
 
 def order_of(iterable: Value, rounds: Condition | None) -> Variation | None:

@@ -22,6 +22,8 @@ SHARE: Final = "how many elements this rank's share has"
 #: What depends on a number that follows from a rank's own batch depends on this.
 COUNT: Final = "how many this rank's own batch asks for"
 
+#: What pads the data of all ranks to one length.
+_SAMPLER = "DistributedSampler"
 _LOADER = "torch.utils.data.DataLoader"
 _STREAM = "torch.utils.data.IterableDataset"
 #: A name for what hands out batches until a rank's data end, unlike a loader, whose length a sampler has made equal.
@@ -34,15 +36,18 @@ _EQUALISED = re.compile(
 )
 
 
-def own_length(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None) -> Variation | None:
-    """Why the number of batches is a rank's own, if it is: a loader over a stream, or by name an iterator."""
+def own_length(
+    frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None, *, ends: bool = False
+) -> Variation | None:
+    """Why the number of batches is a rank's own, if it is: a loader over a stream, or by name an iterator; whatever
+    its name where it `ends` the loop."""
     reference = iterable.reference
     streamed = isinstance(reference, ref.Instance) and reference.streams
     if not streamed and not (reference is None or isinstance(reference, ref.Generator)):
         return None
-    if not streamed and not _hands_out_batches(node, target):
+    if not streamed and not _hands_out_batches(node, target, ends):
         return None
-    if equalised(frame.facts):
+    if equalised(frame.facts) or (not streamed and _is_divided(frame)):
         return None
     source = known().source("iterate", _STREAM)
     if source is None:
@@ -51,12 +56,19 @@ def own_length(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | 
     return Variation(source.cause, source.says, origin=origin, confidence=Confidence.MEDIUM)
 
 
-def _hands_out_batches(node: ast.expr, target: ast.AST | None) -> bool:
+def _is_divided(frame: Frame) -> bool:
+    """Does another file of the project divide data by a sampler, so that an iterator may be one of a padded loader?"""
+    project = frame.linker.project
+    held = (project.facts_of(path) for path in project.holding(_SAMPLER))
+    return any(facts is not None and not facts.file.is_test for facts in held)
+
+
+def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bool:
     while isinstance(node, ast.Call) and node.args and getattr(node.func, "id", "") in ("enumerate", "tqdm", "iter"):
         node = node.args[0]
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     names = [part.id for part in walk(target) if isinstance(part, ast.Name)] if target is not None else []
-    return bool(_ITERATOR.search(name)) and any(_BATCH.search(each) for each in names)
+    return (ends or bool(_ITERATOR.search(name))) and any(_BATCH.search(each) for each in names)
 
 
 def equalised(facts: ModuleFacts) -> bool:
@@ -75,10 +87,19 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     return method is not None and not _endless(method.node) and not equalised(reference.of.facts)
 
 
+def is_share(value: Value | None) -> bool:
+    """Is it the part of a collection that falls to this rank, which may be longer than that of another one?"""
+    return value is not None and value.varies is not None and value.varies.says == SHARE and not value.even
+
+
+def deals(node: ast.Call) -> bool:
+    """Is a loader made with a sampler, which may deal the data out to the ranks?"""
+    return any(keyword.arg in ("sampler", "batch_sampler", None) for keyword in node.keywords)
+
+
 def is_whole(node: ast.Call) -> bool:
     """Does a ``DataLoader(dataset, 32)`` hand out all of the data in their order, on every rank?"""
-    dealing = {"sampler", "batch_sampler", None}
-    divided = any(keyword.arg in dealing for keyword in node.keywords)
+    divided = deals(node)
     shuffled = any(keyword.arg == "shuffle" and getattr(keyword.value, "value", True) for keyword in node.keywords)
     return (
         not divided and not shuffled and len(node.args) <= 2 and not any(isinstance(a, ast.Starred) for a in node.args)
@@ -148,12 +169,12 @@ _CUTTING = frozenset({"chunk", "tensor_split", "array_split", "split"})
 
 def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
     """Was the collection cut into a multiple of the number that it is dealt out to: ``x.chunk(n * world)``?"""
-    pieces = _assigned_once(frame, dealt)
+    pieces = assigned_once(frame, dealt)
     if not isinstance(pieces, ast.Call) or not isinstance(pieces.func, ast.Attribute):
         return False
     if pieces.func.attr not in _CUTTING:
         return False
-    counts = [_assigned_once(frame, argument) for argument in pieces.args[:2]]
+    counts = [assigned_once(frame, argument) for argument in pieces.args[:2]]
     return any(
         isinstance(count, ast.BinOp)
         and isinstance(count.op, ast.Mult)
@@ -162,7 +183,38 @@ def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
     )
 
 
-def _assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
+def dealt_alike(frame: Frame, node: ast.expr) -> bool:
+    """Is it what a list holds for this rank, ``inputs[rank]``, unless that list comes from cutting something up?"""
+    picked = assigned_once(frame, node)
+    if not isinstance(picked, ast.Subscript) or isinstance(picked.slice, ast.Slice):
+        return False
+    dealt = assigned_once(frame, picked.value)
+    function = dealt.func if isinstance(dealt, ast.Call) else None
+    return getattr(function, "attr", getattr(function, "id", "")) not in _CUTTING
+
+
+def padded_to(frame: Frame, target: ast.expr, addition: ast.expr) -> ast.expr | None:
+    """The length that `target` has after ``target += [None] * (n - len(target))``: n; None where it is no padding."""
+    parts = (addition.left, addition.right) if isinstance(addition, ast.BinOp) else ()
+    if not isinstance(addition, ast.BinOp) or not isinstance(addition.op, ast.Mult):
+        return None
+    if not any(isinstance(part, (ast.List, ast.Tuple)) for part in parts):
+        return None
+    for part in parts:
+        lacking = assigned_once(frame, part)
+        if isinstance(lacking, ast.Call) and getattr(lacking.func, "id", "") == "max" and len(lacking.args) == 2:
+            candidates = [assigned_once(frame, each) for each in lacking.args]
+            lacking = next((each for each in candidates if isinstance(each, ast.BinOp)), lacking)
+        if not isinstance(lacking, ast.BinOp) or not isinstance(lacking.op, ast.Sub):
+            continue
+        here = assigned_once(frame, lacking.right)
+        counted = here.args if isinstance(here, ast.Call) and getattr(here.func, "id", "") == "len" else []
+        if len(counted) == 1 and frame.text(counted[0]) == frame.text(target):
+            return lacking.left
+    return None
+
+
+def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     """What a name of the function stands for, where one assignment says so; else the expression itself."""
     if not isinstance(node, ast.Name) or frame.function is None:
         return node
@@ -192,6 +244,8 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 
 
 __all__ = [
-    "COUNT", "SHARE", "agrees_to_stop", "dealt_evenly", "extent_of", "follows_from_extent", "is_size", "is_whole",
-    "of_batches", "own_length", "own_share", "size_of", "streams",
+    "COUNT", "SHARE", "agrees_to_stop", "assigned_once", "deals", "dealt_alike", "dealt_evenly", "extent_of",
+    "follows_from_extent", "is_share", "is_size", "is_whole", "of_batches", "own_length", "own_share", "padded_to",
+    "size_of",
+    "streams",
 ]  # fmt: skip

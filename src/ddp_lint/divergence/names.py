@@ -11,12 +11,12 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.expressions import dotted, passed_on
+from ddp_lint.divergence.expressions import as_long_as, dotted, passed_on
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
-from ddp_lint.divergence.lengths import extent_of, of_batches, size_of
+from ddp_lint.divergence.lengths import extent_of, of_batches, padded_to, size_of
 from ddp_lint.divergence.resolve import children, known
-from ddp_lint.divergence.selections import PADDED, SELECTING, is_generated, selection
+from ddp_lint.divergence.selections import LISTED, PADDED, SELECTING, is_generated, kind_of, selection
 from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
@@ -79,6 +79,8 @@ def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
     is each rank's own: it is as long on all, and holds something else."""
     path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
     before = frame.env.get(path)
+    if before is not None and isinstance(node.func, ast.Attribute) and node.func.attr == "extend" and node.args:
+        frame.env[path] = before = as_long_as(frame, before, padded_to(frame, node.func.value, node.args[0]))
     if before is None or before.items != ():
         return
     if (order := frame.order) is not None:
@@ -89,7 +91,9 @@ def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
     if varies is not None and not varies.confined:
         frame.env[path] = divergent(("grown", frame.key(node)), varies)
         return
-    if (own := passed_on(frame, node, given).varies) is not None:
+    if kind := next((kind for value in given if (kind := kind_of(value))), ""):
+        frame.env[path] = unknown(frame.key(node, "list"), ref.Instance(LISTED[kind]))
+    elif (own := passed_on(frame, node, given).varies) is not None:
         frame.env[path] = filled(frame.key(node), own)
 
 

@@ -50,8 +50,8 @@ class Instance:
     handed: int = 0
     #: Of a list in the order of a set: the loop over the set that has filled it.
     filled: Any = dataclasses.field(default=None, compare=False)
-    #: Attributes that the constructor was given as a flag, and nothing sets again.
-    given: tuple[tuple[str, bool | None], ...] = ()
+    #: Attributes that the constructor was given as a flag or a group, and nothing sets again.
+    given: tuple[tuple[str, bool | GroupRef | None], ...] = ()
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
@@ -106,6 +106,8 @@ class Generator:
     identity: int = 0
     #: Variables of modules while it is suspended.
     switched: Mapping[tuple[str, str], Any] = dataclasses.field(default_factory=dict, compare=False)
+    #: For each position of the tuples that it yields, whether each `yield` has a literal there; () for anything else.
+    literal: tuple[bool, ...] = dataclasses.field(default=(), compare=False)
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)

@@ -18,8 +18,13 @@ SELECTION = "builtins.selection"
 SIZED = "builtins.sized"
 #: Sequences as long as the longest of the rank's own.
 PADDED = "builtins.padded"
+#: Lists of the tensors of a kind, which have its shape once they are one tensor.
+LISTED: Final = {SELECTION: f"{SELECTION}s", PADDED: f"{PADDED}s"}
+_KIND_OF: Final = {listed: kind for kind, listed in LISTED.items()}
 #: What depends on whether a rank has any of the data depends on this.
 EMPTINESS: Final = "whether this rank's own data give any elements"
+#: How the key of a list of gradients begins, and of its length.
+GRADIENTS: Final = "gradients"
 #: What depends on whether a rank has such a field depends on this.
 MODALITY: Final = "whether this rank's own samples have it"
 _KNOWN = table("tensors")["selection"]
@@ -47,6 +52,14 @@ def is_mask(node: ast.expr) -> bool:
     return _MASK.search(name) is not None
 
 
+def is_comparison(value: Value) -> bool:
+    """Is it the outcome of a comparison with this rank's own data, element by element: ``keep = labels > 0``?"""
+    key = getattr(value.components[0], "key", None)
+    made = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else key
+    compared = isinstance(made, tuple) and made[:1] == ("compare",)
+    return compared and value.varies is not None and value.open and value.varies.cause == "data"
+
+
 def selection(frame: Frame, node: ast.AST, parts: list[Value]) -> Value:
     """What is selected by these; the same number on all ranks if they have agreed on any of it."""
     agreed = any(part.agreed for part in parts)
@@ -67,6 +80,14 @@ def is_sized(value: Value) -> bool:
 
 def _is(value: Value, kind: str) -> bool:
     return isinstance(value.reference, ref.Instance) and value.reference.of == kind
+
+
+def kind_of(value: Value) -> str:
+    """`SELECTION` or `PADDED` for such a tensor and for a list of them, else ''."""
+    of = value.reference.of if isinstance(value.reference, ref.Instance) else ""
+    if of in LISTED or of in _KIND_OF:
+        return _KIND_OF.get(of, of)
+    return next((kind for item in value.items or () if (kind := kind_of(item))), "")
 
 
 def is_generated(node: ast.Call, method: str) -> bool:
@@ -141,14 +162,34 @@ def may_be_empty(frame: Frame, node: ast.expr) -> bool:
 
 def may_be_missing(node: ast.expr) -> bool:
     """Is it by name a field that some samples of a mixed data set have, and a rank's own may all lack?"""
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get" and len(node.args) in (1, 2):
+        node = node.args[0]
+    elif isinstance(node, ast.Subscript):
+        node = node.slice
+    if isinstance(node, ast.Constant):
+        return node.value in MODALITIES
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return name in MODALITIES
+
+
+def may_be_lacking(field: ast.expr, of: ast.expr) -> bool:
+    """``"pixel_values" in batch``: the same question."""
+    name = of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", "")
+    named_so = isinstance(field, ast.Constant) and isinstance(field.value, str) and field.value in MODALITIES
+    return named_so and name in _KNOWN["batches"]
 
 
 def own_modality(frame: Frame, node: ast.AST) -> Variation:
     """Why a field of the samples is missing on some ranks."""
     origin = Label(frame.span(node), "a rank whose own samples lack it has none here")
     return Variation("data", MODALITY, origin=origin, confidence=Confidence.MEDIUM, confined=True)
+
+
+def own_gradients(frame: Frame, node: ast.AST) -> Variation:
+    """Why no parameter has a gradient on some ranks."""
+    origin = Label(frame.span(node), "a rank whose part of the parameters has no gradients has none here")
+    says = "whether this rank's own parameters have gradients"
+    return Variation("data", says, origin=origin, confidence=Confidence.MEDIUM, confined=True)
 
 
 def own_emptiness(frame: Frame, node: ast.AST) -> Variation:

@@ -9,13 +9,23 @@ from collections.abc import Callable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered
 from ddp_lint.divergence.frame import Frame, reference_of
-from ddp_lint.divergence.iteration import element_of, pair
-from ddp_lint.divergence.lengths import is_whole, of_batches, own_length, size_of, streams
+from ddp_lint.divergence.iteration import element_of, emptiness, pair
+from ddp_lint.divergence.lengths import deals, is_share, is_whole, of_batches, own_length, size_of, streams
 from ddp_lint.divergence.names import from_source
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import MAKING, SELECTING, SIZED, is_selection, own_size, selection
+from ddp_lint.divergence.selections import (
+    GRADIENTS,
+    MAKING,
+    SELECTING,
+    SIZED,
+    is_selection,
+    kind_of,
+    own_size,
+    selection,
+)
 from ddp_lint.divergence.values import SET, Value, combine, constant, divergent, is_filled, unknown
 
 _KEPT = frozenset({"int", "float", "bool", "abs", "round", "min", "max", "sum", "any", "all", "str", "divmod", "pow"})
@@ -55,6 +65,8 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     key = ("len", of.key)
     if is_selection(of):
         return divergent(key, own_size(frame, node))
+    if of.kind == GRADIENTS:
+        return emptiness(frame, node, unknown((GRADIENTS, key)))
     if is_filled(of):
         return unknown(key)
     if of.kind == "grown" and of.varies is not None:
@@ -67,6 +79,13 @@ def _selected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if node.keywords:  # a tuple, with counts or places besides
         return passed_on(frame, node, arguments.values)
     return selection(frame, node, arguments.values)
+
+
+def _joined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``torch.cat(parts)``: as long as the parts are together."""
+    value = passed_on(frame, node, arguments.values)
+    kind = kind_of(arguments.positional[0]) if arguments.positional else ""
+    return value.with_reference(ref.Instance(kind)) if kind and not value.agreed else value
 
 
 def _made(count: int, frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -120,7 +139,7 @@ def _next(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if isinstance(reference, ref.Enumerated):
         return pair(frame, node, reference.element)
     if isinstance(reference, ref.Instance) and reference.whole:
-        return unknown(frame.key(node))
+        return unknown(frame.key(node), agreed=True)
     return from_source(frame, source, arguments.values, node)
 
 
@@ -141,12 +160,16 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         if node.func.id in ("enumerate", "reversed"):
             return dataclasses.replace(first, items=None)
         return first
-    return passed_on(frame, node, arguments.values)
+    value = passed_on(frame, node, arguments.values)
+    if node.func.id == "zip":  # as long as the shortest of them
+        streamed = next((v.reference for v in arguments.positional if getattr(v.reference, "streams", False)), None)
+        return value if streamed is None else value.with_reference(streamed)
+    return value
 
 
 def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     dataset = arguments.get("dataset", ("dataset",))[0]
-    streamed = streams(frame, dataset)
+    streamed = streams(frame, dataset) or (is_share(dataset) and not deals(node))
     whole = is_whole(node) and not streamed and (dataset is None or dataset.varies is None)
     return unknown(frame.key(node), ref.Instance("torch.utils.data.DataLoader", whole=whole, streams=streamed))
 
@@ -183,6 +206,7 @@ def _same(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 def _job(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``init_process_group(backend, rank=0, world_size=1)``: from here on the function is alone."""
+    frame.effects[:] = left_before(frame.effects)
     size = arguments.keywords.get("world_size")
     if size is not None and size.constant is not None and size.constant.value == 1:
         frame.single = True
@@ -201,6 +225,8 @@ BUILTINS: dict[str, _Handler] = {
 
 LIBRARY: dict[str, _Handler] = {
     "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
+    **{f"torch.{name}": _joined for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack")},
+    "torch.nn.utils.rnn.pad_sequence": _joined,
     **{f"torch.{name}": _selected for name in SELECTING},
     **{f"torch.{name}": functools.partial(_made, count) for name, count in MAKING.items()},
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,

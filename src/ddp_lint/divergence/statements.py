@@ -12,10 +12,10 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, doubtful, matters
-from ddp_lint.divergence.expressions import dotted, evaluate, visible
+from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visible
 from ddp_lint.divergence.frame import Frame, none, reference_of
-from ddp_lint.divergence.iteration import element_of, order_of, rounds_of
-from ddp_lint.divergence.lengths import agrees_to_stop, equalised
+from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
+from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
 from ddp_lint.divergence.names import is_collective_name
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
@@ -242,7 +242,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     if isinstance(source, ref.Generator) and matters(source.call.effects):
         frame.effects.append(dataclasses.replace(source.call, call=frame.span(node.iter), yields=body))
     elif body or orelse:
-        frame.effects.append(Rounds(body, orelse, rounds, frame.span(node)))
+        frame.effects.append(Rounds(body, orelse, rounds, frame.span(node), times=0 if rounds else times_of(iterable)))
     frame.env = after
     if not alive and not _breaks(node.body):
         frame.alive = False
@@ -457,7 +457,7 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     names = _names_of(handler)
     key = ("raised", frame.key(handler))
     text = f"except {' , '.join(sorted(names))}".rstrip()
-    if (ends := own_end(frame, node, names)) is not None:
+    if (ends := own_end(frame, node, handler, names)) is not None:
         return Condition((key,) * worlds.COUNT, text, ends, open=True)
     if names == {"StopIteration"} and equalised(frame.facts):
         return Condition((key,) * worlds.COUNT, text)
@@ -522,8 +522,9 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
     elif isinstance(reference, ref.Instance) and isinstance(reference.of, ref.ClassRef):
         _class_manager(frame, manager, reference, body, node)
     elif isinstance(call, ast.Call) and _suppresses(frame, call) and body:
-        condition = _raised(frame, ast.Try(node.body, [], [], []), _handler_of(call), True)
-        frame.effects.append(Attempt(body, [(condition, [])], [], frame.span(node)))
+        handler = _handler_of(call)
+        condition = _raised(frame, ast.Try(node.body, [], [], []), handler, True)
+        frame.effects.append(Attempt(body, [(condition, [])], [], frame.span(node), [_names_of(handler)]))
         frame.alive = True
     else:
         frame.effects.extend(body)
@@ -645,7 +646,10 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
     if function is None:
         return
     key = ("augmented", type(node.op).__name__, left.key, right.key)
-    bind(frame, node.target, combine(function, (left, right), key), node)
+    value = combine(function, (left, right), key)
+    if isinstance(node.op, ast.Add):
+        value = as_long_as(frame, value, padded_to(frame, node.target, node.value))
+    bind(frame, node.target, value, node)
 
 
 def _delete(frame: Frame, node: ast.Delete) -> None:
@@ -707,14 +711,20 @@ def _case_test(frame: Frame, subject: Value, case: ast.match_case) -> Test | Non
     pattern = case.pattern
     if isinstance(pattern, ast.MatchAs) and pattern.pattern is None and case.guard is None:
         return None
+    test = _pattern_test(frame, subject, pattern)
+    return Test("and", (test, test_of(frame, case.guard))) if case.guard is not None else test
+
+
+def _pattern_test(frame: Frame, subject: Value, pattern: ast.pattern) -> Test:
+    if isinstance(pattern, ast.MatchOr):
+        return Test("or", tuple(_pattern_test(frame, subject, part) for part in pattern.patterns))
     if isinstance(pattern, ast.MatchValue):
         value = combine(lambda a, b: a == b, (subject, evaluate(frame, pattern.value)), ("case", frame.key(pattern)))
     elif isinstance(pattern, ast.MatchSingleton):
         value = combine(lambda a: a is pattern.value, (subject,), ("case", frame.key(pattern)))
     else:
         value = combine(_no_answer, (subject,), ("case", frame.key(pattern)))
-    test = value.truth(f"case {ast.unparse(pattern)}")
-    return Test("and", (test, test_of(frame, case.guard))) if case.guard is not None else test
+    return value.truth(f"case {ast.unparse(pattern)}")
 
 
 def _no_answer(*_: object) -> object:

@@ -21,12 +21,14 @@ from ddp_lint.findings import Confidence, Label
 _ENDS = re.compile(r"stop|exit|abort|interrupt|finish|early|preempt|signal|timeout|cancel|kill|terminat", re.IGNORECASE)
 
 
-def own_end(frame: Frame, node: ast.Try, names: frozenset[str]) -> Variation | None:
+def own_end(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, names: frozenset[str]) -> Variation | None:
     """Why the batches that the body asks for end on each rank for itself, if the handler is for their end."""
     if names != {"StopIteration"}:
         return None
+    ends = isinstance(handler.body[-1], (ast.Break, ast.Return))
     for source, target in _asked(node.body):
-        if dotted(source) and (own := own_length(frame, evaluate(frame, source), source, target)) is not None:
+        value = evaluate(frame, source) if dotted(source) else None
+        if value is not None and (own := own_length(frame, value, source, target, ends=ends)) is not None:
             return own
     return None
 

@@ -15,7 +15,7 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls import call, invoke
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_parted
-from ddp_lint.divergence.definitions import is_generator, is_never_none, returns_pairs, stores_in
+from ddp_lint.divergence.definitions import is_generator, is_never_none, literals_yielded, returns_pairs, stores_in
 from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
@@ -131,7 +131,8 @@ class Summaries:
         if _never_returns(function.node):
             frame.effects.append(Leave("raise"))
         if is_generator(function.node):
-            return unknown(frame.key(node), ref.Generator(inline, id(node), summary.switched))
+            literal = literals_yielded(function.node)
+            return unknown(frame.key(node), ref.Generator(inline, id(node), summary.switched, literal))
         if summary.effects and not frame.single:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)

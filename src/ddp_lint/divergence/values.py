@@ -106,7 +106,9 @@ class Condition:
     def by_node(self) -> bool:
         """Whether it tells the ranks of one node apart, and is the same on the first ranks of two nodes."""
         first, second, other_node = self.truths[:3]
-        return not self.open and isinstance(first, bool) and first == other_node != second
+        of_node = self.varies is not None and self.varies.scope == "node"
+        told = isinstance(first, bool) and not self.open and of_node
+        return told and first == other_node and first != second
 
     @property
     def may_part(self) -> bool:
@@ -179,6 +181,40 @@ def equality(choice: Hashable) -> tuple[Hashable, Hashable] | None:
     return (left, other) if name[:1] == ("class",) and str(name[-1]).isupper() else None
 
 
+class Bound(NamedTuple):
+    """A comparison of something that all ranks share with a number: ``count > 1``."""
+
+    of: Hashable
+    operation: str
+    number: float
+
+
+_BOUNDS: dict[str, Callable[[float, float], bool]] = {"Eq": operator.eq, "Gt": operator.gt, "Lt": operator.lt}
+
+
+def comparison(choice: Hashable) -> Bound | None:
+    """The comparison with a number that the choice is, if it is one."""
+    symbol = choice[1] if isinstance(choice, tuple) and len(choice) == 2 and choice[0] == "truth" else None
+    key: Hashable = getattr(symbol, "key", None)
+    compared = key[0] if isinstance(key, tuple) and key else None
+    if not isinstance(compared, tuple) or compared[:1] != ("compare",) or compared[1] not in _BOUNDS:
+        return None
+    left, right = compared[2]
+    number = right[0].value if isinstance(right, tuple) and right and isinstance(right[0], Known) else None
+    if not isinstance(number, (int, float)) or isinstance(number, bool):
+        return None
+    return Bound(left, compared[1], number)
+
+
+def implied(bound: Bound, known: Sequence[tuple[Bound, bool]]) -> bool | None:
+    """How the comparison comes out where others of the same number have come out like this; None for either way."""
+    numbers = [bound.number, *(other.number for other, _ in known)]
+    tried = (number + by for number in numbers for by in (-0.5, 0, 0.5))
+    left = [n for n in tried if all(_BOUNDS[o.operation](n, o.number) is chosen for o, chosen in known)]
+    outcomes = {_BOUNDS[bound.operation](n, bound.number) for n in left} if known else set()
+    return outcomes.pop() if len(outcomes) == 1 else None
+
+
 #: A variable of the environment holds text, and "0" is as true as "1"; only as a number do ranks differ in it.
 SET: Final = Test("atom", atom=Condition((True,) * worlds.COUNT, "is set"))
 
@@ -204,6 +240,15 @@ def counted_ranks(value: Value) -> str | None:
     """The group whose ranks the number counts; None if it counts no ranks."""
     key = getattr(value.components[0], "key", None)
     return key[1] if isinstance(key, tuple) and key[:1] == (WORLD_SIZE,) else None
+
+
+def is_last_number(value: Value) -> bool:
+    """Is it the number of all ranks less one, which is the last of them?"""
+    key = getattr(value.components[0], "key", None)
+    parts = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else ()
+    if len(parts) != 3 or parts[0] != "Sub":
+        return False
+    return bool(parts[1] == world_size("").key and parts[2] == constant(1).key)
 
 
 def alone_in(choice: Hashable) -> str | None:

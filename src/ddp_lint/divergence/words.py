@@ -285,4 +285,5 @@ class Projection:
                 return no if yes == error else yes
             return yes if yes == no else ("choice", truth, yes, no)
         after, body = numbers[node.after.number], numbers[node.body.number]
-        return after if not self.is_live(node) and body == after else ("loop", body, after)
+        dead = body == (after if not self.is_live(node) else numbers[node.again.number])  # no letters on this rank
+        return after if dead else ("loop", body, after)

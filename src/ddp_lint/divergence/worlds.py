@@ -28,6 +28,8 @@ WORLDS = (
     World("rank 8", 8, 0, 1, 1),
 )
 COUNT = len(WORLDS)
+#: The rank of those that is taken to be the last of the job.
+LAST = 1
 #: Pairs of worlds to compare, the most telling first.
 PAIRS = ((0, 1), (0, 2), (1, 2))
 
@@ -42,5 +44,5 @@ def known(value: RankValue) -> tuple[int | bool, ...] | None:
     if first:
         return tuple(getattr(world, first) == 0 for world in WORLDS)
     if value in ("is_last", "is_local_last"):
-        return (False, True, False)
+        return tuple(world.rank == LAST for world in WORLDS)
     return None

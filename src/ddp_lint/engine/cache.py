@@ -1,7 +1,8 @@
 """Results of earlier runs: used again as long as every file that they rest on is unchanged.
 
 A result rests on questions about the project (`project.Project.recording`), the content of its own file among them;
-it is good while each has the same answer. Results lie in JSON files, one per folder of sources, below a folder that is
+it is good while each has the same answer. Where nothing in the project has changed, none is asked (`snapshot`).
+Results lie in files of two lines of JSON, findings and questions, one per folder of sources, below a folder that is
 named after all else that findings depend on: the settings, the tool itself, Python, LibCST. JSON and not pickle,
 because the folder may have come with somebody else's repository.
 
@@ -35,6 +36,7 @@ from ddp_lint import __version__
 from ddp_lint.config import Settings
 from ddp_lint.derived import installation
 from ddp_lint.engine.report import FileResult
+from ddp_lint.engine.snapshot import Snapshot
 from ddp_lint.files import read, remove_leftovers, write
 from ddp_lint.findings import Finding, Span
 from ddp_lint.project import Project
@@ -59,18 +61,20 @@ class Cache:
         self._folder = folder
         self._project = project
         self._generation = folder / _generation(settings, project)
-        self._shards: dict[str, dict[str, Any]] = {}
+        self._shards: dict[str, _Shard] = {}
         self._changed: dict[str, set[str]] = {}
+        self._sound: dict[str, bool] = {}
+        self._snapshot = Snapshot(project, self._generation)
 
     def get(self, path: pathlib.Path) -> FileResult | None:
         """The result for a file from an earlier run, if it would be the same today."""
         inside = self._project.inside(path)
         try:
             shard = self._shard(inside)
-            entry = shard["files"].get(inside)
-            if entry is None or not self._holds(entry, shard["questions"]):
+            kept = shard.findings.get(inside)
+            if kept is None or not self._holds(inside, shard):
                 return None
-            findings = tuple(decode(Finding, item) for item in entry["findings"])
+            findings = tuple(decode(Finding, item) for item in kept)
             shown = self._project.shown(path)
             if not all(self._is_sound(finding, shown) for finding in findings):
                 return None
@@ -84,30 +88,28 @@ class Cache:
         return finding.span.path == shown and all(map(self._is_of_project, set(_paths(finding)) - {shown}))
 
     def _is_of_project(self, shown: str) -> bool:
-        return pathlib.Path(shown).resolve().is_relative_to(self._project.root.resolve())
+        if shown not in self._sound:
+            self._sound[shown] = pathlib.Path(shown).resolve().is_relative_to(self._project.root.resolve())
+        return self._sound[shown]
 
-    def _holds(self, entry: dict[str, Any], questions: list[list[str]]) -> bool:
-        asked = (questions[number] for number in entry["asked"])
-        return all(self._project.answer(question) == answer for question, answer in asked)
+    def _holds(self, inside: str, shard: _Shard) -> bool:
+        if self._snapshot.holds(inside):
+            return True
+        asked = shard.dependencies(inside)
+        if asked is None or not all(self._project.answer(question) == answer for question, answer in asked):
+            return False
+        self._snapshot.add(inside, asked)
+        return True
 
     def put(self, path: pathlib.Path, result: FileResult) -> None:
         """Keep a result, unless it says that something went wrong: that may be different the next time."""
+        self._snapshot.add_words(result.searched)
         if result.error or any(finding.code == "DDP001" for finding in result.findings):
             return
         inside = self._project.inside(path)
-        name = _shard_name(inside)
-        shard = self._shard(inside)
-        numbers: dict[tuple[str, str], int] = shard.setdefault(
-            "numbers", {(question, answer): number for number, (question, answer) in enumerate(shard["questions"])}
-        )
-        asked = []
-        for pair in result.dependencies:
-            if pair not in numbers:
-                numbers[pair] = len(shard["questions"])
-                shard["questions"].append(list(pair))
-            asked.append(numbers[pair])
-        shard["files"][inside] = {"asked": asked, "findings": [encode(finding) for finding in result.findings]}
-        self._changed.setdefault(name, set()).add(inside)
+        self._shard(inside).put(inside, result)
+        self._changed.setdefault(_shard_name(inside), set()).add(inside)
+        self._snapshot.add(inside, result.dependencies)
 
     def _is_elsewhere(self) -> bool:
         """Is it behind a link, which may lead out of the checkout?"""
@@ -129,14 +131,15 @@ class Cache:
                 return
             if self._changed and not self._generation.is_dir():
                 self._create()
-            with _alone(self._generation) if self._changed else contextlib.nullcontext():
+            if not self._generation.is_dir():
+                return
+            with _alone(self._generation):
                 for name, new in self._changed.items():
-                    shard = _joined(_read_shard(self._generation / name), self._shards[name], new)
-                    write(self._generation / name, json.dumps(_without_leftovers(shard)).encode())
+                    write(self._generation / name, _read_shard(self._generation / name).joined(self._shards[name], new))
+                self._snapshot.write()
             self._changed.clear()
-            if self._generation.is_dir():
-                remove_leftovers(self._generation)
-                os.utime(self._generation)
+            remove_leftovers(self._generation)
+            os.utime(self._generation)
 
     def _create(self) -> None:
         self._generation.mkdir(parents=True, exist_ok=True)
@@ -148,7 +151,7 @@ class Cache:
         for old in generations[_KEPT_GENERATIONS - 1 :]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def _shard(self, inside: str) -> dict[str, Any]:
+    def _shard(self, inside: str) -> _Shard:
         name = _shard_name(inside)
         if name not in self._shards:
             self._shards[name] = _read_shard(self._generation / name)
@@ -180,46 +183,75 @@ def _shard_name(inside: str) -> str:
     return hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:20] + ".json"
 
 
-def _read_shard(path: pathlib.Path) -> dict[str, Any]:
+class _Shard:
+    """The results of one folder of sources: the findings of each file, and the questions that they rest on."""
+
+    def __init__(self, findings: dict[str, list[Any]], questions: bytes) -> None:
+        self.findings = findings
+        self._encoded = questions
+        self._numbers: dict[tuple[str, str], int] | None = None
+
+    def put(self, inside: str, result: FileResult) -> None:
+        """A new result for a file."""
+        if self._numbers is None:
+            self._numbers = {question: number for number, question in enumerate(self._questions)}
+        self.findings[inside] = [encode(finding) for finding in result.findings]
+        self._asked[inside] = [self._number(dependency) for dependency in result.dependencies]
+
+    def _number(self, dependency: tuple[str, str]) -> int:
+        assert self._numbers is not None
+        number = self._numbers.setdefault(dependency, len(self._questions))
+        if number == len(self._questions):
+            self._questions.append(dependency)
+        return number
+
+    def dependencies(self, inside: str) -> list[tuple[str, str]] | None:
+        """The questions that the result for a file rests on, with their answers; None where they are not known."""
+        asked = self._asked.get(inside)
+        return None if asked is None else [self._questions[number] for number in asked]
+
+    def joined(self, own: _Shard, new: set[str]) -> bytes:
+        """What is kept, with the `new` results of one's own, each question once, without those that no result rests on
+        any more."""
+        results = {inside: (self, found) for inside, found in self.findings.items() if inside not in new}
+        results |= {inside: (own, own.findings[inside]) for inside in new}
+        numbers: dict[tuple[str, str], int] = {}
+        asked = {}
+        for inside, (shard, _) in results.items():
+            dependencies = shard.dependencies(inside)
+            if dependencies is not None:
+                asked[inside] = [numbers.setdefault(dependency, len(numbers)) for dependency in dependencies]
+        findings = {inside: results[inside][1] for inside in asked}
+        return b"\n".join(json.dumps(part).encode() for part in (findings, [list(numbers), asked]))
+
+    @functools.cached_property
+    def _decoded(self) -> tuple[list[tuple[str, str]], dict[str, list[int]]]:
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            questions, asked = json.loads(self._encoded)
+            known = [(str(question), str(answer)) for question, answer in questions]
+            return known, {inside: numbers for inside, numbers in asked.items() if _are_numbers(numbers, len(known))}
+        return [], {}
+
+    @property
+    def _questions(self) -> list[tuple[str, str]]:
+        return self._decoded[0]
+
+    @property
+    def _asked(self) -> dict[str, list[int]]:
+        return self._decoded[1]
+
+
+def _are_numbers(value: object, end: int) -> bool:
+    return isinstance(value, list) and all(isinstance(number, int) and 0 <= number < end for number in value)
+
+
+def _read_shard(path: pathlib.Path) -> _Shard:
     """What a file holds, as far as it is well formed."""
-    try:
-        shard = json.loads(read(path, _LIMIT))
-        questions = [[str(question), str(answer)] for question, answer in shard["questions"]]
-        files = {name: entry for name, entry in shard["files"].items() if _is_entry(entry, len(questions))}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {"questions": [], "files": {}}
-    return {"questions": questions, "files": files}
-
-
-def _is_entry(entry: object, questions: int) -> bool:
-    if not isinstance(entry, dict) or not isinstance(entry.get("findings"), list):
-        return False
-    asked = entry.get("asked")
-    return isinstance(asked, list) and all(isinstance(n, int) and 0 <= n < questions for n in asked)
-
-
-def _joined(kept: dict[str, Any], own: dict[str, Any], new: set[str]) -> dict[str, Any]:
-    """What is kept, with the `new` entries of one's own."""
-    first = len(kept["questions"])
-    files = {
-        name: {**entry, "asked": [first + number for number in entry["asked"]]}
-        for name, entry in own["files"].items()
-        if name in new
-    }
-    return {"questions": [*kept["questions"], *own["questions"]], "files": {**kept["files"], **files}}
-
-
-def _without_leftovers(shard: dict[str, Any]) -> dict[str, Any]:
-    """The shard with each question once, without those that no result rests on any more."""
-    every = [tuple(question) for question in shard["questions"]]
-    asked = {every[number]: None for entry in shard["files"].values() for number in entry["asked"]}
-    place = {question: number for number, question in enumerate(asked)}
-    number_of = {old: place[question] for old, question in enumerate(every) if question in place}
-    files = {
-        path: {"asked": sorted({number_of[n] for n in entry["asked"]}), "findings": entry["findings"]}
-        for path, entry in shard["files"].items()
-    }
-    return {"questions": [list(question) for question in asked], "files": files}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        head, _, questions = read(path, _LIMIT).partition(b"\n")
+        findings = {inside: found for inside, found in json.loads(head).items() if isinstance(found, list)}
+        return _Shard(findings, questions)
+    return _Shard({}, b"")
 
 
 # ---- what all results depend on

@@ -28,15 +28,21 @@ class Checker:
     """Checks files of one project, one after the other; what it learns of other files it keeps.
 
     `for_cache`: results say what they rest on. `changing`: files may change meanwhile, which `change` is told. `reach`:
-    which functions of the project can communicate, if known.
+    which functions of the project can communicate, if known. `project`: with what is known of its files already.
     """
 
     def __init__(
-        self, settings: Settings, *, for_cache: bool = False, changing: bool = False, reach: Reach | None = None
+        self,
+        settings: Settings,
+        *,
+        for_cache: bool = False,
+        changing: bool = False,
+        reach: Reach | None = None,
+        project: Project | None = None,
     ) -> None:
         self._settings = settings
         self._for_cache = for_cache
-        self.project = Project(settings.root, names=settings.names, changing=changing)
+        self.project = project or Project(settings.root, names=settings.names, changing=changing)
         self.project.reach = reach
 
     def change(self, path: pathlib.Path, file: SourceFile | None) -> None:
@@ -63,10 +69,13 @@ class Checker:
             with self.project.recording() as asked, _deep_recursion():
                 findings, parsed = _check(file, path, self.project, self._settings)
             dependencies = tuple(self.project.dependencies(asked).items()) if self._for_cache else ()
+            searched = tuple(self.project.searched()) if self._for_cache else ()
         except Exception as e:  # a defect of ours must not cost the other files
             return FileResult(file.path, error=f"ddp-lint failed on it, please report: {type(e).__name__}: {e}")
         seconds = time.perf_counter() - started
-        return FileResult(file.path, tuple(findings), dependencies=dependencies, seconds=seconds, parsed=parsed)
+        return FileResult(
+            file.path, tuple(findings), dependencies=dependencies, searched=searched, seconds=seconds, parsed=parsed
+        )
 
 
 @contextlib.contextmanager

@@ -33,10 +33,12 @@ def visit(
     def crashed(rule: type[Rule], error: Exception) -> None:
         crashes.append(rule_crashed(file, rule, error))
 
-    facts = module.facts
+    facts, parsed = module.facts, bool(module.tree.body)
     limits = dict(_limits(module.tree.body, facts.tree.body, concern)) if facts is not None and concern else {}
-    found = walk(module, focus.rules, crashed, limits)
-    return found + crashes, bool(module.tree.body)
+    try:
+        return walk(module, focus.rules, crashed, limits) + crashes, parsed
+    finally:
+        module.let_go()
 
 
 def _limits(

@@ -11,12 +11,12 @@ import bisect
 import dataclasses
 import functools
 import operator
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ddp_lint.knowledge.project_names import Names, wrapping
 from ddp_lint.project.facts import Definition, FunctionNode, ModuleFacts
+from ddp_lint.project.words import words
 from ddp_lint.source.syntax import statements
 
 if TYPE_CHECKING:
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "setup", "configure_model", "configure_optimizers", "build"}
 #: Statements outside of functions are kept without a trigger up to this many lines and characters: they bind names.
 _SHORT, _NARROW = 10, 2000
-_WORD = re.compile(rb"[A-Za-z0-9_\x80-\xff]")
-_SPACED = bytes(code if _WORD.match(bytes([code])) else 32 for code in range(256))
-
-
-def words(text: str) -> frozenset[bytes]:
-    """The words of a text, in comments and strings too."""
-    return frozenset(text.encode("utf-8", "surrogatepass").translate(_SPACED).split())
 
 
 @dataclasses.dataclass(frozen=True)

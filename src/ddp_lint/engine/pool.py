@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 import multiprocessing.connection
 import pathlib
@@ -20,6 +21,7 @@ from ddp_lint.engine.gc_tuning import rare_collections
 from ddp_lint.engine.report import FileResult
 from ddp_lint.engine.scheduling import chunks_of
 from ddp_lint.program import Reach
+from ddp_lint.project import Project
 from ddp_lint.project.project import shown_from
 from ddp_lint.verify.lifetime import end_with_parent
 
@@ -35,17 +37,21 @@ def run(
     started: Callable[[], None],
     *,
     for_cache: bool,
+    project: Project | None,
 ) -> Iterator[FileResult]:
-    """The results for `paths`, in any order, from `jobs` processes; `for_cache` and `reach` as for `Checker`. `started`
-    is called for each file that a worker begins with."""
+    """The results for `paths`, in any order, from `jobs` processes; `for_cache`, `reach` and `project` as for
+    `Checker`. `started` is called for each file that a worker begins with."""
     if _context().get_start_method() == "fork":
         preload(settings)
+    else:
+        project = None  # each reads for itself: it would have to be sent
+    checked = _Checked(settings, for_cache, reach, project)
     chunks = deque(chunks_of(paths, jobs))
     workers: list[_Worker] = []
     try:
         while chunks or workers:
             while chunks and len(workers) < jobs:
-                workers.append(_Worker(settings, for_cache, reach, started))
+                workers.append(_Worker(checked, started))
                 workers[-1].give(chunks.popleft())
             for ready in multiprocessing.connection.wait([w.connection for w in workers]):
                 worker = next(w for w in workers if w.connection is ready)
@@ -64,14 +70,27 @@ def run(
             worker.kill()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Checked:
+    """What all workers check, and what they know of it."""
+
+    settings: Settings
+    for_cache: bool
+    reach: Reach | None
+    project: Project | None
+
+    def checker(self) -> Checker:
+        return Checker(self.settings, for_cache=self.for_cache, reach=self.reach, project=self.project)
+
+
 class _Worker:
     """A process and what it was last given. It says which file it starts on, and sends a chunk's results at the end."""
 
-    def __init__(self, settings: Settings, for_cache: bool, reach: Reach | None, started: Callable[[], None]) -> None:
+    def __init__(self, checked: _Checked, started: Callable[[], None]) -> None:
         self._started = started
         context = _context()
         self.connection, theirs = context.Pipe()
-        arguments = (theirs, self.connection, settings, for_cache, reach)
+        arguments = (theirs, self.connection, checked)
         self._process = context.Process(target=_work, args=arguments, daemon=True)
         with _interrupts_held():
             self._process.start()
@@ -142,9 +161,7 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(
-    connection: Connection, other_end: Connection, settings: Settings, for_cache: bool, reach: Reach | None
-) -> None:
+def _work(connection: Connection, other_end: Connection, checked: _Checked) -> None:
     """The life of a worker: chunks in, results out, until there is None or nobody holds the other end any more."""
     end_with_parent()  # also in the midst of a long file
     other_end.close()  # a copy of the parent's: with it here, the parent's death would go unnoticed
@@ -152,7 +169,7 @@ def _work(
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before the start
     with rare_collections(), contextlib.suppress(EOFError, ConnectionError):
-        _serve(connection, Checker(settings, for_cache=for_cache, reach=reach))
+        _serve(connection, checked.checker())
 
 
 def _serve(connection: Connection, checker: Checker) -> None:

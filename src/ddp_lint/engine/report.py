@@ -25,6 +25,8 @@ class FileResult:
     findings: tuple[Finding, ...] = ()
     error: str = ""
     dependencies: tuple[tuple[str, str], ...] = ()
+    #: Words that were searched for in the project's files, each with the files that hold it.
+    searched: tuple[tuple[str, tuple[str, ...]], ...] = ()
     seconds: float = 0.0
     parsed: bool = False
     cached: bool = False

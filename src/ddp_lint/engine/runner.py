@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -41,7 +42,8 @@ def check_paths(
     results = dict(kept)
     shown = {project.shown(path): path for path in files}
     left = [path for path in files if path not in kept]
-    for result in _check(left, settings, jobs, reach.known(len(left)), done, for_cache=cache is not None):
+    check = _Check(settings, project, reach, done, cache is not None)
+    for result in check.results(left, jobs) if left else ():
         path = shown[result.path]
         results[path] = result
         if cache:
@@ -59,6 +61,10 @@ class _ReachOfRun:
         self._cache = cache
         self._wanted = not settings.enabled.isdisjoint(following_calls())
 
+    def is_wide(self, count: int) -> bool:
+        """Whether a run that checks `count` files checks much of the project."""
+        return count >= _WORTH_A_LOOK and count * _SHARE >= len(self._project.python_files())
+
     def known(self, count: int) -> Reach | None:
         """For a run that checks `count` files; None where the look costs more than it saves."""
         if self._project.reach is not None or not self._wanted:
@@ -66,7 +72,7 @@ class _ReachOfRun:
         paths = self._project.python_files()
         if len(paths) >= FILES_LIMIT:
             return None
-        wide = count >= _WORTH_A_LOOK and count * _SHARE >= len(paths)
+        wide = self.is_wide(count)
         if not wide and self._cache is None:
             return None
         place = Place(str(self._project.root), self._cache.folder if self._cache else None)
@@ -84,33 +90,42 @@ def _kept(files: list[pathlib.Path], cache: Cache, done: Callable[[], None]) -> 
     return found
 
 
-def _check(
-    files: list[pathlib.Path],
-    settings: Settings,
-    jobs: int | None,
-    reach: Reach | None,
-    done: Callable[[], None],
-    *,
-    for_cache: bool,
-) -> Iterator[FileResult]:
-    processes = processes_for(jobs, sum(map(size_of, files)), len(files)) if files else 1
-    if processes > 1:
-        from ddp_lint.engine import pool
+@dataclasses.dataclass(frozen=True)
+class _Check:
+    """Checks files that no earlier run knows."""
 
-        yield from pool.run(files, settings, processes, reach, done, for_cache=for_cache)
-    elif files:
+    settings: Settings
+    project: Project
+    reach: _ReachOfRun
+    done: Callable[[], None]
+    for_cache: bool
+
+    def results(self, files: list[pathlib.Path], jobs: int | None) -> Iterator[FileResult]:
+        """The results for files, in any order, from `jobs` processes."""
+        reach = self.reach.known(len(files))
+        processes = processes_for(jobs, sum(map(size_of, files)), len(files))
+        if processes > 1:
+            from ddp_lint.engine import pool
+
+            if self.reach.is_wide(len(files)):
+                self.project.prepare_search()
+            yield from pool.run(
+                files, self.settings, processes, reach, self.done, for_cache=self.for_cache, project=self.project
+            )
+            return
         from ddp_lint.engine.checking import Checker  # not where the cache knows it all
 
-        checker = Checker(settings, for_cache=for_cache, reach=reach)
+        checker = Checker(self.settings, for_cache=self.for_cache, reach=reach, project=self.project)
         with rare_collections():
             for path in files:
-                done()
+                self.done()
                 yield checker.check(path)
 
 
-def check_text(text: str, path: pathlib.Path, settings: Settings) -> Report:
-    """Check text that is not (yet) on disk as if it were the content of `path`: standard input, flake8."""
-    return _check_as(path, settings, lambda shown, inside: SourceFile.of_text(shown, text, inside))
+def check_text(text: str, path: pathlib.Path, settings: Settings, *, cache_dir: pathlib.Path | None = None) -> Report:
+    """Check text that is not (yet) on disk as if it were the content of `path`: standard input, flake8. `cache_dir`:
+    where earlier runs have kept what they know of the other files; nothing is written there."""
+    return _check_as(path, settings, lambda shown, inside: SourceFile.of_text(shown, text, inside), cache_dir)
 
 
 def check_module(module: str, path: pathlib.Path, settings: Settings) -> Report:
@@ -118,14 +133,23 @@ def check_module(module: str, path: pathlib.Path, settings: Settings) -> Report:
     return _check_as(path, settings, lambda shown, inside: SourceFile(shown, module, inside))
 
 
-def _check_as(path: pathlib.Path, settings: Settings, read: Callable[[str, str], SourceFile]) -> Report:
+def _check_as(
+    path: pathlib.Path,
+    settings: Settings,
+    read: Callable[[str, str], SourceFile],
+    cache_dir: pathlib.Path | None = None,
+) -> Report:
     from ddp_lint.engine.checking import Checker
 
     path = path.absolute()
-    checker = Checker(settings)
+    project = Project(settings.root, names=settings.names)
+    if cache_dir is not None:
+        Cache(cache_dir, settings, project)
+    checker = Checker(settings, project=project)
     shown = checker.project.shown(path)
     try:
         file = read(shown, checker.project.inside(path))
     except Unreadable as e:
         return Report.of([FileResult(shown, error=str(e))])
-    return Report.of([checker.check_file(file, path)])
+    with rare_collections():
+        return Report.of([checker.check_file(file, path)])

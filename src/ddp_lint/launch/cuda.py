@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Iterator
 
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parameters
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import below, walk
 
 _DEPTH = 3
 #: Calls below torch.cuda that ask the driver nothing that a forked child could not ask as well.
@@ -80,3 +81,143 @@ def resolve(project: Project, facts: ModuleFacts, func: ast.expr) -> tuple[Modul
     if found is None or "." in found[1] or found[1] not in found[0].definitions:
         return None
     return found[0], found[0].definitions[found[1]]
+
+
+#: Calls below torch.cuda that do not make a context on a GPU.
+_WITHOUT_CONTEXT = (
+    *_HARMLESS, "is_bf16_supported", "memory", "manual_seed", "manual_seed_all", "seed", "seed_all", "empty_cache",
+    "device",
+)  # fmt: skip
+#: Files of the project that one import may lead to.
+_IMPORTS_READ = 60
+
+
+#: A node with the module that it stands in.
+Place = tuple[ModuleFacts, ast.AST]
+
+
+@dataclasses.dataclass
+class Initialiser:
+    """Where the code that a place surely runs first uses a GPU, imports and calls of the project included."""
+
+    project: Project
+    _seen: set[str] = dataclasses.field(default_factory=set)
+
+    def within(self, facts: ModuleFacts, body: list[ast.stmt], depth: int = _DEPTH) -> Place | None:
+        """The first such place in statements that run one after the other, as it stands in them or in what they call;
+        None where nothing does, or only in one arm of a branch."""
+        for statement in body:
+            found = self.of(facts, statement, depth)
+            if found is not None:
+                return found
+        return None
+
+    def of(self, facts: ModuleFacts, statement: ast.stmt, depth: int = _DEPTH) -> Place | None:
+        """The same for one statement."""
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            return self._imported(facts, statement)
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return None
+        if isinstance(statement, ast.If):
+            has_gpu = ast.unparse(statement.test) in _IF_THERE_IS_ONE
+            return self.within(facts, statement.body, depth) if has_gpu else None
+        if isinstance(statement, (ast.With, ast.Try)):
+            return self.within(facts, statement.body, depth)
+        if isinstance(statement, (ast.For, ast.While, ast.Match, ast.AsyncFor, ast.AsyncWith)):
+            return None
+        return self._expressions(facts, statement, depth)
+
+    def _expressions(self, facts: ModuleFacts, node: ast.AST, depth: int) -> Place | None:
+        for call in _run_now(node):
+            if makes_context(facts, call):
+                return facts, call
+            found = resolve(self.project, facts, call.func) if depth else None
+            if found is None:
+                continue
+            for body in _bodies_of(found[1]):
+                inside = self.within(found[0], body, depth - 1)
+                if inside is not None:
+                    return inside
+        return None
+
+    def _imported(self, facts: ModuleFacts, node: ast.Import | ast.ImportFrom) -> Place | None:
+        for name in imported_modules(facts, node):
+            if name in self._seen or len(self._seen) >= _IMPORTS_READ:
+                continue
+            self._seen.add(name)
+            target = self.project.facts(name)
+            found = self.within(target, target.tree.body) if target is not None else None
+            if found is not None:
+                return found
+        return None
+
+
+_IF_THERE_IS_ONE = ("torch.cuda.is_available()", "cuda.is_available()", "torch.cuda.device_count()")
+
+
+def imported_modules(facts: ModuleFacts, node: ast.Import | ast.ImportFrom) -> list[str]:
+    """The modules of the project, or of others, that an import statement may run, as the project finds them."""
+    if isinstance(node, ast.Import):
+        return [facts.imports.resolve(alias.asname or alias.name) or alias.name for alias in node.names]
+    targets = [facts.imports.resolve(alias.asname or alias.name) or "" for alias in node.names if alias.name != "*"]
+    return [name for target in targets for name in (target.rpartition(".")[0], target) if name]
+
+
+def _run_now(node: ast.AST) -> Iterator[ast.Call]:
+    """The calls of a statement that run with it: none in a lambda, in an arm of a conditional expression, or behind
+    `and` and `or`."""
+    if isinstance(node, (ast.Lambda, ast.GeneratorExp)):
+        return
+    if isinstance(node, ast.IfExp):
+        yield from _run_now(node.test)
+        return
+    if isinstance(node, ast.BoolOp):
+        yield from _run_now(node.values[0])
+        return
+    for part in below(node):
+        yield from _run_now(part)
+    if isinstance(node, ast.Call):
+        yield node
+
+
+def _bodies_of(definition: ast.AST) -> Iterator[list[ast.stmt]]:
+    """What a call of a function, or of a class, runs of the project; a generator runs nothing yet."""
+    if isinstance(definition, ast.ClassDef):
+        for method in definition.body:
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                yield method.body
+    elif isinstance(definition, ast.FunctionDef) and not _yields(definition):
+        yield definition.body
+
+
+def _yields(definition: ast.FunctionDef) -> bool:
+    return any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in walk(definition))
+
+
+def makes_context(facts: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call by itself puts something on a GPU, as it is written."""
+    name = facts.imports.resolve(dotted_ast(call.func)) or ""
+    if name.startswith("torch.cuda."):
+        return not any(part in _WITHOUT_CONTEXT for part in name.split("."))
+    method = call.func.attr if isinstance(call.func, ast.Attribute) and not name else ""
+    if method == "cuda" and not isinstance(call.func, ast.Name):
+        return True
+    places = [a for a in call.args[:1] if method == "to"] + [k.value for k in call.keywords if k.arg == "device"]
+    return (method == "to" or name.startswith("torch.")) and any(surely_cuda(facts, place) for place in places)
+
+
+def surely_cuda(facts: ModuleFacts, node: ast.expr, around: FunctionNode | None = None, depth: int = 2) -> bool:
+    """Whether a device is a GPU wherever there is one: `"cuda"`, `torch.device("cuda", 0)`, a name for one that the
+    function `around` or the module binds; also where it is the CPU on a machine without GPUs."""
+    if _is_device(node):
+        return True
+    if isinstance(node, ast.Call) and facts.imports.resolve(dotted_ast(node.func)) == "torch.device" and node.args:
+        return surely_cuda(facts, node.args[0], around, depth)
+    if isinstance(node, ast.IfExp) and ast.unparse(node.test) in _IF_THERE_IS_ONE:
+        return surely_cuda(facts, node.body, around, depth)
+    if not isinstance(node, ast.Name) or not depth:
+        return False
+    given = assigned_in(around, node.id) if around is not None else []
+    if not given and node.id in facts.values and not (around and node.id in {p.arg for p in parameters(around)}):
+        given, around = [facts.values[node.id]], None
+    return bool(given) and all(surely_cuda(facts, value, around, depth - 1) for value in given)

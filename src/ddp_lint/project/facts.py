@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable, dotted_ast
@@ -88,6 +89,8 @@ class ModuleFacts:
     tree: ast.Module
     imports: ImportTable
     is_package: bool
+    #: What `Project.remember` keeps as long as the module.
+    kept: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @functools.cached_property
     def definitions(self) -> dict[str, Definition]:
@@ -202,7 +205,16 @@ def _assigned_below(function: FunctionNode, prefix: str) -> Iterator[tuple[str, 
 
 def assigned_in(function: FunctionNode, name: str) -> list[ast.expr]:
     """The values that a function assigns to a dotted name, in source order."""
-    return [value for statement in statements_of(function) for target, value in _assigned(statement) if target == name]
+    return list(_all_assigned(function).get(name, ()))
+
+
+@functools.lru_cache(maxsize=256)  # one function is asked about many names
+def _all_assigned(function: FunctionNode) -> dict[str, list[ast.expr]]:
+    found: dict[str, list[ast.expr]] = {}
+    for statement in statements_of(function):
+        for target, value in _assigned(statement):
+            found.setdefault(target, []).append(value)
+    return found
 
 
 def parameters(function: FunctionNode) -> list[ast.arg]:

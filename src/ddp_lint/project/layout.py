@@ -6,6 +6,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 _MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
 #: Say so where nothing else does: in a folder of a project they hold the settings of that folder.
@@ -69,9 +70,17 @@ def _above_packages(folder: pathlib.Path) -> pathlib.Path:
 
 
 #: Folders of other people's or generated code, by name.
-_NO_SOURCES = frozenset({"build", "dist", "node_modules", "site-packages", "venv", "env", "__pycache__", "_build"})
+NO_SOURCES = frozenset({"build", "dist", "node_modules", "site-packages", "venv", "env", "__pycache__", "_build"})
 #: A root with more files than this is no project (a home folder): the rest is left out of project-wide questions.
 FILES_LIMIT = 20_000
+
+
+class Entries(NamedTuple):
+    """The names of the folders in a folder (no links) and of its other entries, sorted; those of links to folders."""
+
+    folders: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
 
 
 class Layout:
@@ -83,9 +92,11 @@ class Layout:
 
     def __init__(self, root: pathlib.Path) -> None:
         self.root = os.path.normpath(root)
+        self._entries: dict[str, Entries] = {}
         self._listings: dict[str, frozenset[str]] = {}
         self._found: dict[str, str | None] = {}
         self._files: list[str] | None = None
+        self._searched: list[str] = []
         below = (os.path.join(self.root, name) for name in _SOURCE_FOLDERS)
         self.source_roots = (self.root, *(f for f in below if self._listing(f) and not self._is_package(f)))
 
@@ -94,12 +105,14 @@ class Layout:
     def _listing(self, folder: str) -> frozenset[str]:
         names = self._listings.get(folder)
         if names is None:
-            try:
-                names = frozenset(os.listdir(folder))
-            except OSError:
-                names = frozenset()
-            self._listings[folder] = names
+            names = self._listings[folder] = frozenset().union(*self.entries(folder))
         return names
+
+    def entries(self, folder: str) -> Entries:
+        """What lies in a folder."""
+        if folder not in self._entries:
+            self._entries[folder] = _entries(folder)
+        return self._entries[folder]
 
     def _is_package(self, folder: str) -> bool:
         return _INIT in self._listing(folder)
@@ -124,12 +137,22 @@ class Layout:
             stack = [self.root]
             while stack and len(found) < FILES_LIMIT:
                 folder = stack.pop()
-                folders, names = _entries(folder)
+                folders, names, _ = self.entries(folder)
+                self._searched.append(folder)
                 found += [os.path.join(folder, name) for name in names if name.endswith(".py")]
-                below = (n for n in reversed(folders) if not n.startswith(".") and n not in _NO_SOURCES)
+                below = (n for n in reversed(folders) if not n.startswith(".") and n not in NO_SOURCES)
                 stack += [os.path.join(folder, name) for name in below]
             self._files = found[:FILES_LIMIT]
         return self._files
+
+    def folders(self) -> list[str]:
+        """The folders that `files` were searched in."""
+        self.files()
+        return self._searched
+
+    def has_links(self) -> bool:
+        """Whether one of these folders holds a link to a folder: what lies behind it was not searched."""
+        return any(self.entries(folder).links for folder in self.folders())
 
     # ---- names
 
@@ -180,17 +203,19 @@ class Layout:
             folder = os.path.dirname(folder)
 
 
-def _entries(folder: str) -> tuple[list[str], list[str]]:
-    """The names of the folders in a folder (no links) and of its other entries, sorted."""
+def _entries(folder: str) -> Entries:
     folders: list[str] = []
     others: list[str] = []
+    links: list[str] = []
     try:
         with os.scandir(folder) as listing:
             for entry in listing:
                 (folders if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
+                if entry.is_symlink() and entry.is_dir():
+                    links.append(entry.name)
     except OSError:
         pass
-    return sorted(folders), sorted(others)
+    return Entries(tuple(sorted(folders)), tuple(sorted(others)), tuple(sorted(links)))
 
 
 @functools.lru_cache(maxsize=4096)

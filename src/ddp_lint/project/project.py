@@ -8,7 +8,7 @@ import functools
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from ddp_lint import files
@@ -18,6 +18,7 @@ from ddp_lint.project import layout
 from ddp_lint.project.facts import CannotParse, ClassFacts, ModuleFacts, parse
 from ddp_lint.project.project_names import Own
 from ddp_lint.project.types import Types
+from ddp_lint.project.words import WordSearch
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import ImportTable, dotted_ast
 
@@ -28,25 +29,39 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
-class Answered(Generic[T]):
-    """A kept result with the questions and results that it rests on; `stale` once one of them has another answer."""
+class Basis:
+    """What a kept result rests on: questions, and what other results rest on; `stale` once one has another answer. It
+    is apart from the result, which need not live as long."""
 
-    __slots__ = ("asked", "stale", "value")
+    __slots__ = ("asked", "stale")
 
-    def __init__(self, value: T, asked: set[Asked]) -> None:
-        self.value = value
+    def __init__(self, asked: set[Asked]) -> None:
         self.asked = asked
         self.stale = False
 
 
-#: A question, or a kept result that rests on questions.
-Asked: TypeAlias = "str | Answered[Any]"
+#: A question, or what a kept result rests on.
+Asked: TypeAlias = "str | Basis"
+
+
+class Answered(Generic[T]):
+    """A kept result, and what it rests on."""
+
+    __slots__ = ("basis", "value")
+
+    def __init__(self, value: T, basis: Basis) -> None:
+        self.value = value
+        self.basis = basis
+
+    @property
+    def stale(self) -> bool:
+        """Whether something that it rests on has changed."""
+        return self.basis.stale
+
 
 _REEXPORT_LIMIT = 16
 #: Characters of source whose syntax trees are kept; a tree takes some 50 bytes a character.
-_KEPT_SOURCE = 6_000_000
-#: Bytes of all files of a project that are kept for the search for words.
-_KEPT_CONTENT = 100_000_000
+_KEPT_SOURCE = 4_000_000
 
 
 class Project:
@@ -79,16 +94,18 @@ class Project:
         self._asked: set[Asked] | None = None
         self._answers: dict[str, str] = {}
         self._holding: dict[str, tuple[str, ...]] = {}
-        self._searched: dict[str, bytes] | None = None
+        self._words = WordSearch(self._layout.files)
+        self._searched: list[str] = []
+        self._digests: Mapping[str, str] = {}
         #: Which functions can communicate, once a run looks at a large part of the project.
         self.reach: Reach | None = None
         self._read_reach: Callable[[], Reach | None] = lambda: None
         self._open: dict[str, SourceFile] = {}
         #: Where files may change: the kept results that rest on a question or on another kept result.
-        self._resting: dict[Asked, list[Answered[Any]]] | None = {} if changing else None
+        self._resting: dict[Asked, list[Basis]] | None = {} if changing else None
         #: The memories that callers of `remember` gave, by their identity.
         self._memories: dict[int, MutableMapping[Any, Answered[Any]]] = {}
-        self._dropped: list[Answered[Any]] = []
+        self._dropped: list[Basis] = []
 
     @functools.cached_property
     def types(self) -> Types:
@@ -136,14 +153,15 @@ class Project:
         """The path as findings show it: relative to the working directory when below it."""
         return shown_from(self._cwd, path)
 
-    def inside(self, path: pathlib.Path) -> str:
+    def inside(self, path: str | pathlib.Path) -> str:
         """The path relative to the project's root: what settings and fingerprints go by, wherever one runs from."""
         return self._relative(os.path.normpath(path))
 
     def _relative(self, path: str) -> str:
         return _below(self._layout.root, path)
 
-    def _absolute(self, path: str) -> str:
+    def absolute(self, path: str) -> str:
+        """The inverse of `inside`."""
         return os.path.normpath(os.path.join(self._layout.root, path))
 
     # ---- facts
@@ -157,8 +175,10 @@ class Project:
         """The Python files below the root whose text holds `word`, by a scan of all of them, once a word."""
         question = f"holding:{word}"
         if word not in self._holding:
-            data = word.encode()
-            self._holding[word] = tuple(path for path, content in self._contents() if data in content)
+            self._searched.append(word)
+            # Where files change, they are read again.
+            words = self._words if self._resting is None else WordSearch(self._layout.files)
+            self._holding[word] = words.holding(word)
             inside = "\n".join(map(self._relative, self._holding[word]))
             self._answers[question] = hashlib.sha256(inside.encode("utf-8", "surrogatepass")).hexdigest()
         self._ask(question, self._answers[question])
@@ -167,21 +187,10 @@ class Project:
         found += [path for path, file in self._held.items() if word in file.text]
         return tuple(map(pathlib.Path, sorted(found)))
 
-    def _contents(self) -> Iterator[tuple[str, bytes]]:
-        """All files below the root with what they hold: read once where that may be kept, since words are many."""
-        if self._searched is not None:
-            yield from self._searched.items()
-            return
-        read: dict[str, bytes] = {}
-        size = 0
-        for path in self._layout.files():
-            content = _bytes_of(path)
-            size += len(content)
-            if size <= _KEPT_CONTENT:
-                read[path] = content
-            yield path, content
-        if size <= _KEPT_CONTENT and self._resting is None:  # where files change, they are read again
-            self._searched = read
+    def searched(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The words that were searched for since the last call, each with the paths below the root that hold it."""
+        words, self._searched = self._searched, []
+        return ((word, tuple(map(self._relative, self._holding[word]))) for word in words)
 
     def facts(self, name: str) -> ModuleFacts | None:
         """The facts of a project module by name; None when it is no project module or cannot be read."""
@@ -204,7 +213,15 @@ class Project:
         while self._kept_source > _KEPT_SOURCE and len(self._facts) > 1:
             _, dropped = self._facts.popitem(last=False)
             self._kept_source -= len(dropped.file.text) if dropped else 0
+            self._let_go(dropped)
         return facts
+
+    def _let_go(self, facts: ModuleFacts | None) -> None:
+        """Break the circles of a module and what is kept with it, which would keep its tree until Python looks for
+        garbage."""
+        if facts is not None:
+            self._memories.pop(id(facts.kept), None)
+            facts.kept.clear()
 
     def known_facts(self, path: pathlib.Path) -> ModuleFacts | None:
         """The facts of the module in a file, if they were read."""
@@ -233,6 +250,13 @@ class Project:
         self._ask(f"file:{self._relative(path)}", file.digest if file else "")
         return file
 
+    def digest_now(self, path: str) -> str:
+        """The digest of a file as it is on disk, '' where it cannot be read."""
+        try:
+            return SourceFile.read(pathlib.Path(path), path, self._relative(path)).digest
+        except Unreadable:
+            return ""
+
     def hold(self, path: pathlib.Path, file: SourceFile) -> None:
         """Take `file` as the content of `path`: it was read already, or is not on disk (an editor's buffer)."""
         key = os.path.normpath(path)
@@ -248,7 +272,7 @@ class Project:
         statements (`program.reach`). None where that is not known, and any may."""
         if self.reach is None:
             return None
-        found = self.reach.get(self._absolute(inside))
+        found = self.reach.get(self.absolute(inside))
         self._ask(f"reach:{inside}", _digest_of(found))
         return found
 
@@ -257,9 +281,23 @@ class Project:
         result saves."""
         self._read_reach = read
 
+    @property
+    def layout(self) -> layout.Layout:
+        """Where the modules lie."""
+        return self._layout
+
     def python_files(self) -> list[str]:
         """All Python files below the root, as absolute paths."""
         return self._layout.files()
+
+    def know(self, digests: Mapping[str, str], words: WordSearch) -> None:
+        """Use what is known of the files from an earlier run: the digests of those that have not changed, by their
+        paths below the root, and which of them hold the words that were searched for."""
+        self._digests, self._words = digests, words
+
+    def prepare_search(self) -> None:
+        """Read all files, for a run that is going to search them for many words."""
+        self._words.prepare()
 
     # ---- files that change
 
@@ -274,8 +312,8 @@ class Project:
         else:
             self._open[key] = file
         self._held = dict(self._open)
-        for known in (self._facts, self._problems):
-            known.pop(key, None)
+        self._let_go(self._facts.pop(key, None))
+        self._problems.pop(key, None)
         if file is None:
             self._look_again(key)
         after = {word for word in self._holding if self._holds(word, key)}
@@ -320,7 +358,7 @@ class Project:
 
     def drop(self, results: Iterable[Answered[Any]]) -> None:
         """With the next `change`, let go of these results and of all that rests on them."""
-        self._dropped += results
+        self._dropped += (result.basis for result in results)
 
     def forget_memories(self) -> None:
         """The memories that callers have given until now are not used any more."""
@@ -399,7 +437,10 @@ class Project:
 
     def class_facts(self, name: str) -> ClassFacts | None:
         """A class of the project by its canonical name."""
-        found = self.split(name) if self._is_own(name) else None
+        return self.remember(("class", name), lambda: self._class_facts(name)) if self._is_own(name) else None
+
+    def _class_facts(self, name: str) -> ClassFacts | None:
+        found = self.split(name)
         if found is None:
             return None
         facts, rest = found
@@ -407,6 +448,11 @@ class Project:
         return self.class_of(facts, node) if node.__class__.__name__ == "ClassDef" else None
 
     def class_of(self, facts: ModuleFacts, node: Any) -> ClassFacts:
+        """A class of a module by its definition."""
+        found: ClassFacts = self.remember(node, lambda: self._class_of(facts, node), facts.kept)
+        return found
+
+    def _class_of(self, facts: ModuleFacts, node: Any) -> ClassFacts:
         bases = tuple(self.meaning(facts, base) for base in node.bases)
         return ClassFacts(f"{facts.name}.{node.name}" if facts.name else node.name, facts, node, bases)
 
@@ -481,13 +527,13 @@ class Project:
         if found is None:
             with self.recording(apart=True) as asked:
                 value = compute()
-            found = memo[key] = Answered(value, asked)
+            found = memo[key] = Answered(value, Basis(asked))
             if self._resting is not None:
                 self._memories.setdefault(id(memo), memo)
                 for item in asked:
-                    self._resting.setdefault(item, []).append(found)
+                    self._resting.setdefault(item, []).append(found.basis)
         if self._asked is not None:
-            self._asked.add(found)
+            self._asked.add(found.basis)
         return found.value
 
     def dependencies(self, asked: set[Asked]) -> dict[str, str]:
@@ -508,14 +554,16 @@ class Project:
         """What can communicate in a file, "?" where that is not known without going through the whole project."""
         if self.reach is None:
             self.reach, self._read_reach = self._read_reach(), lambda: None
-        return "?" if self.reach is None else _digest_of(self.reach.get(self._absolute(inside)))
+        return "?" if self.reach is None else _digest_of(self.reach.get(self.absolute(inside)))
 
     def answer(self, question: str) -> str:
         """The answer to a recorded question as the files are now."""
         if question not in self._answers:
             kind, _, rest = question.partition(":")
-            if kind == "file":
-                self._file(self._absolute(rest))
+            if kind == "file" and rest in self._digests:
+                self._ask(question, self._digests[rest])
+            elif kind == "file":
+                self._file(self.absolute(rest))
             elif kind == "find":
                 self._find(rest)
             elif kind == "holding":
@@ -526,7 +574,7 @@ class Project:
                 self._ask(question, self._reach_of(rest))
             elif kind == "locate":
                 script, name, folder = rest.split(":", 2)
-                self._locate(name, self._absolute(folder), script == "1")
+                self._locate(name, self.absolute(folder), script == "1")
         return self._answers.get(question, "?")
 
 

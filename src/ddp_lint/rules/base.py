@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace, Span, fitted
+from ddp_lint.knowledge import table
 from ddp_lint.source import Module, SourceFile
+from ddp_lint.source.file import place_kind
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
 #: The type of `Rule.wants`.
 Wants = Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None
+
+
+@functools.cache
+def calibrated(section: Literal["rules", "places"], key: str) -> Confidence | None:
+    """The class that readings give to a rule, by its code, or to a kind of place; None where there are too few."""
+    sure = table("calibration").get(section, {}).get(key)
+    return Confidence(sure) if sure else None
 
 
 class Documented:
@@ -29,7 +39,10 @@ class Documented:
     code: ClassVar[str]
     slug: ClassVar[str]
     summary: ClassVar[str]
+    #: As the readings of its findings have it, where there are enough (`calibrated`), else as the rule says.
     confidence: ClassVar[Confidence] = Confidence.HIGH
+    #: No finding is surer than the readings are.
+    ceiling: ClassVar[Confidence] = Confidence.HIGH
     #: False: found only when selected by name or with --preview, because its measured precision does not carry it.
     default: ClassVar[bool] = True
     #: True, of a rule that is off by default: source alone cannot tell and a run can, so `verify` looks for it unasked.
@@ -50,6 +63,8 @@ class Documented:
             cls.code = f"DDP{match[1]}"
             cls.slug = match[2].replace("_", "-")
             cls.summary = inspect.cleandoc(cls.__doc__ or "").partition("\n")[0]
+            cls.confidence = calibrated("rules", cls.code) or cls.confidence
+            cls.ceiling = calibrated("rules", cls.code) or Confidence.HIGH
 
 
 class Rule(Documented):
@@ -134,7 +149,7 @@ class Rule(Documented):
                 slug=self.slug,
                 message=fitted(message),
                 span=span_of(where),
-                confidence=confidence or self.confidence,
+                confidence=self._sure(confidence or self.confidence),
                 labels=tuple(Label(span_of(at), text) for at, text in labels),
                 notes=tuple(notes),
                 help=help,
@@ -143,6 +158,10 @@ class Rule(Documented):
                 cause=cause,
             )
         )
+
+    def _sure(self, confidence: Confidence) -> Confidence:
+        place = calibrated("places", place_kind(self.module.file.place)) or Confidence.HIGH
+        return confidence.at_most(self.ceiling).at_most(place)
 
     def _span_of(self, where: cst.CSTNode | Span) -> Span:
         return where if isinstance(where, Span) else self.module.span(where)

@@ -11,10 +11,10 @@ from lsprotocol import types
 from pygls.workspace import PositionCodec
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Label, Span
+from ddp_lint.ignoring import ignoring
 from ddp_lint.output import DOCS
 from ddp_lint.rules.page import Page
-from ddp_lint.rules.registry import documented
-from ddp_lint.server.ignores import ignoring
+from ddp_lint.rules.registry import documented, rules_for_text
 
 _SEVERITY = {
     Confidence.HIGH: types.DiagnosticSeverity.Error,
@@ -67,8 +67,8 @@ class Translator:
 
     # ---- code actions
 
-    def actions(self, finding: Finding, lines: list[str]) -> Iterator[types.CodeAction]:
-        """What mends a finding, or suppresses it; `lines` are those of its file or cell."""
+    def actions(self, finding: Finding) -> Iterator[types.CodeAction]:
+        """What mends a finding, or suppresses it."""
         diagnostics = [self.diagnostic(finding)]
         fix = finding.fix
         if fix is not None and fix.applicability is not Applicability.DISPLAY:
@@ -80,10 +80,12 @@ class Translator:
                 is_preferred=safe,
                 edit=self.edit(fix.edits),
             )
-        edit = ignoring(finding, lines)
+        lines = self._lines_of(finding.span.path, finding.span.cell)
+        python = not rules_for_text(finding.span.path.rpartition("/")[2], lines[0] if lines else "")
+        edit = ignoring(finding, lines, python=python)
         if edit is not None:
             yield types.CodeAction(
-                title=f"{finding.code}: ignore on this line",
+                title=f"{finding.code}: ignore here",
                 kind=types.CodeActionKind.QuickFix,
                 diagnostics=diagnostics,
                 edit=self.edit([edit]),

@@ -288,7 +288,7 @@ def _answer(server: Server) -> None:
             return None
         lines = server.workspace.get_text_document(uri).lines
         line = lines[at.line] if at.line < len(lines) else ""
-        text = hover(found[1], line, at.character)
+        text = hover(found[1], line, server.workspace.position_codec.position_from_client_units(lines, at).character)
         return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text)) if text else None
 
     kinds = [types.CodeActionKind.QuickFix, FIX_ALL]
@@ -302,8 +302,7 @@ def _answer(server: Server) -> None:
         only = params.context.only
         actions: list[types.CodeAction] = []
         if _wants(only, types.CodeActionKind.QuickFix.value):
-            lines = [line.rstrip("\r\n") for line in server.workspace.get_text_document(params.text_document.uri).lines]
-            actions += [action for finding in findings for action in translator.actions(finding, lines)]
+            actions += [action for finding in findings for action in translator.actions(finding)]
         if _wants(only, FIX_ALL) and (action := translator.fix_all(checked.findings)):
             actions.append(action)
         return actions

@@ -70,13 +70,27 @@ class SourceFile:
     @functools.cached_property
     def is_test(self) -> bool:
         """Whether it is a test by its name: one process runs it, and its files were written by that process."""
-        *folders, name = self.place.split("/")
-        is_named = name.startswith(("test_", "conftest")) or name.endswith("_test.py")
-        return is_named or bool({"tests", "test"} & set(folders))
+        return place_kind(self.place) == "test"
 
     @functools.cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+#: Folders of what no training job runs as it is.
+_FOLDERS = {
+    "test": {"test", "tests"},
+    "example": {"example", "examples", "demo", "demos", "tutorial", "tutorials"},
+    "benchmark": {"bench", "benchmark", "benchmarks"},
+}
+
+
+def place_kind(path: str) -> str:
+    """``test``, ``example`` or ``benchmark`` by the path of a file in its project; '' for anything else."""
+    *folders, name = path.split("/")
+    if name.startswith(("test_", "conftest")) or name.endswith("_test.py"):
+        return "test"
+    return next((kind for kind, words in _FOLDERS.items() if not words.isdisjoint(folders)), "")
 
 
 def decode(data: bytes) -> str:

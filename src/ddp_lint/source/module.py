@@ -62,6 +62,11 @@ class Module:
         self._line_map = line_map
         self._text = file.text if text is None else text
 
+    def let_go(self) -> None:
+        """Let go of the tree and of all that was worked out, when no rule asks any more: what refers to the module in
+        turn would keep it until Python looks for garbage."""
+        vars(self).clear()
+
     # ---- structure
 
     @functools.cached_property
@@ -254,15 +259,7 @@ class Module:
         return Positions(self.tree, self._text)
 
     def _position(self, node: cst.CSTNode) -> tuple[CodeRange, int]:
-        return self._positions.range(node, self._statement_of(node))
-
-    def _statement_of(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """The statement of the file's top level that a node is, or stands in."""
-        while True:
-            up = self._parents.get(node)
-            if up is None or up is self.tree:
-                return node if up is self.tree else None
-            node = up
+        return self._positions.range(node, self.ancestors(node))
 
     def span(self, node: cst.CSTNode, end: cst.CSTNode | None = None) -> Span:
         """The span of a node, or from `node` to the end of `end`. Positions are computed on first use."""

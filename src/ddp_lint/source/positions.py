@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import sys
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -21,8 +22,8 @@ _STACK_BYTES = 512 * 1024 * 1024
 class Positions:
     """Where the nodes of a tree stand, in lines and columns of its code.
 
-    LibCST finds that out by writing code anew, which takes as long as parsing it: only those of the tree's statements
-    are written that someone asks about.
+    LibCST finds that out by writing code anew, which takes as long as parsing it: only those statements are written
+    that someone asks about, without the ones around them. `ast` knows the lines that they start at.
     """
 
     def __init__(self, tree: cst.Module, text: str) -> None:
@@ -30,44 +31,73 @@ class Positions:
         self._text = text
         self._known: dict[cst.CSTNode, tuple[CodeRange, int]] = {}
 
-    def range(self, node: cst.CSTNode, statement: cst.CSTNode | None) -> tuple[CodeRange, int]:
-        """The range of a node below a top-level statement, and the lines to add to it; without a statement, that of
-        what stands at the top itself."""
+    def range(self, node: cst.CSTNode, around: Iterable[cst.CSTNode]) -> tuple[CodeRange, int]:
+        """The range of a node, and the lines to add to it. `around`: what the node stands in, the innermost first."""
         found = self._known.get(node)
         if found is None:
-            first = self._first_lines.get(statement) if statement is not None else None
-            self._learn(self._tree if first is None else _alone(self._tree, statement), statement, first)
+            self._learn([node, *around])
             found = self._known[node]
         return found
 
-    def _learn(self, tree: cst.Module, statement: cst.CSTNode | None, first: int | None) -> None:
-        ranges = positions_of(tree)
-        shift = 0 if first is None or statement is None else first - ranges[statement].start.line
+    def _learn(self, chain: list[cst.CSTNode]) -> None:
+        """`chain`: a node with what it stands in, up to the module."""
+        place = next((n for n, up in enumerate(chain[1:]) if isinstance(up, (cst.IndentedBlock, cst.Module))), None)
+        statement = chain[place] if place is not None else None
+        first = self._first_lines.get(statement) if statement is not None else None
+        if place is None or statement is None or first is None:
+            ranges, shift = positions_of(self._tree), 0
+        else:
+            indents = [up.indent for up in chain[place + 1 :] if isinstance(up, (cst.IndentedBlock, cst.Match))]
+            ranges = positions_of(_alone(self._tree, statement, indents))
+            shift = first - ranges[statement].start.line
         self._known.update((node, (place, shift)) for node, place in ranges.items())
 
     @functools.cached_property
     def _first_lines(self) -> dict[cst.CSTNode, int]:
-        """The line of each top-level statement by `ast`; empty where that cannot parse the code."""
+        """The line of each statement by `ast`; empty where that cannot parse the code."""
         from ddp_lint.project.facts import CannotParse, parse
+        from ddp_lint.source.syntax import statements
 
         try:
-            below = parse(self._text).body
+            tree = parse(self._text)
         except CannotParse:
             return {}
+        lines = sorted((s.lineno, s.col_offset) for s in statements(tree) if isinstance(s, ast.stmt))
         found: dict[cst.CSTNode, int] = {}
         place = 0
-        for statement in self._tree.body:
-            found[statement] = below[place].lineno
-            place += _count(statement)
+        for statement, count in _statements(self._tree):
+            found[statement] = lines[place][0]
+            place += count
         return found
 
 
-def _count(statement: cst.CSTNode) -> int:
-    """How many statements `ast` makes of one of LibCST's: the parts of ``a; b`` are statements of their own."""
-    return len(statement.body) if isinstance(statement, cst.SimpleStatementLine) else 1
+def _statements(tree: cst.Module) -> Iterator[tuple[cst.CSTNode, int]]:
+    """The statements of a tree in their order, each with how many `ast` makes of it: the parts of ``a; b`` are
+    statements of their own."""
+    stack: list[cst.CSTNode] = [*reversed(tree.body)]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
+            yield node, len(node.body)
+            continue
+        if isinstance(node, cst.BaseCompoundStatement):
+            yield node, 1
+        stack += reversed([below for part in _PARTS for below in _part(node, part)])
 
 
-def _alone(tree: cst.Module, statement: cst.CSTNode | None) -> cst.Module:
+#: Of a compound statement, in the order of the text.
+_PARTS = ("body", "cases", "handlers", "orelse", "finalbody")
+
+
+def _part(node: cst.CSTNode, name: str) -> Sequence[cst.CSTNode]:
+    part = getattr(node, name, None)
+    return part if isinstance(part, (list, tuple)) else [part] if part is not None else []
+
+
+def _alone(tree: cst.Module, statement: cst.CSTNode, indents: Iterable[str | None]) -> cst.Module:
+    """A tree of nothing but one statement, as deep as the blocks are that it stands in, the innermost first."""
+    for indent in indents:
+        statement = cst.If(cst.Name("_"), cst.IndentedBlock([statement], indent=indent))  # type: ignore[list-item]
     return tree.with_changes(body=[statement], header=[], footer=[])
 
 
@@ -80,7 +110,15 @@ def positions_of(tree: cst.Module) -> dict[cst.CSTNode, CodeRange]:
 
 
 def _positions(tree: cst.Module) -> dict[cst.CSTNode, CodeRange]:
-    return dict(MetadataWrapper(tree, unsafe_skip_copy=True).resolve(PositionProvider))
+    return dict(_Wrapper(tree, unsafe_skip_copy=True).resolve(PositionProvider))
+
+
+class _Wrapper(MetadataWrapper):
+    """LibCST goes through the tree also where no provider has to see it, which takes as long as to find positions."""
+
+    def visit_batched(self, visitors: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+        visitors = list(visitors)
+        return super().visit_batched(visitors, *args, **kwargs) if visitors else self.module
 
 
 def _with_room(compute: Callable[[], T]) -> T:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -136,12 +138,30 @@ class Scopes:
         for scope in self._scopes_around(at):
             order = self._orders.get(scope, {})
             if binding.node in order:
-                place: cst.CSTNode | None = at
-                while place is not None and place not in order:
-                    place = self._module.parent(place)
+                place = self._place(at, order)
                 # The right side of an assignment still sees what the name was before.
-                return place is None or (order[place] > order[binding.node] and not self._within(at, binding.node))
+                return place is None or (place > order[binding.node] and not self._within(at, binding.node))
         return True
+
+    def last_before(self, bindings: Sequence[Binding], at: cst.CSTNode) -> Iterator[Binding]:
+        """Those of the bindings of one name that come before `at`, the last first."""
+        end = len(bindings)
+        scope = next((s for s in self._scopes_around(at) if end and bindings is self._ordered(s, bindings[0])), None)
+        if scope is not None and (place := self._place(at, self._orders[scope])) is not None:
+            end = bisect.bisect_right(bindings, place, key=lambda binding: binding.order)
+        return (bindings[number] for number in range(end - 1, -1, -1) if self.before(bindings[number], at))
+
+    def _ordered(self, scope: cst.CSTNode, binding: Binding) -> list[Binding] | None:
+        """All bindings of a name in a scope, where they are in the order of the source."""
+        declared = binding.kind in ("global", "nonlocal")  # comes first wherever it stands
+        return None if declared else self._bound.get(scope, {}).get(binding.name)
+
+    def _place(self, at: cst.CSTNode, order: dict[cst.CSTNode, int]) -> int | None:
+        """Where in the order of a scope's statements `at` is; None where it is in none of them."""
+        place: cst.CSTNode | None = at
+        while place is not None and place not in order:
+            place = self._module.parent(place)
+        return order[place] if place is not None else None
 
     def _within(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
         return node is outer or any(a is outer for a in self._module.ancestors(node))
@@ -179,8 +199,9 @@ class Scopes:
 
     def _by_bindings(self, name: str, node: cst.BaseExpression, depth: int) -> str:
         bindings = self.bindings(name, node)
-        earlier = [b for b in bindings if self.before(b, node)]
-        for binding in reversed(earlier or bindings):
+        earlier = self.last_before(bindings, node)
+        last = next(earlier, None)
+        for binding in itertools.chain([last], earlier) if last is not None else reversed(bindings):
             kind = self._of_binding(binding, depth)
             if kind:
                 return kind

@@ -17,6 +17,8 @@ from ddp_lint.tensors.operations import names
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
 _FILES = 25
+#: Classes that inherit from one in its file; where more do, nobody looks for the objects of them all.
+_HEIRS = 50
 _DEPTH = 4  # of class evidence for one expression
 
 
@@ -49,7 +51,27 @@ def call_sites(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...
     project = module.project
     if project is None or module.facts is None:
         return ()
-    return project.remember(("call sites", module.name_of(function)), lambda: _sites(module, project, function))
+    key, kept = ("call sites", module.name_of(function)), module.facts.kept
+    found: tuple[CallSite, ...] = project.remember(key, lambda: _sites(module, project, function), kept)
+    return found
+
+
+def constructions(module: Module, owner: cst.ClassDef) -> tuple[CallSite, ...]:
+    """The calls that make an object of a class of `module` in its project, without those of tests."""
+    project, name = module.project, module.name_of(owner)
+    if project is None or module.facts is None:
+        return ()
+    return project.remember(("constructions", name), lambda: tuple(_constructions(project, name)))
+
+
+def _constructions(project: Project, name: str) -> Iterator[CallSite]:
+    word = name.rpartition(".")[2]
+    paths = project.holding(word)
+    for path in paths if len(paths) <= _FILES else ():
+        facts = project.facts_of(path)
+        for use in _uses(facts.tree, word) if facts is not None and not facts.file.is_test else ():
+            if facts is not None and use.call is not None and project.meaning(facts, use.node) == name:
+                yield CallSite(facts, use.call, use.around, bound=True)
 
 
 def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple[CallSite, ...]:
@@ -57,9 +79,10 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
     if module.function_of(function) is not None:  # a function inside another one
         return ()
     of_instances = owner is not None and name == "forward"
-    words = (
-        [owner.name.value, *_heirs(project, module.name_of(owner))] if owner is not None and of_instances else [name]
-    )
+    heirs = _heirs(project, module.name_of(owner)) if owner is not None and of_instances else []
+    if len(heirs) > _HEIRS:
+        return ()
+    words = [owner.name.value, *heirs] if owner is not None and of_instances else [name]
     paths = tuple(dict.fromkeys(path for word in words for path in project.holding(word)))
     if len(paths) > _FILES:
         return ()
@@ -83,9 +106,22 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
 def _heirs(project: Project, owner: str) -> list[str]:
     """The names of the classes that inherit from a class in the file that defines it."""
     found = project.split(owner)
-    nodes = found[0].definitions.values() if found is not None else ()
-    classes = [project.class_of(found[0], n) for n in nodes if found is not None and isinstance(n, ast.ClassDef)]
-    return [c.node.name for c in classes if c.name != owner and owner in project.lineage(c.name)]
+    if found is None:
+        return []
+    facts = found[0]
+    return project.remember(("heirs in", facts.name), lambda: _heirs_in(project, facts)).get(owner, [])
+
+
+def _heirs_in(project: Project, facts: ModuleFacts) -> dict[str, list[str]]:
+    """By the canonical names of classes, the names of those that inherit from them in a file."""
+    heirs: dict[str, list[str]] = {}
+    for node in facts.definitions.values():
+        if isinstance(node, ast.ClassDef):
+            name = project.class_of(facts, node).name
+            for ancestor in project.lineage(name):
+                if ancestor != name:
+                    heirs.setdefault(ancestor, []).append(node.name)
+    return heirs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +166,9 @@ def _means(project: Project, facts: ModuleFacts, module: Module, function: cst.F
 
 def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Iterator[CallSite]:
     """The calls of objects that a file makes of a module's class: ``self.loss = Loss()``, ``self.loss(x)``."""
-    calls = project.remember(("calls of objects", facts.name), lambda: tuple(_calls_of_objects(project, facts)))
+    calls: tuple[tuple[str, CallSite], ...] = project.remember(
+        "calls of objects", lambda: tuple(_calls_of_objects(project, facts)), facts.kept
+    )
     return (call for kind, call in calls if owner in project.lineage(kind))
 
 

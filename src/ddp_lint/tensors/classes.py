@@ -41,10 +41,12 @@ class Attribute:
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """How `forward` comes to a method: `chain`, the methods on the way; `gradient`: whether gradients are on there."""
+    """How training comes to a method: `chain`, the methods on the way; `gradient`: whether gradients are on there;
+    `entry`: the method that the wrapped module runs, `forward` or Lightning's `training_step`."""
 
     chain: tuple[str, ...]
     gradient: bool
+    entry: str = "forward"
 
 
 _MOST_BASES = 64
@@ -97,12 +99,28 @@ class ModuleClass:
 
     @functools.cached_property
     def forward_methods(self) -> dict[str, Reached]:
-        """Methods that run in every training forward, and how `forward` comes to them.
+        """Methods that run in every training forward, and how `forward` comes to them."""
+        return self._methods_from("forward")
 
-        Calls in a branch that evaluation alone takes lead nowhere.
-        """
+    @functools.cached_property
+    def training_methods(self) -> dict[str, Reached]:
+        """The same with those of a LightningModule's `training_step`, which Lightning runs as the wrapped module's
+        forward. A step that updates the parameters by itself knows when it writes to them: it is left out."""
+        (entry,) = names("training_steps", "methods")
+        _, step = self.methods.get(entry, (self, None))
+        if step is None or not self._is_lightning or _updates(step):
+            return self.forward_methods
+        return {**self._methods_from(entry), **self.forward_methods}
+
+    @property
+    def _is_lightning(self) -> bool:
+        written = (dotted_ast(base) for cls in self.lineage for base in cls.node.bases)
+        return any(name.rpartition(".")[2] in names("training_steps", "classes") for name in written)
+
+    def _methods_from(self, entry: str) -> dict[str, Reached]:
+        """Calls in a branch that evaluation alone takes lead nowhere."""
         reached: dict[str, Reached] = {}
-        queue = [("forward", Reached((), True))]
+        queue = [(entry, Reached((), True, entry))]
         while queue:
             name, how = queue.pop(0)
             if name in reached or name not in self.methods:
@@ -111,9 +129,9 @@ class ModuleClass:
             if words_of(name) & names("branches", "evaluation"):
                 continue
             gradient = how.gradient and not any(without_gradient(d, cls.facts) for d in node.decorator_list)
-            reached[name] = Reached(how.chain, gradient)
+            reached[name] = Reached(how.chain, gradient, entry)
             for used, with_gradient in uses_of_self(node, cls.facts):
-                queue.append((used, Reached((*how.chain, name), gradient and with_gradient)))
+                queue.append((used, Reached((*how.chain, name), gradient and with_gradient, entry)))
         return reached
 
 
@@ -186,6 +204,12 @@ class ModuleClasses:
         if is_module or bases or (unknown_base and has_forward and not _is_static(node)):
             return ModuleClass(node.name, facts, node, tuple(bases))
         return None
+
+
+def _updates(step: ast.FunctionDef) -> bool:
+    """Whether a training step runs the optimizer by itself."""
+    calls = (node.func for node in walk(step) if isinstance(node, ast.Call))
+    return any(isinstance(f, ast.Attribute) and f.attr in names("training_steps", "updates") for f in calls)
 
 
 def _is_static(node: ast.ClassDef) -> bool:

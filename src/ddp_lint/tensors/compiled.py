@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import bisect
 import dataclasses
+import functools
+import pathlib
 import re
 from collections.abc import Iterator
 
@@ -94,12 +96,7 @@ class _Reach:
         for path in self._project.holding("compil"):
             if _TESTS.search(self._project.inside(path)):
                 continue  # a test or a benchmark compiles what nobody compiles in training
-            text = self._project.text(path)
-            if text is None or "torch" not in text or not _starts(text):
-                continue
-            facts = self._project.facts_of(path)
-            if facts is not None:
-                yield from _Roots(self._project, facts).found()
+            yield from self._project.remember(("compiled in", path), functools.partial(_roots_in, self._project, path))
 
     def _is_disabled(self, code: _Code) -> bool:
         for decorator in code.node.decorator_list:
@@ -150,6 +147,15 @@ class _Reach:
                     built = self._project.meaning(facts.module, node.func)
                     if built and self._project.subclass_of(built, "torch.nn.Module"):
                         yield from methods_of(self._project, built, "forward")
+
+
+def _roots_in(project: Project, path: pathlib.Path) -> tuple[tuple[_Code, Compiled], ...]:
+    """What a file compiles. Kept for each, so that an edit of one leaves what the others compile."""
+    text = project.text(path)
+    if text is None or "torch" not in text or not _starts(text):
+        return ()
+    facts = project.facts_of(path)
+    return tuple(_Roots(project, facts).found()) if facts is not None else ()
 
 
 def _starts(text: str) -> bool:

@@ -70,3 +70,10 @@ class TensorFile:
         if owner is None or isinstance(function, cst.Module):
             return None
         return owner.forward_methods.get(function.name.value)
+
+    def trained(self, function: Code) -> Reached | None:
+        """The same where Lightning runs another method than `forward` as that of the wrapped module."""
+        owner = self.owner(function)
+        if owner is None or isinstance(function, cst.Module):
+            return None
+        return owner.training_methods.get(function.name.value)

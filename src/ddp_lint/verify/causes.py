@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ddp_lint.verify.compare import Desync
-from ddp_lint.verify.trace import Call, Collective, Event, Fingerprint, Frame, Phase, Trace, Write
+from ddp_lint.verify.trace import BY_HAND, Call, Collective, Event, Fingerprint, Frame, Phase, Trace, Write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         found = _unlike_rates(traces, desync)
         if found:
             return found
-    return _never_averaged(traces, desync) or _written_by_hand(traces, desync)
+    return _never_averaged(traces, desync) or _written_by_hand(traces, desync) or _never_alike(desync)
 
 
 def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -42,6 +42,14 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
             site = next(iter(events.values())).site
             return Cause(f"the ranks use unlike learning rates from optimizer step {step} on: {said}", fix, site)
     return None
+
+
+def _never_alike(desync: Desync) -> Cause | None:
+    """Gradients are averaged by hand, and the replicas differ after the first update with them."""
+    if desync.wrap != BY_HAND or desync.step > 1:
+        return None
+    text = "the ranks average gradients but began with parameters of their own: nothing copied rank 0's to the others"
+    return Cause(text, "broadcast the parameters before the first step, or wrap the model with DDP, which does", None)
 
 
 def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:

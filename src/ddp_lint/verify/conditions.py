@@ -102,5 +102,10 @@ def _tested(trace: Trace, case: Case, line: int) -> tuple[int, int] | None:
 def _spoken(result: tuple[int, int]) -> str:
     true, false = result
     if true and false:
-        return f"true {true} times and false {false} times"
-    return f"true {true} times" if true else f"false {false} times"
+        return f"true {how_often(true)} and false {how_often(false)}"
+    return f"true {how_often(true)}" if true else f"false {how_often(false)}"
+
+
+def how_often(times: int) -> str:
+    """A number of times in words."""
+    return {0: "not at all", 1: "once", 2: "twice"}.get(times, f"{times} times")

@@ -16,7 +16,7 @@ from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.trace import Exit, Frame, NoGrad, Race, Raised, Reference, Unordered
+from ddp_lint.verify.trace import REPLICATED, Exit, Frame, NoGrad, Race, Raised, Reference, Unordered
 
 #: Which kinds of damage one confirmed finding accounts for: what a rank-dependent write also desynchronises is one
 #: fault, not two.
@@ -223,8 +223,8 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
     if not examined.completed:
         return
     traces = [outcome.trace for outcome in examined.run.ranks]
-    for what, when in (("gradients", ("before_step",)), ("parameters", REPLICAS_EQUAL)):
-        for desync in desyncs(traces, what, when, ("ddp",)):
+    for what, when, wraps in (("gradients", ("before_step",), ("ddp",)), ("parameters", REPLICAS_EQUAL, REPLICATED)):
+        for desync in desyncs(traces, what, when, wraps):
             yield _apart(examined, desync, cause_of(traces, desync))
             return
     for trace in traces:

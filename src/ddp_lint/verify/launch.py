@@ -19,7 +19,7 @@ from typing import Any
 from ddp_lint.verify.live import Live
 from ddp_lint.verify.match import Mismatch
 from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
-from ddp_lint.verify.outcome import rank_outcome, run_outcome
+from ddp_lint.verify.outcome import left_waiting, rank_outcome, run_outcome
 from ddp_lint.verify.ownranks import starts_own_ranks
 from ddp_lint.verify.pool import Ended, Pool, tail, workspace
 from ddp_lint.verify.preload import ALL, TORCH, preload_of
@@ -147,7 +147,7 @@ class Launcher:
         started = time.monotonic()
         ended = self._ended(spec)
         seconds = time.monotonic() - started
-        ranks = tuple(rank_outcome(directory, rank) for rank in ended.ranks)
+        ranks = left_waiting(tuple(rank_outcome(directory, rank) for rank in ended.ranks))
         outcome, message = run_outcome(ranks, ended.code, directory / "torchrun.log")
         if ended.interrupted:
             outcome, message = "interrupted", "ended by you; what follows is what was seen until then"
@@ -176,7 +176,7 @@ class Launcher:
         if self._own_ranks and not spec.stimuli:
             live = Live(directory, None)
             with contextlib.closing(live):
-                own = dataclasses.replace(spec, own_ranks=True)
+                own = dataclasses.replace(spec, own_ranks=True, local_world=self.options.nproc)
                 ended = self._pool.run_own(own, self._command(), lambda: self._tell(live.poll()))
             if ended.ranks or ended.code:
                 return ended

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ddp_lint.knowledge.signatures import secondary
 from ddp_lint.verify.frames import is_user
+from ddp_lint.verify.match import Ending, Kind, mismatches
 from ddp_lint.verify.options import Last, RankOutcome
 from ddp_lint.verify.spec import STALLED, Marks
 from ddp_lint.verify.trace import Call, Collective, Event, Exit, Frame, Raised, Stall, Start, Trace
 
 _FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
+_PARTED = "stuck in a call that no peer answers"
 _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
-#: What a rank raises when its peer has gone: a consequence.
-_PEER_LOST = re.compile(r"Connection (closed|reset) by peer|Broken pipe|NCCL.*remote", re.IGNORECASE)
 #: Where a rank was that neither ended nor ran its watchdog, by whether its program had come to an end.
 _WHERE = {True: "in the teardown after its last line", False: "and its watchdog could not end it"}
 #: What a run is called by what happened to the rank that failed first.
@@ -30,6 +32,13 @@ _OUTCOMES = {
     "exit": "exit",
     "not_started": "not_started",
 }
+#: What the end of a rank says of the calls that it did not make; of the others each counts as failed.
+_ENDINGS = {
+    "completed": Ending.COMPLETED,
+    "stalled": Ending.STALLED,
+    "stopped": Ending.UNKNOWN,
+    "not_started": Ending.UNKNOWN,
+}
 
 
 def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
@@ -40,6 +49,8 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     code = end.get("code")
     name = _signal_name(-code) if code is not None and code < 0 else ""
     how, message = _how(trace, end, code, name)
+    if how == "completed" and 0 < marks.time(rank, "parted") < marks.time(rank, "over"):
+        how, message = "stalled", _PARTED  # it stood still until its peers were ended
     if marks.has(rank, "overdue") and how in ("completed", "stopped", "signal"):
         how, message = "stalled", f"hangs where no Python runs, {_WHERE[trace.ended]}"
     return RankOutcome(
@@ -70,11 +81,11 @@ def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> t
     raised = next((event for event in trace.of(Raised) if _uncaught(event)), None)
     stall = next((event for event in trace.of(Stall) if event.stuck or event.reason == "slow"), None)
     left = trace.last(Exit)
-    if trace.ended:
-        return "completed", f"completed, then {name}" if name else "completed"
-    # A rank that was told to end may raise before it does: its peers have closed their connections.
+    # A rank that was told to end may raise or go on before it does: its peers have closed their connections.
     if stall is not None and (raised is None or raised.n > stall.n):
         return _stood(stall)
+    if trace.ended:
+        return "completed", f"completed, then {name}" if name else "completed"
     if raised is not None:
         return "exception", f"{raised.type}: {_first_line(raised.message)}"
     if code is None and trace.last(Start) is None:
@@ -94,10 +105,43 @@ def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> t
 
 def _stood(stall: Stall) -> tuple[str, str]:
     if stall.reason == "slow":
-        return "slow", f"is slow, not stuck: it still {stall.doing} after {stall.seconds:.0f} s; raise --timeout"
+        doing = stall.doing or "moves"
+        return "slow", f"is slow, not stuck: it still {doing} after {stall.seconds:.0f} s; raise --timeout"
     if stall.reason == "mismatch":
-        return "stalled", "stuck in a call that no peer answers"
+        return "stalled", _PARTED
     return "stalled", f"no progress for {stall.seconds:.0f} s"
+
+
+def aligned(ranks: Sequence[RankOutcome]) -> tuple[dict[int, tuple[Collective, ...]], dict[int, Ending]]:
+    """Each rank's collectives, and what its end says of the calls that it did not make: what a rank would have called
+    that the launcher stopped is unknown, not missing."""
+    streams = {one.rank: tuple(one.trace.of(Collective)) for one in ranks}
+    return streams, {one.rank: _ENDINGS.get(one.how, Ending.FAILED) for one in ranks}
+
+
+def left_waiting(ranks: tuple[RankOutcome, ...]) -> tuple[RankOutcome, ...]:
+    """The same with those ranks stalled that wait for one that came to its end without them.
+
+    gloo tells them so, as soon as its connection is closed, and NCCL lets them wait: it is the same hang.
+    """
+    absent = {}
+    for mismatch in mismatches(*aligned(ranks)):
+        ended = {one.rank for one in ranks if one.how == "completed"}
+        if mismatch.kind is Kind.MISSING and ended.issuperset(mismatch.absent):
+            absent.update({(rank, call.n): mismatch.absent for rank, call in mismatch.calls.items() if call})
+    return tuple(_waiting(one, absent.get((one.rank, _latest(one)), ())) for one in ranks)
+
+
+def _latest(rank: RankOutcome) -> int:
+    call = rank.trace.last(Collective)
+    return call.n if call else -1
+
+
+def _waiting(rank: RankOutcome, absent: tuple[int, ...]) -> RankOutcome:
+    if not absent or rank.how != "exception" or not secondary(rank.message):
+        return rank
+    peers = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
+    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended: {rank.message}")
 
 
 def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:
@@ -110,16 +154,24 @@ def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) ->
         return "completed", "completed" if any(map(_communicates, ranks)) else f"completed{_idle(ranks[0])}"
     if all(rank.how == "not_started" and not rank.trace.events for rank in ranks) and code != 0:
         return "launch_failed", f"torchrun could not start the ranks: {_error_line(text)}"
-    causes = [rank for rank in ranks if rank.how not in ("completed", "stopped")] or list(ranks)
-    first = min(
-        causes, key=lambda rank: (rank.how != "slow", bool(_PEER_LOST.search(rank.message)), rank.ended_at, rank.rank)
-    )
-    return _OUTCOMES.get(first.how, "launch_failed"), _told(sorted(ranks, key=lambda rank: rank is not first))
+    causes = [rank for rank in ranks if rank.how not in ("completed", "stopped")]
+    if not causes:
+        return _given_up(ranks), _told(list(ranks))
+    first = min(causes, key=_precedence)
+    return _OUTCOMES[first.how], _told(sorted(ranks, key=lambda rank: rank is not first))
+
+
+def _given_up(ranks: Sequence[RankOutcome]) -> str:
+    """No rank failed by itself: they gave each other up, or something from outside ended them."""
+    stalls = [stall for rank in ranks for stall in rank.trace.of(Stall)]
+    if not stalls:
+        return "launch_failed"
+    return "slow" if any(stall.doing for stall in stalls) else "hang"
 
 
 def _precedence(rank: RankOutcome) -> tuple[bool, bool, float, int]:
     """The cause comes first: a rank that is slow lets its peers wait, one that fails lets them fail."""
-    return rank.how != "slow", bool(_PEER_LOST.search(rank.message)), rank.ended_at, rank.rank
+    return rank.how != "slow", secondary(rank.message), rank.ended_at, rank.rank
 
 
 def _told(ranks: list[RankOutcome]) -> str:

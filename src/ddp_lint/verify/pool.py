@@ -33,6 +33,8 @@ _START_LIMIT = 120.0
 _NODES_LIMIT = 600.0
 #: Seconds for processes to end after they were told to.
 _GRACE = 10.0
+#: The address at which the processes of a launch meet, where all are on this machine.
+LOOPBACK = "127.0.0.1"
 _POLL = 0.05
 #: What Python imports at the start of each process of a program that starts its own ranks.
 _INJECTED = pathlib.Path(__file__).parent / "child" / "inject"
@@ -166,9 +168,8 @@ class _Launch:
             environment = self._closing.enter_context(processes(folder))
             if device == "cpu":
                 environment["CUDA_VISIBLE_DEVICES"] = ""
-            command = [sys.executable, "-m", "torch.distributed.run", *self._torchrun_options()]
             self._process = subprocess.Popen(
-                [*command, "-m", "ddp_lint.verify.child", str(folder)],
+                [sys.executable, "-m", *self._torchrun(), "-m", "ddp_lint.verify.child", str(folder)],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -186,7 +187,8 @@ class _Launch:
     def ended(self) -> bool:
         return self._process.poll() is not None
 
-    def _torchrun_options(self) -> list[str]:
+    def _torchrun(self) -> list[str]:
+        """torchrun with its options; where all ranks are on this machine, with stores that no other one reaches."""
         given = list(self.options.launcher)
         names = {option.partition("=")[0].replace("_", "-") for option in given}
         alone = not names & {"--nnodes", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--master-port"}
@@ -194,7 +196,10 @@ class _Launch:
             # A node that is through with one launch shall not meet one that is still in it.
             identity = next((option.partition("=")[2] for option in given if option.startswith("--rdzv-id=")), "verify")
             given.append(f"--rdzv-id={identity}-{self._title}")
-        return [f"--nproc-per-node={self.options.nproc}", *(["--standalone"] if alone else []), *given]
+        ranks = f"--nproc-per-node={self.options.nproc}"
+        if not alone:
+            return ["torch.distributed.run", ranks, *given]
+        return ["ddp_lint.verify.torchrun", ranks, "--standalone", f"--local-addr={LOOPBACK}", *given]
 
     # ---- jobs
 
@@ -330,10 +335,10 @@ class _Run:
         return True
 
     def _overdue(self, rank: int) -> bool:
-        last = [self.marks.time(rank, mark) for mark in ("pid", "beat", "dumped", "over")]
-        ending = any(last[2:])
+        ending = max(self.marks.time(rank, mark) for mark in ("dumped", "over"))
+        moved = max(ending, self.marks.moved(rank), self.marks.time(rank, "pid"))
         patience = self._spec.timeout if ending else longest_wait(self._spec.timeout)
-        return time.time() - max(last) > patience + _GRACE
+        return time.time() - moved > patience + _GRACE
 
     def _pids(self) -> Iterator[int]:
         for rank in self.ranks():

@@ -72,9 +72,10 @@ class Spec:
     module: str = ""
     #: Map what the target says of CUDA to what the machine has (`child/shim.py`).
     shim: bool = True
-    #: A dry run as `ranks` of a job of this size, with `local_world` ranks to a machine; 0: a real run.
+    #: A dry run as `ranks` of a job of this size; 0: a real run.
     world: int = 0
     ranks: tuple[int, ...] = ()
+    #: Ranks to a machine, of a dry run, and (as asked for) of a program that starts its ranks by itself.
     local_world: int = 1
 
     def save(self, path: pathlib.Path) -> None:
@@ -111,8 +112,9 @@ class Jobs:
 class Marks:
     """Files by which the ranks of one machine tell each other and the launcher where they are.
 
-    pid (the supervisor started) · ready (torch is imported) · beat (its time: last progress) · trained · parted (the
-    launcher saw that its calls meet no others, and that nothing moves) · dying · dumped · over · overdue (the launcher
+    pid (the supervisor started) · ready (torch is imported) · joined (the default group is made) · beat (its time: when
+    it recorded something) · busy (its time: when it did what is not recorded) · trained · parted (the launcher saw that
+    its calls meet no others, and that nothing moves) · dying (with the reason) · dumped · over · overdue (the launcher
     gave it up) · exit.
     """
 
@@ -126,6 +128,17 @@ class Marks:
 
     def has(self, rank: int, mark: str) -> bool:
         return self.path(rank, mark).exists()
+
+    def text(self, rank: int, mark: str) -> str:
+        """What it says, "" when it is not set."""
+        try:
+            return self.path(rank, mark).read_text(encoding="utf-8")
+        except OSError:
+            return ""
+
+    def moved(self, rank: int) -> float:
+        """When the rank was last seen to move, in seconds since the epoch."""
+        return max(self.time(rank, "beat"), self.time(rank, "busy"))
 
     def time(self, rank: int, mark: str) -> float:
         """When it was set last, in seconds since the epoch; 0 when it is not."""

@@ -17,6 +17,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+#: What a model is wrapped in whose gradients the user's own code averages over all ranks.
+BY_HAND = "by_hand"
+#: Wraps that keep one replica of the model on each rank.
+REPLICATED = ("ddp", BY_HAND)
+
 
 class Frame(NamedTuple):
     """A place in the user's code: absolute path, 1-based line, function name."""
@@ -234,9 +239,12 @@ class Hashes(Event):
 
     `what`: parameters, gradients or buffers; `when`: before_wrap, after_wrap, before_step, after_step (of the first
     steps, and then of fewer and fewer: a Fingerprint is written at each), or at_end. `digests` maps
-    a name to 16 hex digits of the values; `norms` to the 2-norm. `sharded` names hold a shard (or are gathered by the
-    wrapper), for which equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2 or none:
-    what this very model is wrapped in (a script may hold several models; `model` is its number in order of wrapping).
+    a name to 16 hex digits of the values; `norms` to the 2-norm; `sketches` (of replicas' parameters) to a few sums of
+    the values with random signs, the same on all ranks: the distance of two sketches is that of the tensors, exactly
+    for small ones, else within a fifth or so. `sharded` names hold a shard (or are gathered by the wrapper), for which
+    equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2, by_hand (then
+    the tensors are those whose gradients the user's code averages) or none: what this very model is wrapped in (a
+    script may hold several models; `model` is its number in order of wrapping).
     """
 
     kind: ClassVar[str] = "hashes"
@@ -246,6 +254,7 @@ class Hashes(Event):
     model: int = 0
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     norms: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    sketches: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     sharded: tuple[str, ...] = ()
 
 
@@ -556,6 +565,10 @@ def _plain(value: Any) -> Any:
     return tuple(_plain(item) for item in value) if isinstance(value, list) else value
 
 
+def _sketches(value: Any) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(sums) for name, sums in value.items()}
+
+
 def _frames(value: Any) -> tuple[Frame, ...]:
     return tuple(Frame(*item) for item in value)
 
@@ -581,6 +594,7 @@ _DECODERS: Mapping[str, Any] = {
     "guards": _by_line,
     "values": _by_line,
     "stacks": _stacks,
+    "sketches": _sketches,
 }
 
 

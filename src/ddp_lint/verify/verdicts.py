@@ -238,10 +238,6 @@ def _times(case: Case) -> str:
     counts = collections.Counter(case.counts.values())
     if len(counts) == 1:
         (times,) = counts
-        return f"the line ran {_how_often(times)} on each of {len(case.counts)} ranks"
-    each = ", ".join(f"{_how_often(count)} on rank {rank}" for rank, count in sorted(case.counts.items()))
+        return f"the line ran {conditions.how_often(times)} on each of {len(case.counts)} ranks"
+    each = ", ".join(f"{conditions.how_often(count)} on rank {rank}" for rank, count in sorted(case.counts.items()))
     return f"the line ran {each}"
-
-
-def _how_often(times: int) -> str:
-    return {0: "not at all", 1: "once", 2: "twice"}.get(times, f"{times} times")

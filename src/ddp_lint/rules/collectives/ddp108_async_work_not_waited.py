@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import descendants
+from ddp_lint.tensors.callers import call_sites
 
 #: Reading these of a tensor does not read its elements.
 _METADATA = frozenset(
@@ -82,7 +84,8 @@ class AsyncWorkNotWaited(Rule):
 
     ## When it is silent
 
-    Where the handle is returned, stored in an object, passed on or appended to a list that is used again: somebody
+    Where `async_op` is a parameter that is False by default and every call in the project leaves it so. Where the
+    handle is returned, stored in an object, passed on or appended to a list that is used again: somebody
     else waits. Where a `synchronize()`, `wait_stream()` or `barrier()` lies in between, where only shape, dtype or
     device of the tensor are read, inside a coalescing manager, and for functional collectives, whose results wait by
     themselves. Reading the *input* of an `all_gather` is allowed.
@@ -122,7 +125,7 @@ class AsyncWorkNotWaited(Rule):
         if entry is None or entry.returns != "work":
             return
         flag = _flag(entry, node)
-        if flag is None or self._in_coalescing_manager(node):
+        if flag is None or self._in_coalescing_manager(node) or self._never_asked_for(node, flag):
             return
         pending = _Pending(entry, node, _buffers(entry, node, outputs=True), _buffers(entry, node, outputs=False))
         parent = self.module.parent(node)
@@ -136,6 +139,15 @@ class AsyncWorkNotWaited(Rule):
     def _in_coalescing_manager(self, node: cst.Call) -> bool:
         blocks = (a for a in self.module.ancestors(node) if isinstance(a, cst.With))
         return any("coalescing" in self.module.code(item.item) for block in blocks for item in block.items)
+
+    def _never_asked_for(self, node: cst.Call, flag: str) -> bool:
+        """Whether the flag is a parameter that is False by default, and that every call in the project leaves so."""
+        function = self.module.function_of(node)
+        if function is None or flag not in _false_by_default(function):
+            return False
+        sites = call_sites(self.module, function)
+        given = [site.given(function, flag) for site in sites]
+        return bool(sites) and all(v is None or (isinstance(v, ast.Constant) and not v.value) for v in given)
 
     # ---- the three ways to lose a handle
 
@@ -269,6 +281,11 @@ class _Pending:
 
     def name_in(self, code: str) -> str:
         return next((n for n in sorted(self.outputs | self.inputs) if n in code), "the tensor")
+
+
+def _false_by_default(function: cst.FunctionDef) -> set[str]:
+    params = (*function.params.posonly_params, *function.params.params, *function.params.kwonly_params)
+    return {p.name.value for p in params if isinstance(p.default, cst.Name) and p.default.value == "False"}
 
 
 def _flag(entry: Collective, call: cst.Call) -> str | None:

@@ -18,11 +18,25 @@ _GROWING = {"append", "extend", "add"}
 
 def _changes_itself(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     for node in walk(function):
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, (ast.Attribute, ast.Subscript)):
+            return True
+        if isinstance(node, ast.Assign) and _counts_on(node):
             return True
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _GROWING:
             return True
     return False
+
+
+def _counts_on(node: ast.Assign) -> bool:
+    """``self.calls = self.calls + 1``."""
+    value, target = node.value, node.targets[0]
+    if not isinstance(target, ast.Attribute) or not isinstance(value, ast.BinOp) or not _is_number(value.right):
+        return False
+    return isinstance(value.op, (ast.Add, ast.Sub)) and ast.dump(value.left) == ast.dump(_read(target))
+
+
+def _read(target: ast.Attribute) -> ast.Attribute:
+    return ast.Attribute(target.value, target.attr, ast.Load())
 
 
 class CounterInCompiledCode(HostRule):
@@ -30,12 +44,14 @@ class CounterInCompiledCode(HostRule):
 
     ## What it does
 
-    Finds `self.calls += 1` on an attribute that starts as a whole number, and `self.history.append(..)` on one that
-    starts as a list, in methods of modules that `torch.compile` reaches, also from another file of the project.
+    Finds `self.calls += 1` (and `self.calls = self.calls + 1`) on an attribute that starts as a whole number,
+    `self.counts["seen"] += 1` on one that starts as a dictionary, and `self.history.append(..)` on one that starts as a
+    list, in methods of modules that `torch.compile` reaches, also from another file of the project.
 
     ## Why it breaks
 
-    TorchDynamo takes whole numbers of a module for constants, and lists for what they hold, and guards on them. With
+    TorchDynamo takes whole numbers of a module for constants, lists and dictionaries for what they hold, and guards on
+    them. With
     each call the guard fails and the function is compiled anew: 8 versions for 8 calls, then `hit
     config.recompile_limit (8)` and the function runs without being compiled for the rest of the job (measured on torch
     2.13). Ranks that compile at different moments wait for each other in the next collective: minutes for a large
@@ -97,7 +113,8 @@ class CounterInCompiledCode(HostRule):
 
     ## When it is silent
 
-    Tensors and buffers; attributes that start as anything but a whole number or a list; lists that the same method
+    Tensors and buffers; attributes that start as anything but a whole number, a list or a dictionary (a decimal number
+    is compiled once more, as a variable, and never again); lists that the same method
     empties; code that `torch.compile` is not seen to reach, evaluation and logging branches, code behind
     `torch.compiler.is_compiling()`; projects that set `allow_unspec_int_on_nn_module`.
 
@@ -119,14 +136,25 @@ class CounterInCompiledCode(HostRule):
     oracles = ("recompile",)
 
     def visit_AugAssign(self, node: cst.AugAssign) -> None:
-        attribute = dotted(node.target)
-        if isinstance(node.value, cst.Integer) and self._starts_as(node, attribute, number=True):
+        target = node.target
+        kept = target.value if isinstance(target, cst.Subscript) else target
+        attribute, kind = dotted(kept), ast.Constant if kept is target else ast.Dict
+        if isinstance(node.value, cst.Integer) and self._starts_as(node, attribute, kind):
+            self._visit(node, attribute, "counts")
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        target, value = node.targets[0].target, node.value
+        counts = isinstance(value, cst.BinaryOperation) and isinstance(value.operator, (cst.Add, cst.Subtract))
+        if not counts or not isinstance(value, cst.BinaryOperation) or not isinstance(value.right, cst.Integer):
+            return
+        attribute = dotted(target)
+        if attribute and dotted(value.left) == attribute and self._starts_as(node, attribute, ast.Constant):
             self._visit(node, attribute, "counts")
 
     def visit_Call(self, node: cst.Call) -> None:
         if isinstance(node.func, cst.Attribute) and node.func.attr.value in _GROWING:
             attribute = dotted(node.func.value)
-            if self._starts_as(node, attribute, number=False) and not self._is_emptied(node, attribute):
+            if self._starts_as(node, attribute, ast.List) and not self._is_emptied(node, attribute):
                 self._visit(node, attribute, "grows")
 
     def _visit(self, node: cst.CSTNode, attribute: str, changes: str) -> None:
@@ -143,8 +171,9 @@ class CounterInCompiledCode(HostRule):
             help="count outside of the compiled code, or in a buffer (`self.calls.add_(1)`)",
         )
 
-    def _starts_as(self, node: cst.CSTNode, attribute: str, *, number: bool) -> bool:
-        """Whether all that the class assigns to an attribute outside of this method is a whole number, or a list."""
+    def _starts_as(self, node: cst.CSTNode, attribute: str, kind: type[ast.expr]) -> bool:
+        """Whether all that the class assigns to an attribute, but what counts it on, is a whole number (`kind`
+        Constant), a list or a dictionary."""
         function = self.module.function_of(node)
         owner = TensorFile.of(self.module).owner(function) if function is not None else None
         if owner is None or not attribute.startswith("self.") or attribute.count(".") != 1:
@@ -153,9 +182,9 @@ class CounterInCompiledCode(HostRule):
             n.value
             for cls in owner.lineage
             for n in walk(cls.node)
-            if isinstance(n, ast.Assign) and any(ast.unparse(t) == attribute for t in n.targets)
+            if isinstance(n, ast.Assign) and not _counts_on(n) and any(ast.unparse(t) == attribute for t in n.targets)
         ]
-        kinds = [_is_number(v) if number else isinstance(v, ast.List) for v in values]
+        kinds = [_is_number(v) if kind is ast.Constant else isinstance(v, kind) for v in values]
         return bool(kinds) and all(kinds)
 
     def _is_emptied(self, node: cst.CSTNode, attribute: str) -> bool:

@@ -45,6 +45,13 @@ def _told(test: cst.BaseExpression, constants: dict[str, bool]) -> bool | None:
     return constants.get(test.value) if isinstance(test, cst.Name) else None
 
 
+def _name_in(test: cst.BaseExpression) -> str:
+    """The name of a test of one name, '' for any other."""
+    while isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        test = test.expression
+    return test.value if isinstance(test, cst.Name) else ""
+
+
 @dataclasses.dataclass(frozen=True)
 class Place:
     """Where an expression runs. `compiled`: in compiled code, and how; `reached`: in a module's training forward."""
@@ -115,19 +122,18 @@ class HostRule(Rule):
         reached = TensorFile.of(self.module).reached(function) or self._as_operation(function)
         compiled = self._compiled(node, function)
         place = Place(function, compiled, reached)
-        if self._is_never_reached(node, function, place):
+        if compiled is None and reached is None:
             return None
-        if place.surely_compiled:
-            return place
-        if without_gradient(self.module, node) or (reached is not None and not reached.gradient):
+        in_training = not without_gradient(self.module, node) and (reached is None or reached.gradient)
+        if not place.surely_compiled and not in_training:
             return None
-        return place if compiled is not None or reached is not None else None
+        return None if self._is_never_reached(node, function) else place
 
-    def _is_never_reached(self, node: cst.CSTNode, function: cst.FunctionDef, place: Place) -> bool:
+    def _is_never_reached(self, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
         """Whether what every caller gives the function keeps it from the line: ``if not normalize: return``."""
-        if place.compiled is None and place.reached is None:
-            return False
-        tests = list(conditions(self.module, node))
+        params = function.params
+        taken_in = {p.name.value for p in (*params.posonly_params, *params.params, *params.kwonly_params)}
+        tests = [(test, taken) for test, taken in conditions(self.module, node) if _name_in(test) in taken_in]
         return bool(tests) and any(
             (told := _told(test, constant_arguments(self.module, function))) is not None and told != taken
             for test, taken in tests

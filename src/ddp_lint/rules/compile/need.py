@@ -7,6 +7,7 @@ algorithm. What is read for every layer or item, or only to be computed with or 
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 
 import libcst as cst
@@ -17,6 +18,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile
+from ddp_lint.tensors.classes import ModuleClass
 from ddp_lint.tensors.traits import is_log
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
@@ -64,34 +66,44 @@ def repeated(module: Module, node: cst.CSTNode, *, per_layer: bool = True) -> bo
     owner = TensorFile.of(module).owner(function)
     if owner is None:
         return False
-    name = f"self.{function.name.value}"
-    if any(_calls_in_loop(method, name) for _, method in owner.methods.values()):
-        return True
     project = module.project
+    if f"self.{function.name.value}" in _used_in_loops_of(project, owner):
+        return True
     if project is None or not per_layer:
         return False
     return project.remember(("made in loops", owner.name), lambda: _is_made_in_loop(project, owner.name))
 
 
-def _calls_in_loop(tree: ast.AST, name: str) -> bool:
-    """Whether a loop calls the dotted name, or hands it to what calls it."""
+def _used_in_loops_of(project: Project | None, owner: ModuleClass) -> frozenset[str]:
+    """The dotted names that loops in the methods of a class call, or hand to what calls them."""
+
+    def names() -> frozenset[str]:
+        return frozenset().union(*(_used_in_loops(method) for _, method in owner.methods.values()))
+
+    return names() if project is None else project.remember(("in loops of", owner.name), names)
+
+
+def _used_in_loops(tree: ast.AST) -> frozenset[str]:
+    found: set[str] = set()
     stack: list[tuple[ast.AST, bool]] = [(tree, False)]
     while stack:
         node, looped = stack.pop()
-        if looped and isinstance(node, (ast.Name, ast.Attribute)) and dotted_ast(node) == name:
-            return True
+        if looped and isinstance(node, (ast.Name, ast.Attribute)):
+            found.add(dotted_ast(node))
         is_loop = isinstance(node, _LOOPS)
         for child in below(node):
             iterated = isinstance(node, (ast.For, ast.AsyncFor)) and child in (node.iter, node.target)
             first = isinstance(child, ast.comprehension)
             stack.append((child, looped or (is_loop and not iterated and not first)))
-    return False
+    return frozenset(found - {""})
 
 
 def _is_made_in_loop(project: Project, name: str) -> bool:
     for path in project.holding(f"{name}(")[:_FILES]:
         facts = project.facts_of(path)
-        if facts is not None and not facts.file.is_test and _calls_in_loop(facts.tree, name):
+        if facts is None or facts.file.is_test:
+            continue
+        if name in project.remember(("in loops of file", path), functools.partial(_used_in_loops, facts.tree)):
             return True
     return False
 

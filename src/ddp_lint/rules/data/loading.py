@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pathlib
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
 
 SAMPLER = "torch.utils.data.DistributedSampler"
@@ -55,11 +57,14 @@ def mentions_nearby(module: Module, word: str) -> bool:
 
 
 def done_nearby(module: Module, word: str) -> Span | None:
-    """Where the code that runs together with the file has `word` in a line that is no comment and no docstring."""
+    """Where the code that runs together with the file has `word` in a line that is no comment and no docstring. Not in
+    another program that lies beside it."""
     if module.project is None or module.path is None:
         return None
     for path in _nearby(module, module.project, module.path, word):
         facts = module.project.facts_of(path)
+        if facts is not None and path != module.path and _is_program(module.project, path, facts):
+            continue
         for number, line in enumerate(facts.file.lines if facts is not None else (), 1):
             if facts is not None and word in line and number not in facts.prose:
                 start = line.index(word) + 1
@@ -78,6 +83,12 @@ def _nearby(module: Module, project: Project, path: pathlib.Path, word: str) -> 
         importing = project.find(facts.name)
         if importing is not None:
             yield importing
+
+
+def _is_program(project: Project, path: pathlib.Path, facts: ModuleFacts) -> bool:
+    """Whether a file is started by itself, and no other file has its name."""
+    guarded = any(isinstance(s, ast.If) and "__name__" in ast.unparse(s.test) for s in facts.tree.body)
+    return guarded and all(other == path for other in project.holding(path.stem))
 
 
 def _home(path: pathlib.Path) -> pathlib.Path:

@@ -6,14 +6,18 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.launch.cuda import surely_cuda
 from ddp_lint.launch.search import importers
+from ddp_lint.project.facts import parse_expression
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.saved import saved_from_cpu
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
+from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
+from ddp_lint.tensors.callers import constructions
 
 _METHODS = ("__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn", "collate", "collater", "__call__")
 _SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
@@ -87,7 +91,8 @@ class CudaInDatasetWorker(Rule):
     ## When it is silent
 
     Loaders with `num_workers=0` (or without it) and code that no DataLoader with workers is known for; `.to(device)`
-    with a device that may be the CPU; `torch.load` with a `map_location`, or of what the file saved from the CPU;
+    with a device that may be the CPU where there is a GPU (whoever makes the Dataset, and gives it a GPU, is followed
+    through the project); `torch.load` with a `map_location`, or of what the file saved from the CPU;
     branches on `get_worker_info()`.
 
     ## How to confirm
@@ -173,10 +178,28 @@ class CudaInDatasetWorker(Rule):
             elif name == "torch.load" and self._keeps_device(node):
                 yield node, "loads a tensor onto the GPU that it was saved from"
 
-    def _is_gpu(self, node: cst.BaseExpression | None) -> bool:
-        if isinstance(node, cst.Call) and self.module.qualified(node.func) == "torch.device" and node.args:
-            node = node.args[0].value
-        return isinstance(node, (cst.SimpleString, cst.FormattedString)) and "cuda" in self.module.code(node)
+    def _is_gpu(self, node: cst.BaseExpression | None, depth: int = 3) -> bool:
+        """Whether a device is a GPU wherever there is one, as far as names, attributes and constructors tell."""
+        if node is None or self.module.facts is None:
+            return False
+        if isinstance(node, (cst.Name, cst.Attribute)):
+            bound = self.module.bindings(node) if depth else []
+            return bool(bound) and all(self._binds_gpu(binding, depth - 1) for binding in bound)
+        expression = parse_expression(self.module.code(node))
+        return expression is not None and surely_cuda(self.module.facts, expression)
+
+    def _binds_gpu(self, binding: Binding, depth: int) -> bool:
+        if binding.kind == "assign":
+            return not binding.index and self._is_gpu(binding.value, depth)
+        function = self.module.function_of(binding.node)
+        owner = self.module.class_of(function) if function is not None else None
+        if binding.kind != "parameter" or function is None or owner is None or function.name.value != "__init__":
+            return False
+        for site in constructions(self.module, owner):
+            given = site.given(function, binding.name)
+            if surely_cuda(site.facts, given, site.around) if given is not None else self._is_gpu(binding.value, depth):
+                return True
+        return False
 
     def _keeps_device(self, call: cst.Call) -> bool:
         if any(arg.star for arg in call.args) or argument(call, 1, "map_location") is not None:

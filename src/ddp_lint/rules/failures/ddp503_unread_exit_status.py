@@ -318,9 +318,8 @@ class UnreadExitStatus(Rule):
 
     def _added_to(self, command: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         """``command += " &"``."""
-        for node in descendants(self.module.function_of(command) or self.module.tree):
-            if isinstance(node, cst.AugAssign) and dotted(node.target) == dotted(command) != "":
-                yield node.value
+        bindings = self.module.bindings(command)
+        return (b.value for b in bindings if b.kind == "augment" and b.value is not None)
 
     # ---- a status that is only printed
 

@@ -10,6 +10,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.launch.cuda import Initialiser
 from ddp_lint.launch.environment import Write, read_at
 from ddp_lint.rules.launch.variables import WriteRule
 from ddp_lint.source.control_flow import exclusive
@@ -36,6 +37,8 @@ _HARMLESS_CUDA = (
 )
 _COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "barrier", "reduce_scatter_tensor", "all_gather_object",
                 "broadcast_object_list", "all_gather_into_tensor", "reduce", "all_to_all_single")  # fmt: skip
+#: The points that lie in the project's own use of a GPU.
+_ON_GPU = ("the first use of CUDA", "the first CUDA allocation")
 
 
 class EnvironmentSetTooLate(WriteRule):
@@ -46,7 +49,8 @@ class EnvironmentSetTooLate(WriteRule):
     Finds `os.environ[...] = ...` (and `setdefault`, `update`, `putenv`) for variables that are read once, where the
     file shows that this happened before: `TORCH_DISTRIBUTED_DEBUG`, `OMP_NUM_THREADS`, `TORCH_LOGS` after `import
     torch`; `TORCHINDUCTOR_*` after `DDP(...)` or `torch.compile`; `TORCH_NCCL_*` after `init_process_group`; `NCCL_*`
-    after the first collective; `CUDA_VISIBLE_DEVICES` and the allocator's settings after CUDA was used.
+    after the first collective; `CUDA_VISIBLE_DEVICES` and the allocator's settings after CUDA was used, also by a call
+    into the project or by a file that an import runs.
 
     ## Why it breaks
 
@@ -127,6 +131,8 @@ class EnvironmentSetTooLate(WriteRule):
             call = next(self._calls_before(write, point["point"]), None)
             if call is not None:
                 self._report(write, point, call, f"{point['point']}: it was read here")
+            elif point["point"] in _ON_GPU and (used := self._used_elsewhere(write)) is not None:
+                self._report(write, point, *used)
             elif write.name == "CUDA_VISIBLE_DEVICES" and self._in_forked_worker(write):
                 self._report_fork(write)
 
@@ -202,6 +208,35 @@ class EnvironmentSetTooLate(WriteRule):
         on_gpu = any(isinstance(p, cst.SimpleString) and "cuda" in p.value for p in places)
         return on_gpu and (method == "to" or name.startswith("torch."))
 
+    # ---- after what another place of the project does
+
+    def _used_elsewhere(self, write: Write) -> tuple[Span, str] | None:
+        """The import, the call or the line of the module above the write that surely uses a GPU, and what it says of
+        the place. Not in a program that starts processes: the variable may be meant for these."""
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or self._starts_processes():
+            return None
+        for statement in self._runs_before(facts.tree, self.module.span(write.node).line):
+            found = Initialiser(project).of(facts, statement)
+            if found is not None:
+                owner, place = found
+                there = f" ({owner.file.path}:{getattr(place, 'lineno', 1)})" if owner is not facts else ""
+                end = statement.end_col_offset or statement.col_offset
+                line = statement.lineno
+                end_line = statement.end_lineno or line
+                span = Span(self.module.file.path, line, statement.col_offset + 1, end_line, end + 1)
+                return span, f"a GPU is used here{there}: the variable was read"
+        return None
+
+    def _runs_before(self, tree: ast.Module, line: int) -> Iterator[ast.stmt]:
+        """The statements that ran when the line `line` is reached: those above it, in each block around it."""
+        block: list[ast.stmt] = tree.body
+        while block:
+            above = [s for s in block if (s.end_lineno or s.lineno) < line]
+            yield from above
+            inside = [s for s in block if s.lineno <= line <= (s.end_lineno or s.lineno)]
+            block = next((arm for s in inside for arm in _arms(s) if arm and _holds(arm, line)), [])
+
     # ---- in a forked worker
 
     def _in_forked_worker(self, write: Write) -> bool:
@@ -257,6 +292,18 @@ class EnvironmentSetTooLate(WriteRule):
         return facts is not None and any(
             name in _names(s) and s.lineno < line for s in _top_imports(facts.tree.body) if isinstance(s, ast.Import)
         )
+
+
+def _arms(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks of a statement, of which one runs; the one of a class has its methods run later, from outside."""
+    for name in ("body", "orelse", "finalbody"):
+        yield getattr(statement, name, [])
+    for handler in getattr(statement, "handlers", []):
+        yield handler.body
+
+
+def _holds(block: list[ast.stmt], line: int) -> bool:
+    return block[0].lineno <= line <= (block[-1].end_lineno or block[-1].lineno)
 
 
 def _keyword(arg: cst.Arg) -> str:

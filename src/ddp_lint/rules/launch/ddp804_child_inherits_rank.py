@@ -70,7 +70,7 @@ class ChildInheritsRank(Rule):
 
     import torch.distributed as dist
 
-    EVALUATE = "import torch.distributed as dist; print(dist.is_available())"
+    EVALUATE = "import os; print('evaluates alone:', 'RANK' not in os.environ)"
     OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))

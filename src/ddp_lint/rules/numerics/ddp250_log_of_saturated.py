@@ -5,11 +5,14 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
+from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
 from ddp_lint.tensors.contexts import evaluation_only, without_gradient
 
-_HALF = re.compile(r"half|float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
+_HALF = re.compile(r"\.half\b|float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
+#: Words by which the files are found that may train in half precision what another file defines.
+_HALF_WORDS = ("autocast", "GradScaler", "fp16", "float16", "mixed_precision", "amp")
 
 # What saturates: the advice, and the function that a fix may put instead ("" where none takes the same arguments).
 _SATURATING = {
@@ -105,13 +108,21 @@ class LogOfSaturated(Rule):
             if self._operand(operand.left, "exp") is not None and self._operand(operand.right, "exp") is not None:
                 self._report(node, "the sum of exponentials overflows", "torch.logaddexp(a, b)", None)
                 return
-            if _is_tiny(operand.right) and _HALF.search(self.module.file.text):  # in fp32 it is no zero
+            if _is_tiny(operand.right) and self._in_half_precision():  # in fp32 it is no zero
                 operand = self._behind_name(operand.left)
         for inner, (name, instead) in _SATURATING.items():
             argument = self._operand(operand, inner)
             if argument is not None:
                 fix = self._fix(node, operand, argument, instead)
                 self._report(node, f"{inner} rounds to 0 for a confident input", name, fix)
+
+    def _in_half_precision(self) -> bool:
+        """Whether this file, or one that imports it, speaks of half precision."""
+        project, name = self.module.project, self.module.name
+        if _HALF.search(self.module.file.text):
+            return True
+        users = importers(project, name, holding=_HALF_WORDS) if project is not None and name else ()
+        return any(_HALF.search(user.file.text) and not user.file.is_test for user in users)
 
     def _operand(self, node: cst.CSTNode, function: str) -> cst.BaseExpression | None:
         """The tensor of `torch.function(t)`, `F.function(t)` or `t.function(...)`."""

@@ -12,7 +12,8 @@ class ParameterWrittenInForward(InPlaceRule):
     ## What it does
 
     Finds writes to a parameter of the module (`self.weight.data.mul_(..)`, `self.fc.weight.copy_(..)`,
-    `self.scale.data = ..`, `self.weight.data[i] = ..`), in `forward` or in a method that `forward` calls.
+    `self.scale.data = ..`, `self.weight.data[i] = ..`), in `forward` or in a method that `forward` calls. The same for
+    the `training_step` of a LightningModule, which Lightning runs as the forward of the wrapped module.
 
     ## Why it breaks
 
@@ -70,7 +71,7 @@ class ParameterWrittenInForward(InPlaceRule):
     `requires_grad=False`, evaluation branches. The moving average of a momentum encoder in `forward`: it is right under
     DDP, for which it is written (FSDP loses it). In a project that wraps by DDP and never mentions FSDP, writes that
     are the same on all ranks: clamps, a norm that is kept to 1. Writes that raise at once (a leaf with gradients on)
-    are DDP205.
+    are DDP205. A `training_step` that calls its optimizers by itself (manual optimization).
 
     ## How to confirm
 
@@ -88,6 +89,7 @@ class ParameterWrittenInForward(InPlaceRule):
     """
 
     oracles = ("write", "parameter", "reference")
+    in_training_step = True
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         value = write.value
@@ -105,10 +107,11 @@ class ParameterWrittenInForward(InPlaceRule):
             if from_batch
             else "replicas stay equal only while all ranks write the same"
         )
+        way = self.way(reached) if reached.entry == "forward" else ""
         self.report(
             write.node,
-            f"forward writes the parameter `{value.name}`{self.way(reached)}: FSDP loses the write, DDP "
-            "replicas may drift apart",
+            f"{reached.entry} writes the parameter `{value.name}`{way}: FSDP loses the write, DDP replicas may drift "
+            "apart",
             notes=[f"under FSDP each rank writes a gathered copy; under DDP {ranks}"],
             help="compute with a new tensor (`weight = self.weight * scale`), or write after optimizer.step()",
         )

@@ -40,6 +40,8 @@ class InPlaceRule(Rule):
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
     in_tests = False  # a test that passes has shown that its writes do no harm
+    #: A write in a LightningModule's `training_step` is one in forward.
+    in_training_step: ClassVar[bool] = False
     wants: ClassVar[Wants] = staticmethod(lambda function: Trait.WRITES in traits(function))
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
@@ -55,7 +57,7 @@ class InPlaceRule(Rule):
         writes_here = tensors.flow(node).writes
         if not writes_here:
             return
-        reached = tensors.reached(node)
+        reached = tensors.trained(node) if self.in_training_step else tensors.reached(node)
         for write in writes_here:
             if not evaluation_only(self.module, write.node) and not self._asked_for(write):
                 self.check(write, node, reached)

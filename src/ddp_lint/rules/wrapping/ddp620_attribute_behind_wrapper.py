@@ -129,7 +129,8 @@ class AttributeBehindWrapper(Rule):
 
     Attributes that the file sets on the wrapper itself; names that are bound anew after the wrap; code under a test of
     the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError; with accelerate
-    also files that configure DeepSpeed or FSDP, which forward attributes, and tests, which one process runs.
+    also files that configure DeepSpeed or FSDP, or ask for the latter, which forward attributes, and tests, which one
+    process runs.
 
     ## How to confirm
 
@@ -236,8 +237,7 @@ class AttributeBehindWrapper(Rule):
         here = self.module.function_of(use)
         if name.startswith("self.") and all(self.module.function_of(b.node) is not here for b in bindings):
             return bindings[-1] if bindings else None
-        earlier = [b for b in bindings if self.module.scopes.before(b, use)]
-        return earlier[-1] if earlier else None
+        return next(self.module.scopes.last_before(bindings, use), None)
 
     def _given(self, binding: Binding, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
         """The model that a trainer of transformers hands to a method that the class overrides."""

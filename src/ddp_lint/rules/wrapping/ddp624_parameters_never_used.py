@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from typing import ClassVar
@@ -138,12 +139,13 @@ class ParametersNeverUsed(Rule):
             return
         if TensorFile.of(self.module).owner(node) is None:
             return
-        found = [(line, name) for line, name in self._layers(node) if not self._is_read(project, name)]
-        if not found or not _is_whole(project, self.module.name_of(owner)):
+        # Whether a name is read takes a search through the project: asked last.
+        name_of_class = self.module.name_of(owner)
+        if name_of_class not in wrapped_classes(project) or not _is_whole(project, name_of_class):
             return
-        if self.module.name_of(owner) not in wrapped_classes(project):
-            return
-        for line, name in found:
+        for line, name in self._layers(node):
+            if self._is_read(project, name):
+                continue
             self.report(
                 line,
                 f'no forward uses `self.{name}`: under DDP step 2 raises "Expected to have finished reduction" on '
@@ -172,11 +174,20 @@ class ParametersNeverUsed(Rule):
 
     def _is_read(self, project: Project, name: str) -> bool:
         """Whether the name occurs anywhere in the project but in assignments to it."""
-        use = re.compile(rf"\b{re.escape(name)}\b(?!\s*(:[^=\n]+)?=[^=])")
+        if name in self._read_here:  # as most are, which is told for all of them at once
+            return True
+        use = re.compile(rf"\b{re.escape(name)}\b{_NOT_ASSIGNED}")
         told = (project.text(path) or "" for path in project.holding(name))
         return any(_occurs(use, text) for text in told)
 
+    @functools.cached_property
+    def _read_here(self) -> frozenset[str]:
+        lines = (line.partition("#")[0] for line in self.module.file.text.split("\n"))
+        return frozenset(word for line in lines for word in _READ_WORD.findall(line))
 
+
+_NOT_ASSIGNED = r"(?!\s*(?::[^=\n]+)?=[^=])"
+_READ_WORD = re.compile(rf"\b\w+\b{_NOT_ASSIGNED}")
 #: Arguments that leave a layer of normalisation without parameters.
 _WITHOUT = frozenset({"affine", "elementwise_affine"})
 

@@ -66,12 +66,8 @@ class Unwrapping:
 
     def _last_binding(self, name: cst.Name) -> Binding | None:
         """The last assignment before a use, those in arms that leave before it apart."""
-        before = [
-            b
-            for b in self._module.bindings(name)
-            if b.kind == "assign" and self._module.scopes.before(b, name) and not self._leaves(b.node, name)
-        ]
-        return before[-1] if before else None
+        before = self._module.scopes.last_before(self._module.bindings(name), name)
+        return next((b for b in before if b.kind == "assign" and not self._leaves(b.node, name)), None)
 
     def _leaves(self, statement: cst.CSTNode, use: cst.CSTNode) -> bool:
         """Whether the block of a statement ends the function or the round before `use` is reached."""

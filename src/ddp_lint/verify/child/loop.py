@@ -58,7 +58,7 @@ class _Training:
         if self.spec.stimuli:
             return None, "the pass is skewed"
         try:
-            twin = reference.compute(self.builder, self.spec.steps, self.world, self.device)
+            twin = reference.compute(self.builder, self.spec.steps, self.world, self.device, self.spec.wrap)
         except Exception as error:
             return None, f"one process alone fails: {type(error).__name__}: {str(error)[:200]}"
         self.recorder.reference_without_gradient = twin.replicas.no_gradient

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from ddp_lint.verify import trace
+
 #: What wrappers put into qualified names.
 _WRAPPER_PARTS = re.compile(r"(^|\.)(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?=\.|$)")
 
@@ -56,6 +58,8 @@ class Model:
         self.wrap = wrap_of(root)
         #: The modules by clean name, as of the last `look`: walking them each time would be half of tracing's cost.
         self._modules: list[tuple[str, weakref.ref[nn.Module]]] = []
+        #: Of a model without a wrapper the parameters whose gradients the user's code has averaged over all ranks.
+        self.averaged: set[str] = set()
         self.look()
 
     @property
@@ -91,6 +95,20 @@ class Model:
                     if tensor is not None:
                         whole = self.wrap == "fsdp2" and local(tensor) is tensor
                         yield Place(f"{prefix}.{name}" if prefix else name, role, tensor, self.sharded and not whole)
+
+    @property
+    def replicated(self) -> str:
+        """The wrap as far as replicas are concerned: that the user's code averages gradients is one, too."""
+        return trace.BY_HAND if self.averaged and self.wrap == "none" else self.wrap
+
+    def compared(self) -> dict[str, nn.Parameter]:
+        """The parameters that all ranks should hold alike where the wrap replicates."""
+        parameters = self.parameters()
+        return (
+            {n: parameters[n] for n in parameters if n in self.averaged}
+            if self.replicated == trace.BY_HAND
+            else parameters
+        )
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """By clean name; a tied parameter once, under its first name."""
@@ -172,6 +190,14 @@ class Models:
             for place in model.places():
                 found.setdefault(pointer(place.tensor), place)
         return found
+
+    def averaged(self, tensor: torch.Tensor) -> None:
+        """The user's code reduces a tensor over all ranks."""
+        address = pointer(tensor)
+        for model in self:
+            for name, parameter in model.parameters().items() if address else ():
+                if parameter.grad is not None and pointer(parameter.grad) == address:
+                    model.averaged.add(name)
 
     def tensor_name(self, tensor: torch.Tensor) -> str:
         """The name of a parameter or buffer, or "NAME.grad" of a gradient, "" for any other tensor."""

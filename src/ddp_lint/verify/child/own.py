@@ -31,15 +31,31 @@ class _Rank:
         self.spec = spec
         self.session: Any = None
         self._status: int | None = None
+        #: What was mapped before it was known that this process is a rank.
+        self._mapped: list[tuple[str, str]] = []
 
     # ---- the beginning
 
     def install(self) -> None:
+        if self.spec.shim:
+            patching.when_imported("torch", lambda _: self._map_devices())
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             self.begin(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
         patching.replace(multiprocessing.process.BaseProcess, "run", self._observed)
         patching.when_imported("torch.distributed.distributed_c10d", self._watch_groups)
         patching.when_imported("torch.multiprocessing.spawn", self._watch_spawn)
+
+    def _map_devices(self) -> None:
+        """Here, too, where the ranks are started: how many there are is asked of the number of GPUs."""
+        from ddp_lint.verify.child.shim import Shim
+
+        Shim(self._map, self.spec.local_world).install(self.spec.device)
+
+    def _map(self, said: str, meant: str) -> None:
+        if self.session is None:
+            self._mapped.append((said, meant))
+        else:
+            self.session.recorder.emit(trace.Mapped, said=said, meant=meant)
 
     def begin(self, rank: int, world: int) -> None:
         """From here on this process is observed; the first one of its rank, and not what that starts in turn."""
@@ -58,6 +74,8 @@ class _Rank:
         self.session = Session(self.spec, place=(rank, world))
         self.session.start()
         self.session.watch_lines()
+        for said, meant in self._mapped:
+            self.session.recorder.emit(trace.Mapped, frames=(), said=said, meant=meant)
         patching.before(sys, "exit", self._leaves)
         hook = sys.excepthook
 

@@ -59,15 +59,16 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), LEARNING_RATE)
 
 
-def compute(builder: Builder, steps: int, world: int, device: torch.device) -> Twin:
-    """Train the twins. Raises what the model raises."""
+def compute(builder: Builder, steps: int, world: int, device: torch.device, wrap: str) -> Twin:
+    """Train the twins of a model under a wrap. Raises what the model raises."""
     with alone():
         first, second = _full(builder, steps, world, device), _full(builder, steps, world, device)
         repeatable = True
         if first is not None and second is not None:
             found = differences(first.parameters, second.parameters)
             repeatable = all(value == 0 for value in found.values())
-        return Twin(first, _replicas(builder, steps, world, device), repeatable)
+        replicas = _replicas(builder, steps, world, device, broadcast=not wrap.startswith("fsdp"))
+        return Twin(first, replicas, repeatable)
 
 
 def _full(builder: Builder, steps: int, world: int, device: torch.device) -> Trained | None:
@@ -87,14 +88,15 @@ def _full(builder: Builder, steps: int, world: int, device: torch.device) -> Tra
     return _trained(model, gradients)
 
 
-def _replicas(builder: Builder, steps: int, world: int, device: torch.device) -> Trained:
-    """As DDP: buffers of replica 0 before each forward, the mean of the gradients after each backward."""
+def _replicas(builder: Builder, steps: int, world: int, device: torch.device, *, broadcast: bool) -> Trained:
+    """As DDP: the mean of the gradients after each backward, and with `broadcast` the buffers of replica 0 before each
+    forward (under FSDP each rank has its own)."""
     replicas = [builder.build(device) for _ in range(world)]
     optimizers = [optimizer_of(replica) for replica in replicas]
     gradients: Tensors = {}
     for step in range(steps):
         for rank, replica in enumerate(replicas):
-            _copy_buffers(replicas[0], replica) if rank else None
+            _copy_buffers(replicas[0], replica) if rank and broadcast else None
         for rank, replica in enumerate(replicas):
             _step(replica, builder.batch(step, rank).to(device), step)
         _average(replicas)

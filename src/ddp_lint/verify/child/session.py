@@ -81,7 +81,7 @@ class Session:
 
     def _install_groups(self) -> None:
         """What stands in for the process groups of the job: a shim around them, or groups of a dry run."""
-        if self.spec.shim:
+        if self.spec.shim and not self.spec.own_ranks:  # there the process that starts the ranks has it, too
             from ddp_lint.verify.child import shim
 
             shim.install(self.recorder, self.spec.device)
@@ -176,6 +176,8 @@ class Session:
         """The rank came to its end: the last events and the completion marker."""
         recorder = self.recorder
         self.last_words()
+        if self.collectives is not None:
+            self.collectives.let_peers_join()
         recorder.emit(trace.End, frames=(), seconds=time.monotonic() - self.began)
         recorder.marks.set(recorder.rank, "over")
         self.close()

@@ -36,14 +36,15 @@ Notice = Callable[[str, str], None]
 class Shim:
     """Installed once per process, before the observers, right after the import of torch.
 
-    `notice` is told (what the code says, what it means) once for each such pair.
+    `notice` is told (what the code says, what it means) once for each such pair; `devices` is how many there are to
+    be, 0 for as many as there are ranks on this machine.
     """
 
-    def __init__(self, notice: Notice) -> None:
+    def __init__(self, notice: Notice, devices: int = 0) -> None:
         self._notice = notice
         self._told: set[tuple[str, str]] = set()
         self._current = int(os.environ.get("LOCAL_RANK", "0"))
-        self._devices = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+        self._devices = devices or max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
 
     def install(self, device: str) -> None:
         """`device` is what the ranks run on: cpu or cuda."""

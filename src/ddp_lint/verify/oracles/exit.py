@@ -20,7 +20,8 @@ def testify(case: Case) -> Opinion:
 
 
 def _exits(case: Case) -> Iterator[Evidence]:
-    for rank, event, frame in case.hits(Exit):
+    """Of the rank that left first, then of those that may have done so because of it."""
+    for rank, event, frame in sorted(case.hits(Exit), key=lambda hit: hit[1].t):
         if event.status == 0 and event.pending:
             text = f"{event.how}(0) while {event.pending} is in flight: the launcher sees success"
             yield case.evidence("exit", text, rank=rank, frame=frame)

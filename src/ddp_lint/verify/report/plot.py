@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.results import Examined
-from ddp_lint.verify.trace import Frame, Hashes
+from ddp_lint.verify.trace import REPLICATED, Frame, Hashes
 
 #: Tensors that get a curve; of more, those that end furthest apart.
 _CURVES = 6
@@ -23,8 +24,8 @@ _WHEN = ("after_wrap", "after_step", "at_end")
 class Drift:
     """One tensor: (step, distance between the ranks) of each comparison, and the first step at which they differ.
 
-    The distance is the largest difference of the ranks' 2-norms: a lower bound of the distance of the values, which
-    differ wherever their digests do.
+    The distance is the 2-norm of the difference, the largest among all pairs of ranks, taken from the sketches of the
+    values: exact for small tensors.
     """
 
     name: str
@@ -41,7 +42,7 @@ def drifts(examined: Examined) -> list[Drift]:
     moments: dict[tuple[int, int], dict[int, Hashes]] = collections.defaultdict(dict)
     for outcome in examined.run.ranks:
         for event in outcome.trace.of(Hashes):
-            if event.what == "parameters" and event.when in _WHEN and event.wrap == "ddp":
+            if event.what == "parameters" and event.when in _WHEN and event.wrap in REPLICATED:
                 moments[event.model, event.step][outcome.rank] = event
     by_model: dict[int, list[tuple[int, Mapping[int, Hashes]]]] = collections.defaultdict(list)
     for (model, step), events in sorted(moments.items()):
@@ -58,15 +59,19 @@ def _of_model(series: Sequence[tuple[int, Mapping[int, Hashes]]]) -> list[Drift]
         points, start, site = [], None, None
         for step, events in series:
             digests = {event.digests.get(name) for event in events.values()}
-            norms = [event.norms[name] for event in events.values() if name in event.norms]
             if None in digests or any(name in event.sharded for event in events.values()):
                 continue
-            points.append((step, max(norms) - min(norms) if norms else 0.0))
+            points.append((step, _distance([event.sketches.get(name, ()) for event in events.values()], digests)))
             if len(digests) > 1 and start is None:
                 start, site = step, next(iter(events.values())).site
         if start is not None:
             found.append(Drift(name, tuple(points), start, site))
     return found
+
+
+def _distance(sketches: Sequence[tuple[float, ...]], digests: Collection[str | None]) -> float:
+    """Between the two ranks that are furthest apart: 0 where all hold the same values, to the last bit."""
+    return max(itertools.starmap(math.dist, itertools.combinations(sketches, 2))) if len(digests) > 1 else 0.0
 
 
 def drift(examined: Examined) -> str:
@@ -76,17 +81,19 @@ def drift(examined: Examined) -> str:
         return ""
     first = min(found, key=lambda one: one.start)
     at = f" ({shown(first.site.path)}:{first.site.line})" if first.site else ""
-    more = f"; {len(found) - _CURVES} more tensors drift" if len(found) > _CURVES else ""
-    text = f"The ranks drift apart from step {first.start}{at}{more}"
-    keys = "".join(
-        f'<li><span class="key curve{n}"></span>{escape(one.name)}: from step {one.start}, '
-        f"{one.points[-1][1]:.2g} apart after step {one.points[-1][0]}</li>"
-        for n, one in enumerate(found[:_CURVES])
-    )
+    more = f"; of {len(found)} tensors the {_CURVES} that end furthest apart" if len(found) > _CURVES else ""
+    text = f"Distance of the parameters between the ranks, which drift apart from step {first.start} on{at}{more}"
+    keys = "".join(f'<li><span class="key curve{n}"></span>{_told(one)}</li>' for n, one in enumerate(found[:_CURVES]))
+    keys += "".join(f"<li>{_told(one)}</li>" for one in found[_CURVES:])
     return (
         f'<figure class="drift"><figcaption>{escape(text)}</figcaption>{_svg(found[:_CURVES], first.start)}'
         f"<ul>{keys}</ul></figure>"
     )
+
+
+def _told(one: Drift) -> str:
+    step, distance = one.points[-1]
+    return f"{escape(one.name)}: from step {one.start}, {distance:.2g} apart after step {step}"
 
 
 def _svg(found: Sequence[Drift], start: int) -> str:

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import datetime
 import sys
+import time
 from types import FrameType
 from typing import Any
 
@@ -142,6 +143,9 @@ class Collectives(Observer):
         root = None if peer is not None else next((given[key] for key in _ROOT_NAMES if key in given), None)
         asynchronous = bool(origin.variables.get("async_op", False) or origin.api in _ASYNCHRONOUS)
         self.latest_is_users_asynchronous = asynchronous and origin.issuer == "user"
+        if name == "all_reduce" and origin.issuer == "user" and len(ranks) == self.recorder.world:
+            for tensor in (t for value in given.values() for t in tensors(value)):
+                self.models.averaged(tensor)
         return self.recorder.emit(
             trace.Collective,
             group=group,
@@ -233,6 +237,7 @@ class Collectives(Observer):
             kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
             result = original(*args, **kwargs)
             self.groups.forget()
+            self.recorder.marks.set(self.recorder.rank, "joined")
             return result
 
         return replacement
@@ -279,8 +284,24 @@ class Collectives(Observer):
             members=members,
         )
 
+    def let_peers_join(self) -> None:
+        """Wait for the ranks of this machine that still connect: gloo raises in them when this one closes its ends.
+
+        In the program itself that is a matter of microseconds, here observers (and a busy machine) delay each rank.
+        """
+        marks, rank, spec = self.recorder.marks, self.recorder.rank, self.recorder.spec
+        if spec.device != "cpu" or spec.world or not marks.has(rank, "joined"):
+            return
+        until = time.monotonic() + spec.timeout / 2
+        peers = [peer for peer in self.recorder.local_ranks if peer != rank]
+        while time.monotonic() < until:
+            if all(any(marks.has(peer, mark) for mark in ("joined", "dying", "over", "exit")) for peer in peers):
+                return
+            time.sleep(0.02)
+
     def _destroy(self, *args: Any, **kwargs: Any) -> None:
         if self.recorder.active:
+            self.let_peers_join()
             self.recorder.emit(trace.Call, name="destroy_process_group")
             if not any(args) and not kwargs.get("group"):
                 self.groups.forget()

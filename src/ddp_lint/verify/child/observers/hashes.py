@@ -24,6 +24,8 @@ _HELD = 2
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: Elements up to which a tensor is digested whole; of larger ones a sample.
 _WHOLE = 1 << 20
+#: Sums in a sketch: the distance of two is off by the root of 1 / (2 * _SUMS) or so.
+_SUMS = 32
 
 
 class Hashes(Observer):
@@ -94,17 +96,17 @@ class Hashes(Observer):
     def _in_full(self, models: list[Model], when: str) -> None:
         self.recorder.parameters_written = False
         for model in models:
-            self._emit("parameters", when, model.wrap, model.number, model.parameters())
+            self._emit("parameters", when, model.replicated, model.number, model.compared())
             self._emit("buffers", when, model.wrap, model.number, model.buffers())
 
     def _fingerprint(self, model: Model, rates: tuple[float, ...]) -> None:
         """Ask for the number now, on the device, and read it when the next one is asked for: the host does not wait."""
-        if model.wrap != "ddp":
+        if model.replicated not in trace.REPLICATED:
             return
-        sums = fingerprint(model.parameters().values())
+        sums = fingerprint(model.compared().values())
         if sums is None:
             return
-        about = {"wrap": model.wrap, "model": model.number, "rates": rates, "step": self.recorder.step}
+        about = {"wrap": model.replicated, "model": model.number, "rates": rates, "step": self.recorder.step}
         self._unread.append((sums, {**about, "frames": self.recorder.here()}))
         if not sums.is_cuda:
             self._read()
@@ -132,6 +134,9 @@ class Hashes(Observer):
             model=number,
             digests={name: digest(tensor) for name, tensor in named.items()},
             norms={name: norm(tensor) for name, tensor in named.items()},
+            sketches={n: sketch(tensor) for n, tensor in named.items()}
+            if what == "parameters" and wrap in trace.REPLICATED
+            else {},
             sharded=sharded,
         )
 
@@ -169,10 +174,8 @@ def digest(tensor: torch.Tensor) -> str:
     values = _flat(tensor)
     if values is None:
         return "meta"
-    summary = b""
-    if values.numel() > _WHOLE:
-        summary = repr(values.double().sum().item()).encode()
-        values = values[:: math.ceil(values.numel() / _WHOLE)].contiguous()
+    summary = repr(values.double().sum().item()).encode() if values.numel() > _WHOLE else b""
+    values = _sample(values)
     data = values.view(torch.uint8).numpy().tobytes() if values.numel() else b""
     return hashlib.blake2b(data + summary, digest_size=8).hexdigest()
 
@@ -183,6 +186,24 @@ def norm(tensor: torch.Tensor) -> float:
     if values is None or not values.numel() or values.is_complex():
         return 0.0
     return float(values.double().norm())
+
+
+def sketch(tensor: torch.Tensor) -> tuple[float, ...]:
+    """A few sums of the values with random signs, the same on every rank; none of what has no real values."""
+    values = _flat(tensor)
+    if values is None or not values.numel() or values.is_complex():
+        return ()
+    sample = _sample(values).double()
+    scale = math.sqrt(values.numel() / sample.numel())
+    rows = math.ceil(sample.numel() / _SUMS)
+    padded = torch.nn.functional.pad(sample, (0, rows * _SUMS - sample.numel())).view(rows, _SUMS)
+    signs = torch.randint(0, 2, (rows, _SUMS), generator=torch.Generator().manual_seed(rows), dtype=torch.int8)
+    return tuple((scale * (padded * (2 * signs - 1)).sum(0)).tolist())
+
+
+def _sample(values: torch.Tensor) -> torch.Tensor:
+    """An even sample of a large tensor."""
+    return values[:: math.ceil(values.numel() / _WHOLE)].contiguous() if values.numel() > _WHOLE else values
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor | None:

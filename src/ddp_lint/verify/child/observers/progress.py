@@ -15,8 +15,8 @@ from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
 
-#: Share of the time that a rank must compute to count as busy (it may have to share the machine).
-_BUSY_SHARE = 0.05
+#: Share of the time that a rank must compute to count as busy: it may have to share the machine with many.
+_BUSY_SHARE = 0.02
 #: Bytes a second that a rank must read or write to count as busy.
 _BUSY_BYTES = 64 << 10
 #: Functions of torch that compile. The wrappers of torch._dynamo around code that shall not be compiled, and what runs
@@ -56,12 +56,11 @@ class Sleeps:
         self.until = max(self.until, self._seen.setdefault(key, now + seconds))
 
 
-class Still:
-    """A time in which nothing was recorded: since when, and what the rank did meanwhile."""
+class Activity:
+    """What a rank does without recording anything, from one question to the next: what it did long ago is no sign."""
 
-    def __init__(self, since: float, main: int, ticks: int = -1) -> None:
-        self.since = since
-        self.ticks = ticks
+    def __init__(self, main: int) -> None:
+        """`main`: the number of the main thread."""
         self._main = main
         self._cpu = cpu_seconds()
         self._bytes = bytes_moved()
@@ -77,15 +76,19 @@ class Still:
         self._moves += position != self._position
         self._position = position
 
-    def doing(self, seconds: float, *, computing_counts: bool) -> str:
-        """What keeps the rank busy, in words: "" when nothing does."""
+    def ask(self, seconds: float, *, computing_counts: bool) -> str:
+        """What kept the rank busy in the `seconds` since the last question, in words: "" when nothing did."""
+        cpu, moved = cpu_seconds(), bytes_moved()
+        computed, transferred = cpu - self._cpu, moved - self._bytes
+        runs = self._moves > self._looks / 2
+        self._cpu, self._bytes, self._looks, self._moves = cpu, moved, 0, 0
         if any(_compiles(here) for here in outwards(sys._current_frames().get(self._main))):
             return "compiles"
-        if computing_counts and cpu_seconds() - self._cpu > _BUSY_SHARE * seconds:
+        if computing_counts and computed > _BUSY_SHARE * seconds:
             return "computes"
-        if bytes_moved() - self._bytes > _BUSY_BYTES * seconds:
+        if transferred > _BUSY_BYTES * seconds:
             return "reads or writes"
-        return "runs Python" if self._moves > self._looks / 2 else ""
+        return "runs Python" if runs else ""
 
 
 def _compiles(frame: FrameType) -> bool:

@@ -8,11 +8,11 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child.observers.progress import Sleeps, Still
+from ddp_lint.verify.child.observers.progress import Activity, Sleeps
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import as_frame, outwards, user_frames
 from ddp_lint.verify.spec import STALLED, longest_wait
@@ -28,6 +28,30 @@ _START_LIMIT = 90.0
 #: A rank that another one's death interrupts after this share of the timeout was stuck itself.
 _STUCK_SHARE = 0.7
 _RECORDER_ENTRIES = 5
+#: Seconds between two questions what this rank does, which cost more than waiting; and their least number in a timeout.
+_ASK, _ASKED = 2.0, 4
+
+
+def verdict(idle: float, recorded: float, peers_idle: float, timeout: float) -> str:
+    """Why a rank shall end: "timeout" (nobody moves), "slow" (it is busy for too long), "peer" (it waits for one that
+    moves), "" as long as it need not.
+
+    `idle` and `peers_idle` are the seconds since this rank and since the liveliest of its peers recorded something or
+    was busy, `recorded` those since this rank recorded something.
+    """
+    if min(idle, peers_idle) >= timeout:
+        return "timeout"
+    if recorded < longest_wait(timeout):
+        return ""
+    return "slow" if idle < timeout else "peer"
+
+
+def told(idle: float, timeout: float, peers: Collection[str]) -> str:
+    """Why a rank ends because peers do, for the reasons `peers` ("failed" for an exception): it was stuck as well, or
+    it is the slow one that they gave up."""
+    if idle >= _STUCK_SHARE * timeout:
+        return "timeout"
+    return "slow" if "peer" in peers else "peer"
 
 
 class Watchdog:
@@ -41,9 +65,9 @@ class Watchdog:
         self._timeout = recorder.spec.timeout
         self._main = threading.main_thread()
         self._sleeps = Sleeps(recorder, longest_wait(recorder.spec.timeout))
-        #: How often the processor and the disk are asked what this rank does: asking costs more than waiting.
-        self._asked = 0.0
         self._doing = ""
+        #: When it was asked last what this rank does, and when it was last seen to record or to do something.
+        self._asked = self._moved = time.monotonic()
         self._dumped = False
         self._dump_lock = threading.Lock()
         self._stopped = threading.Event()
@@ -51,7 +75,7 @@ class Watchdog:
 
     def start(self) -> None:
         self._sleeps.install()
-        self._beat()
+        self._recorder.marks.set(self._recorder.rank, "beat")
         threading.Thread(target=self._watch, name="ddp-lint-watchdog", daemon=True).start()
 
     def stop(self) -> None:
@@ -60,45 +84,50 @@ class Watchdog:
     # ---- the thread
 
     def _watch(self) -> None:
-        began = time.monotonic()
-        main = self._main.ident or 0
-        still = Still(began, main)
+        began = recorded = time.monotonic()
+        activity = Activity(self._main.ident or 0)
+        ticks = -1
         while not self._stopped.wait(_POLL):
             now = time.monotonic()
-            if self._recorder.ticks != still.ticks:
-                still = Still(now, main, self._recorder.ticks)
-                self._doing = ""
-                self._beat()
-            still.look()
+            if self._recorder.ticks != ticks:
+                ticks = self._recorder.ticks
+                recorded = self._moved = now
+                self._recorder.marks.set(self._recorder.rank, "beat")
+            activity.look()
+            self._ask(activity, now)
             self._flush_often(now)
-            seconds = now - still.since
-            if seconds > self._timeout / 2 and self._busy(still, seconds):
-                self._beat()
-            ready = self._ready(self._recorder.rank, now - began)
+            idle = now - self._moved
             if self._recorder.marks.has(self._recorder.rank, "parted"):
-                self._end("mismatch", seconds)
-            if self._a_peer_is_dying():
-                stuck = ready and seconds >= _STUCK_SHARE * self._timeout and not self._doing
-                self.dump("timeout" if stuck else "peer", seconds)
-            if seconds < self._timeout or not ready:
-                continue
-            everywhere = self._stuck_everywhere() and all(self._ready(rank, now - began) for rank in self._peers())
-            if everywhere and not self._doing:
-                self._end("timeout", seconds)
-            elif seconds > longest_wait(self._timeout):
-                self._end("slow" if self._doing else "peer" if self._a_peer_is_busy() else "timeout", seconds)
+                self._end("mismatch", now - recorded)
+            dying = self._dying()
+            if dying and not self._dumped:
+                ready = self._ready(self._recorder.rank, now - began)
+                self.dump(told(idle if ready else 0.0, self._timeout, dying), now - recorded)
+            if all(self._ready(rank, now - began) for rank in self._recorder.local_ranks):
+                reason = verdict(idle, now - recorded, self._peers_idle(), self._timeout)
+                if reason:
+                    self._end(reason, idle if reason == "timeout" else now - recorded)
+
+    def _ask(self, activity: Activity, now: float) -> None:
+        """Note whether the rank computes, reads, compiles, runs Python or sleeps for a time that it has set itself.
+
+        On CUDA a rank that waits for its GPU computes all the time: there it counts only where no collective is
+        under way.
+        """
+        sleeps = now < self._sleeps.until
+        if now - self._asked < min(_ASK, self._timeout / _ASKED):
+            return
+        counts = self._recorder.spec.device == "cpu" or not self._pending()
+        self._doing = activity.ask(now - self._asked, computing_counts=counts) or ("sleeps" if sleeps else "")
+        self._asked = now
+        if self._doing:
+            self._moved = now
+            self._recorder.marks.set(self._recorder.rank, "busy")
 
     def _flush_often(self, now: float) -> None:
         if now - self._flushed > 1.0:
             self._flushed = now
             self._flush()
-
-    def _beat(self) -> None:
-        """Tell that this rank moves, or what it is busy with."""
-        self._recorder.marks.set(self._recorder.rank, "beat", self._doing)
-
-    def _a_peer_is_busy(self) -> bool:
-        return any(self._recorder.marks.path(rank, "beat").stat().st_size for rank in self._peers())
 
     def _peers(self) -> list[int]:
         return [rank for rank in self._recorder.local_ranks if rank != self._recorder.rank]
@@ -108,37 +137,19 @@ class Watchdog:
         marks = self._recorder.marks
         return marks.has(rank, "ready") or marks.has(rank, "exit") or waited > _START_LIMIT
 
-    def _stuck_everywhere(self) -> bool:
-        """No living peer has moved within the timeout."""
+    def _peers_idle(self) -> float:
+        """Seconds since a living peer has moved; no end where none lives."""
         marks = self._recorder.marks
-        for rank in self._peers():
-            if marks.has(rank, "over") or marks.has(rank, "exit"):
-                continue
-            if time.time() - marks.time(rank, "beat") < self._timeout:
-                return False
-        return True
+        living = [rank for rank in self._peers() if not (marks.has(rank, "over") or marks.has(rank, "exit"))]
+        return min((time.time() - marks.moved(rank) for rank in living), default=float("inf"))
 
-    def _a_peer_is_dying(self) -> bool:
-        return not self._dumped and any(self._recorder.marks.has(rank, "dying") for rank in self._peers())
-
-    def _busy(self, still: Still, seconds: float) -> bool:
-        """The rank computes, reads, compiles, runs Python or sleeps for a time that it has set itself.
-
-        On CUDA a rank that waits for its GPU computes all the time: there it counts only where no collective is
-        under way.
-        """
-        now = time.monotonic()
-        if now < self._sleeps.until:
-            self._doing = "sleeps"
-        elif now - self._asked > 1.0:
-            self._asked = now
-            counts = self._recorder.spec.device == "cpu" or not self._pending()
-            self._doing = still.doing(seconds, computing_counts=counts)
-        return bool(self._doing)
+    def _dying(self) -> tuple[str, ...]:
+        """Why peers end that told so."""
+        return tuple(filter(None, (self._recorder.marks.text(rank, "dying") for rank in self._peers())))
 
     def _end(self, reason: str, seconds: float) -> None:
         self.dump(reason, seconds)
-        self.wait_for_peers(_TOLD_WAIT if reason == "mismatch" else _PEER_WAIT)
+        self.wait_for_peers(reason, _TOLD_WAIT if reason == "mismatch" else _PEER_WAIT)
         os._exit(STALLED)
 
     # ---- dumps
@@ -173,14 +184,13 @@ class Watchdog:
 
     def die(self) -> None:
         """This rank is about to end abnormally: let the peers dump first."""
-        self._recorder.marks.set(self._recorder.rank, "dying")
-        self.wait_for_peers()
+        self.wait_for_peers("failed")
 
-    def wait_for_peers(self, limit: float = _PEER_WAIT) -> None:
-        """Until every living peer has dumped, for `limit` seconds at most."""
+    def wait_for_peers(self, reason: str, limit: float = _PEER_WAIT) -> None:
+        """Tell the peers why this rank ends, and wait until all of them have dumped, for `limit` seconds at most."""
         marks = self._recorder.marks
         until = time.monotonic() + limit
-        self._recorder.marks.set(self._recorder.rank, "dying")
+        marks.set(self._recorder.rank, "dying", reason)
         while time.monotonic() < until:
             waiting = [
                 rank

@@ -1,0 +1,155 @@
+"""Confidence from readings: the class of a rule's findings, and of the findings in a kind of place.
+
+The readings are the rows of `docs/studies/*.tsv`. Half of the code bases calibrate, by a digest of their names; the
+other half, which `report` is of, has no say. Findings that the linter of today does not report any more are listed in
+`silent.tsv` and count for neither half: they are no findings of it.
+"""
+
+from __future__ import annotations
+
+import collections
+import csv
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from ddp_lint.dev.studies import Judgement, read
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.registry import documented
+from ddp_lint.source.file import place_kind
+
+#: What a class promises: the least share that is not false, the least share that is real.
+PROMISES = {Confidence.HIGH: (0.90, 0.70), Confidence.MEDIUM: (0.75, 0.0)}
+#: Fewer readings do not suffice to be `high`, nor to be `low`.
+ENOUGH = 8
+#: As many readings of all rules together are added to those of one rule, so that a few do not decide alone.
+PRIOR = 4.0
+_FILES = ("head.tsv", "divergence.tsv", "readings_divergence.tsv", "readings_other.tsv")
+_NEAR = 2
+_HEAD = """\
+# The class of a rule's findings, and of findings in a kind of place, by the readings of docs/studies: made by
+# `ddp-lint dev calibrate`. A rule that is not here has not been read, and says of itself how sure it is.
+"""
+
+
+def judgements(studies: pathlib.Path) -> list[Judgement]:
+    """The readings that calibrate or report: one for each finding that the linter of today still reports."""
+    gone = _silent(studies)
+    found = {(j.repository, j.place, j.code): j for name in _FILES for j in read(studies / name)}
+    return [j for key, j in found.items() if key not in gone]
+
+
+def calibrates(judgement: Judgement) -> bool:
+    """Whether a reading is of the half of the code bases that calibrates."""
+    return hashlib.sha256(judgement.repository.lower().encode()).digest()[0] % 2 == 0
+
+
+def classes(found: Iterable[Judgement]) -> dict[str, dict[str, str]]:
+    """The content of `knowledge/calibration.toml`: the class of each rule and kind of place that has been read."""
+    half = [j for j in found if calibrates(j)]
+    prior = _shares(half)
+    rules, places = (
+        collections.defaultdict[str, list[Judgement]](list),
+        collections.defaultdict[str, list[Judgement]](list),
+    )
+    for judgement in half:
+        kind = place_kind(judgement.place.rpartition(":")[0])
+        (places[kind] if kind else rules[judgement.code]).append(judgement)
+    return {
+        name: {key: class_of(rows, prior).value for key, rows in sorted(groups.items())}
+        for name, groups in (("rules", rules), ("places", places))
+    }
+
+
+def class_of(rows: Sequence[Judgement], prior: tuple[float, float]) -> Confidence:
+    """The best class whose promises the readings keep; `medium` where they are too few to tell."""
+    if len(rows) < ENOUGH:
+        return Confidence.MEDIUM
+    shares = _shares(rows)
+    weighed = [
+        (share * len(rows) + before * PRIOR) / (len(rows) + PRIOR) for share, before in zip(shares, prior, strict=True)
+    ]
+    kept = (
+        sure for sure, least in PROMISES.items() if all(s >= wanted for s, wanted in zip(weighed, least, strict=True))
+    )
+    return next(kept, Confidence.LOW)
+
+
+def _shares(rows: Sequence[Judgement]) -> tuple[float, float]:
+    """Which share of the readings is not false, and which is real."""
+    verdicts = collections.Counter(j.verdict for j in rows)
+    count = max(1, len(rows))
+    return 1 - verdicts["false"] / count, verdicts["true"] / count
+
+
+def toml(found: Iterable[Judgement]) -> str:
+    tables = classes(found)
+    parts = [
+        f"[{name}]\n" + "".join(f'{key} = "{sure}"\n' for key, sure in rows.items()) for name, rows in tables.items()
+    ]
+    return _HEAD + "\n" + "\n".join(parts)
+
+
+def report(found: Iterable[Judgement]) -> Iterator[list[object]]:
+    """For each class: readings of the half that did not calibrate, the share that is not false, the share that is real.
+
+    The class is the one that the rule has by default: a finding that the rule itself calls less sure counts there too.
+    """
+    groups = collections.defaultdict[str, list[Judgement]](list)
+    for judgement in found:
+        if not calibrates(judgement):
+            kind = place_kind(judgement.place.rpartition(":")[0])
+            sure = documented()[judgement.code].confidence.value
+            groups[f"{kind}s" if kind else sure].append(judgement)
+    for name in (*(c.value for c in Confidence), "tests", "examples", "benchmarks"):
+        if groups[name]:
+            not_false, real = _shares(groups[name])
+            yield [name, len(groups[name]), f"{not_false:.0%}", f"{real:.0%}"]
+
+
+# ---- what is not reported any more
+
+
+def _silent(studies: pathlib.Path) -> set[tuple[str, str, str]]:
+    with (studies / "silent.tsv").open(encoding="utf-8", newline="") as file:
+        return {(row["repository"], row["place"], row["code"]) for row in csv.DictReader(file, delimiter="\t")}
+
+
+def reread(studies: pathlib.Path, checkouts: pathlib.Path) -> tuple[int, int]:
+    """Check the files of all readings again and write `silent.tsv` anew; how many are silent, and how many could not be
+    looked at. `checkouts` holds a tree of each code base at the commit of its readings, as ``owner+name``."""
+    by_repository = collections.defaultdict[str, list[Judgement]](list)
+    for judgement in (j for name in _FILES for j in read(studies / name)):
+        by_repository[judgement.repository].append(judgement)
+    silent, absent = dict.fromkeys(sorted(_silent(studies))), 0
+    for repository, rows in sorted(by_repository.items()):
+        tree = checkouts / repository.replace("/", "+")
+        if not tree.is_dir():
+            absent += len(rows)
+            continue
+        lines = _reported(tree, sorted({j.place.rpartition(":")[0] for j in rows}))
+        for judgement in rows:
+            path, _, line = judgement.place.rpartition(":")
+            still = any(abs(number - int(line)) <= _NEAR for number in lines.get((path, judgement.code), ()))
+            silent.pop((repository, judgement.place, judgement.code), None)
+            if not still:
+                silent[repository, judgement.place, judgement.code] = None
+    text = "".join("\t".join(row) + "\n" for row in [("repository", "place", "code"), *sorted(silent)])
+    (studies / "silent.tsv").write_text(text, encoding="utf-8")
+    return len(silent), absent
+
+
+def _reported(tree: pathlib.Path, paths: list[str]) -> dict[tuple[str, str], list[int]]:
+    """The lines that findings of the files point at, labels included, by path and code."""
+    files = [path for path in paths if (tree / path).is_file()]
+    command = [sys.executable, "-m", "ddp_lint", "check", "--isolated", "--no-cache", "--preview"]
+    command += ["--output-format", "json", *files]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    lines = collections.defaultdict[tuple[str, str], list[int]](list)
+    for finding in json.loads(done.stdout)["findings"] if files and done.stdout else ():
+        for place in (finding, *finding["labels"]):
+            lines[place.get("path") or finding["path"], finding["code"]].append(place["line"])
+    return lines

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.base import Rule
+from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import opposed
+from ddp_lint.source.queries import calls_in
+from ddp_lint.source.wraps import Wrap, argument, assigned_name
+
+#: Code that takes the prefix off, or puts it on.
+_HANDLED = re.compile(r"""["']module\.|consume_prefix|remove_prefix|removeprefix|strip_prefix|startswith\(["']module""")
+
+
+@dataclasses.dataclass(frozen=True)
+class _State:
+    """A call of `state_dict` or `load_state_dict`.
+
+    `wrap`: what wraps the model, None for a model that nothing wraps. `inside`: the call is one of the module inside of
+    it, or of the module before the wrap. `key`: under which key of a checkpoint, '' for all of it. `path`: of the
+    file, as code, '' where nothing tells.
+    """
+
+    call: cst.Call
+    wrap: Wrap | None
+    inside: bool
+    key: str
+    path: str
+
+
+class KeysOfAnotherWrap(Rule):
+    """A checkpoint is saved from the DDP wrapper and loaded into the model inside of it, or the other way round.
+
+    ## What it does
+
+    Finds, in one file, `torch.save(model.state_dict(), path)` after `model = DDP(model)` together with
+    `model.load_state_dict(torch.load(path))` before the wrap (or on `model.module`), and the reverse: saved from
+    `model.module`, loaded into the wrapper. Also where the state is one entry of a checkpoint, `checkpoint["model"]`,
+    of which another entry is read as it was saved.
+
+    ## Why it breaks
+
+    DDP keeps the model as its attribute `module`, so each key of its state begins with `module.`. The run trains and
+    saves without a word; on the day that it is to be resumed, `load_state_dict` raises `Missing key(s) in state_dict`
+    on rank 0 and rank 1. With `strict=False` nothing is loaded and nothing raises: training starts anew. Measured on
+    2 x H200: DDP's state into the plain model raises; FSDP1 names its parameters without a prefix.
+
+    ## Example
+
+    ```python
+    import os
+    import tempfile
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    dist.init_process_group("gloo")
+    path = os.path.join(tempfile.gettempdir(), f"ddp_lint_resumed_{os.environ['MASTER_PORT']}.pt")
+
+
+    def train(resume):
+        model = torch.nn.Linear(4, 4)
+        epoch = 0
+        if resume:
+            checkpoint = torch.load(path, map_location="cpu")
+            model.load_state_dict(checkpoint["model"])  # <- DDP625
+            epoch = checkpoint["epoch"]
+        model = DDP(model)
+        model(torch.randn(8, 4)).square().mean().backward()
+        if dist.get_rank() == 0:
+            torch.save({"model": model.state_dict(), "epoch": epoch + 1}, path)
+        dist.barrier()
+
+
+    train(resume=False)
+    train(resume=True)
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+    import tempfile
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    dist.init_process_group("gloo")
+    path = os.path.join(tempfile.gettempdir(), f"ddp_lint_resumed_{os.environ['MASTER_PORT']}.pt")
+
+
+    def train(resume):
+        model = torch.nn.Linear(4, 4)
+        epoch = 0
+        if resume:
+            checkpoint = torch.load(path, map_location="cpu")
+            model.load_state_dict(checkpoint["model"])
+            epoch = checkpoint["epoch"]
+        model = DDP(model)
+        model(torch.randn(8, 4)).square().mean().backward()
+        if dist.get_rank() == 0:
+            torch.save({"model": model.module.state_dict(), "epoch": epoch + 1}, path)
+        dist.barrier()
+
+
+    train(resume=False)
+    train(resume=True)
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Both sides wrapped, or both not; files that name the prefix `module.` or take it off; a checkpoint of which nothing
+    tells that this file has saved it; saving and loading in arms that exclude each other; FSDP.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`, where the run loads what it has saved: the RuntimeError on every rank.
+
+    ## Fix safety
+
+    No automatic fix: checkpoints that exist have the keys that they have.
+
+    ## References
+
+    - https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("load_state_dict", "state_dict", "DistributedDataParallel")
+    requires = ("DistributedDataParallel",)
+    in_tests = False
+    oracles = ("exception",)
+
+    def start(self) -> None:
+        self._calls: list[cst.Call] = []
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("state_dict", "load_state_dict"):
+            self._calls.append(node)
+
+    def finish(self) -> None:
+        if _HANDLED.search(self.module.file.text):
+            return
+        saved = [s for call in self._calls for s in self._saved(call)]
+        for call in self._calls if saved else ():
+            for loaded in self._loaded(call):
+                save = next((s for s in saved if self._is_same(s, loaded)), None)
+                if save is not None:
+                    self._report(save, loaded)
+
+    def _report(self, save: _State, loaded: _State) -> None:
+        strict = argument(loaded.call, 1, "strict")
+        lenient = strict is not None and self.module.code(strict) == "False"
+        outcome = "nothing is loaded, without an error" if lenient else "it raises on every rank"
+        keys = "begin with `module.`, and no name here does" if loaded.inside else "lack the prefix `module.`"
+        wrap = loaded.wrap or save.wrap
+        self.report(
+            loaded.call,
+            f"the keys of this checkpoint {keys}: {outcome}",
+            labels=[
+                (save.call, f"saved from {'the module inside' if save.inside else 'the DDP wrapper'}"),
+                *([(wrap.call, "the wrapper")] if wrap is not None else ()),
+            ],
+            help="save model.module.state_dict(), and load it into the model before the wrap or into model.module",
+        )
+
+    def _is_same(self, save: _State, loaded: _State) -> bool:
+        """Whether what is loaded is what was saved, by a name for the other side of the same wrap."""
+        if save.inside == loaded.inside or save.key != loaded.key or save.wrap is None:
+            return False
+        if opposed(self.module, save.call, save.wrap.call) or opposed(self.module, save.call, loaded.call):
+            return False
+        if save.path and save.path == loaded.path:
+            return loaded.wrap is None or loaded.wrap.call is save.wrap.call
+        return loaded.wrap is save.wrap and bool(save.key) and bool(self._other_keys(save) & self._keys_read(loaded))
+
+    # ---- the two sides
+
+    def _saved(self, call: cst.Call) -> Iterator[_State]:
+        side = self._side(call, "state_dict")
+        if side is None:
+            return
+        up = self.module.parent(call)
+        if isinstance(up, cst.Arg) and self._is_save(self.module.parent(up)):
+            yield _State(call, *side, "", self._path(self.module.parent(up), 1))
+        elif isinstance(up, cst.DictElement) and isinstance(up.key, cst.SimpleString):
+            entries = self.module.parent(up)
+            yield _State(call, *side, str(up.key.evaluated_value), self._path(self._saving(entries), 1))
+
+    def _loaded(self, call: cst.Call) -> Iterator[_State]:
+        side = self._side(call, "load_state_dict")
+        given = argument(call, 0, "state_dict") if side is not None else None
+        if side is None or given is None:
+            return
+        key = ""
+        if isinstance(given, cst.Subscript) and len(given.slice) == 1 and isinstance(given.slice[0].slice, cst.Index):
+            index = given.slice[0].slice.value
+            key = str(index.evaluated_value) if isinstance(index, cst.SimpleString) else ""
+            given = given.value if key else given
+        made = given if isinstance(given, cst.Call) else next(reversed(self.module.assignments(given)), None)
+        if isinstance(made, cst.Call) and self.module.qualified(made.func) == "torch.load":
+            yield _State(call, *side, key, self._path(made, 0))
+
+    def _side(self, call: cst.Call, method: str) -> tuple[Wrap | None, bool] | None:
+        """The DDP wrap that a call of a model's method belongs to, and whether it is one of the module inside; None
+        where nothing tells."""
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != method:
+            return None
+        name, wraps = dotted(call.func.value), self.module.wraps
+        head, _, last = name.rpartition(".")
+        wrap = wraps.of(head, call) if last == "module" else None
+        if wrap is not None:
+            return (wrap, True) if _counts(wrap) else None
+        wrap = wraps.of(name, call)
+        if wrap is not None:
+            return (wrap, False) if _counts(wrap) else None
+        wrap = wraps.twin(name, call) or next((w for w in wraps.all if w.inner == name and wraps.before(call, w)), None)
+        if wrap is None and name and all(name not in (w.inner, w.outer) for w in wraps.all):
+            made = self.module.constructed_by(call.func.value)
+            return (None, True) if made.startswith("torch.nn.") or self._is_model(made) else None
+        return (wrap, True) if name and wrap is not None and _counts(wrap) else None
+
+    def _is_model(self, name: str) -> bool:
+        project = self.module.project
+        return bool(name) and project is not None and project.subclass_of(name, "torch.nn.Module")
+
+    # ---- the file between them
+
+    def _is_save(self, node: cst.CSTNode | None) -> bool:
+        return isinstance(node, cst.Call) and self.module.qualified(node.func) == "torch.save"
+
+    def _saving(self, entries: cst.CSTNode | None) -> cst.CSTNode | None:
+        """The call of `torch.save` that gets a dictionary, directly or by its name."""
+        up = self.module.parent(entries) if entries is not None else None
+        if isinstance(up, cst.Arg):
+            return self.module.parent(up)
+        name = assigned_name(self.module, entries) if entries is not None else ""
+        scope = self.module.function_of(entries) if entries is not None else None
+        return next(
+            (
+                call
+                for call in calls_in(scope or self.module.tree)
+                if name and self._is_save(call) and call.args and dotted(call.args[0].value) == name
+            ),
+            None,
+        )
+
+    def _path(self, call: cst.CSTNode | None, position: int) -> str:
+        path = argument(call, position, "f") if isinstance(call, cst.Call) else None
+        return self.module.code(path) if path is not None else ""
+
+    def _other_keys(self, save: _State) -> set[str]:
+        entries = self.module.parent(self.module.parent(save.call) or save.call)
+        elements = entries.elements if isinstance(entries, cst.Dict) else ()
+        keys = (e.key for e in elements if isinstance(e, cst.DictElement))
+        return {str(k.evaluated_value) for k in keys if isinstance(k, cst.SimpleString)} - {save.key}
+
+    def _keys_read(self, loaded: _State) -> set[str]:
+        """The keys that the function reads of the checkpoint besides."""
+        given = argument(loaded.call, 0, "state_dict")
+        name = dotted(given.value) if isinstance(given, cst.Subscript) else ""
+        function = self.module.function_of(loaded.call)
+        text = self.module.code(function.body) if function is not None else self.module.file.text
+        read = re.findall(rf"""\b{re.escape(name)}(?:\.get\(|\[)["'](\w+)["']""", text) if name else []
+        return set(read) - {loaded.key}
+
+
+def _counts(wrap: Wrap) -> bool:
+    return wrap.kind == "ddp" and not wrap.tested and wrap.given is not None

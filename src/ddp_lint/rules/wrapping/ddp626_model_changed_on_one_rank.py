@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.launch.ranks import on_one_rank
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.parameters.wrapped import path_of
+from ddp_lint.source import dotted
+from ddp_lint.source.wraps import Wrap
+
+_GROWS = ("append", "insert", "add_module", "register_module", "register_parameter")
+
+
+class ModelChangedOnOneRank(Rule):
+    """Layers are added or frozen on one rank alone before the model is wrapped.
+
+    ## What it does
+
+    Finds, under a test for rank 0 (or `is_main_process`), what changes the parameters that train of a model that the
+    same function wraps later: `model.head = nn.Linear(..)`, `model.layers.append(..)`, `p.requires_grad = False`,
+    `model.backbone.requires_grad_(False)`.
+
+    ## Why it breaks
+
+    The wrapper pairs the parameters of the ranks by their place in the list of those that need gradients. Where rank 0
+    has others than rank 1, DDP raises `DDP expects same model across all ranks` on one rank, or a mismatch of shapes
+    (`appears to not match sizes of the same param in process 0`), while the other ranks wait in the constructor; FSDP
+    does not compare, and hangs or mixes up shards. Measured on 2 x H200 with NCCL and on gloo. (Weights are another
+    matter: DDP sends those of rank 0 to all, so that loading them on rank 0 alone is right.)
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+
+    def build():
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)).to(device)
+        if dist.get_rank() == 0:
+            model[0].requires_grad_(False)  # <- DDP626
+        return DDP(model)
+
+
+    model = build()
+    model(torch.randn(8, 4, device=device)).square().mean().backward()
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+
+    def build():
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)).to(device)
+        model[0].requires_grad_(False)
+        if dist.get_rank() == 0:
+            print(model)
+        return DDP(model)
+
+
+    model = build()
+    model(torch.randn(8, 4, device=device)).square().mean().backward()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Weights that rank 0 loads or initialises alone under DDP; other attributes than layers, parameters and
+    `requires_grad`; a model that this function does not wrap afterwards, or wraps on the same rank alone.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the constructor raises, or its collective is not met by the other rank.
+
+    ## Fix safety
+
+    No automatic fix: take the change out of the branch.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/notes/ddp.html
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare")
+    in_tests = False
+    oracles = ("exception", "sequence", "stall")
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        target = node.targets[0].target
+        if isinstance(target, cst.Attribute) and target.attr.value == "requires_grad":
+            self._check(node, target.value, "freezes or frees parameters")
+        elif isinstance(target, (cst.Attribute, cst.Subscript)) and self._is_layer(node.value):
+            self._check(node, target.value, "gives the model another layer")
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if not isinstance(node.func, cst.Attribute):
+            return
+        method = node.func.attr.value
+        if method == "requires_grad_":
+            self._check(node, node.func.value, "freezes or frees parameters")
+        elif method in _GROWS and any(self._is_layer(arg.value) for arg in node.args):
+            self._check(node, node.func.value, "gives the model another layer")
+
+    def _check(self, node: cst.CSTNode, changed: cst.BaseExpression, what: str) -> None:
+        wrap = self._wrapped_later(node, self._path_of(changed)) if on_one_rank(self.module, node) else None
+        if wrap is not None:
+            self.report(
+                node,
+                f"one rank alone {what} before the wrap: the others wait for it, or pair other parameters",
+                notes=["rank 0 and rank 1 bring different lists of parameters to the wrapper"],
+                labels=[(wrap.call, "the wrapper pairs the parameters of all ranks here")],
+                help="change the model on every rank alike",
+            )
+
+    def _wrapped_later(self, node: cst.CSTNode, name: str) -> Wrap | None:
+        wraps = self.module.wraps
+        return next(
+            (
+                wrap
+                for wrap in wraps.all
+                if name
+                and not wrap.tested
+                and f"{name}.".startswith(f"{wrap.inner}.")
+                and wrap.inner
+                and wraps.before(node, wrap)
+                and not on_one_rank(self.module, wrap.call)
+            ),
+            None,
+        )
+
+    def _path_of(self, changed: cst.BaseExpression) -> str:
+        """The dotted name of what an expression leads into, by the loop that binds it where one does."""
+        path = path_of(changed)
+        for up in self.module.ancestors(changed):
+            if isinstance(up, cst.For) and path in (dotted(up.target), *_names(up.target)):
+                iterated = up.iter
+                return path_of(iterated.func) if isinstance(iterated, cst.Call) else path_of(iterated)
+        return path
+
+    def _is_layer(self, value: cst.BaseExpression) -> bool:
+        while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _MOVES:
+            value = value.func.value
+        made = self.module.qualified(value.func) if isinstance(value, cst.Call) else ""
+        last = made.rpartition(".")[2]
+        if made.startswith("torch.nn.") and not made.startswith("torch.nn.functional") and last[:1].isupper():
+            return True
+        project = self.module.project
+        return bool(made) and project is not None and project.subclass_of(made, "torch.nn.Module")
+
+
+_MOVES = ("to", "cuda", "cpu", "half", "bfloat16")
+
+
+def _names(target: cst.BaseExpression) -> list[str]:
+    """The names that a loop over ``named_parameters()`` binds."""
+    elements = target.elements if isinstance(target, cst.Tuple) else ()
+    return [dotted(element.value) for element in elements]

@@ -1,0 +1,45 @@
+"""torchrun for ranks that are all on this machine: its stores listen on the loopback interface alone, as do the ranks'.
+
+PyTorch's own listen on every interface, where whoever reaches the port can read and write what the ranks agree on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import torch.distributed as dist
+
+from ddp_lint.verify.pool import LOOPBACK
+
+#: What Linux calls the loopback interface.
+_INTERFACE = "lo"
+
+
+class _LocalStore(dist.TCPStore):  # type: ignore[misc]  # PyTorch does not say what it is
+    """A store whose server, if this is it, is bound to the loopback interface."""
+
+    def __init__(self, host_name: str, port: int = 0, *args: Any, is_master: bool = False, **kwargs: Any) -> None:
+        if is_master and not args:
+            listening = socket.socket()
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((LOOPBACK, port))
+            listening.listen(socket.SOMAXCONN)
+            host_name, port = listening.getsockname()
+            kwargs["master_listen_fd"] = listening.detach()  # the store closes it
+        super().__init__(host_name, port, *args, is_master=is_master, **kwargs)
+
+
+def main() -> None:
+    """Run torchrun with the arguments of this process."""
+    dist.TCPStore = _LocalStore  # before torchrun takes it from there
+    if _INTERFACE in (name for _, name in socket.if_nameindex()):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _INTERFACE)
+    from torch.distributed.run import main as torchrun
+
+    torchrun()
+
+
+if __name__ == "__main__":
+    main()

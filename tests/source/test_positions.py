@@ -1,0 +1,77 @@
+"""A statement that is written without the ones around it stands where the whole file has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.source.positions import Positions, positions_of
+from ddp_lint.source.tree import children
+
+TEXT = '''\
+# A header.
+
+"""Docstring."""
+import os; import sys
+@first
+@second(
+    1,
+)
+class A(B):
+  """Two spaces."""
+  x = 1; y = """a
+b"""
+  async def f(self, a=lambda: 1):
+        # eight
+        with open("é") as f, g(
+    2
+        ): pass
+        for x in y:
+            if x: a; b
+            elif z:
+                return (1,
+2)
+            else:
+                while 1:
+                    break
+                else: continue
+            # a footer
+        else:
+            pass
+        try:
+            pass
+        except A: b
+        except (B, C) as e:
+            raise
+        else:
+            c
+        finally:
+            d = \\
+                1
+
+def g(): return 1
+match x:
+    case [1, 2] if y:
+        print(x)
+    case _: pass
+if __name__ == "__main__":
+\tg()
+# The end.
+'''
+
+
+def _with_all_around(node: cst.CSTNode, around: tuple[cst.CSTNode, ...] = ()) -> Iterator[tuple[cst.CSTNode, ...]]:
+    yield (node, *around)
+    for child in children(node):
+        yield from _with_all_around(child, (node, *around))
+
+
+def test_a_statement_stands_where_the_whole_file_has_it() -> None:
+    tree = cst.parse_module(TEXT)
+    whole = positions_of(tree)
+    for node, *around in _with_all_around(tree):
+        place, above = Positions(tree, TEXT).range(node, around)  # anew: nothing is known from another node
+        found = (place.start.line + above, place.start.column, place.end.line + above, place.end.column)
+        wanted = whole[node]
+        assert found == (wanted.start.line, wanted.start.column, wanted.end.line, wanted.end.column), node
