@@ -108,7 +108,7 @@ def _explain(text: str, output_format: str, file: pathlib.Path | None, color: bo
     """One entry of the table of error texts."""
     import json
 
-    from ddp_lint.knowledge.signatures import explain, says
+    from ddp_lint.knowledge.signatures import explain, kind_in_words
     from ddp_lint.output.style import Style
 
     known = explain(text)
@@ -124,7 +124,7 @@ def _explain(text: str, output_format: str, file: pathlib.Path | None, color: bo
         return CLEAN
     style = Style(color)
     lines = [
-        f"{style.bold(known.kind)}: {says(known.kind)} [{known.id}]",
+        f"{style.bold(known.kind)}: {kind_in_words(known.kind)} [{known.id}]",
         f"  cause: {known.cause}",
         f"  fix:   {known.fix}",
     ]

@@ -288,7 +288,7 @@ def diagnosis(flight: Flight) -> Diagnosis | None:
         known=known,
         sure="high",
         what=f"the dumps part at call {_seq(first)} of {_group(first.group)}: {first.kind.value}",
-        who=_told(first),
+        who=_in_words(first),
     )
 
 
@@ -356,7 +356,7 @@ def _group(name: str) -> str:
     return "the world group" if name == "world" else f"group {name}"
 
 
-def _told(first: Mismatch) -> str:
+def _in_words(first: Mismatch) -> str:
     alike: dict[str, list[int]] = {}
     for rank, call in first.calls.items():
         alike.setdefault(

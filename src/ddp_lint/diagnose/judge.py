@@ -106,7 +106,7 @@ def judge(reading: Reading) -> Diagnosis:
         or cases.hung()
         or cases.vanished()
         or cases.weak()
-        or cases.told_to_stop()
+        or cases.stopped_on_request()
         or cases.aborted()
         or cases.warned()
         or cases.stuck()
@@ -291,7 +291,7 @@ class _Cases:
         seen["place"] = seen["place"] or self._cut_off(seen["rank"])
         return Diagnosis(**seen)
 
-    def told_to_stop(self) -> Diagnosis | None:
+    def stopped_on_request(self) -> Diagnosis | None:
         """Only the follow-ups of a timeout are there: the watchdog's own hang, the signal to dump."""
         events = [e for e in self.events if e.role == "secondary" and e.kind == "nccl-timeout"]
         if not events:

@@ -10,7 +10,7 @@ from typing import Any
 from ddp_lint.diagnose.judge import Diagnosis
 from ddp_lint.diagnose.records import Event, Quote
 from ddp_lint.diagnose.session import Answer
-from ddp_lint.knowledge.signatures import next_of, of_subkind, says
+from ddp_lint.knowledge.signatures import kind_in_words, next_of, of_subkind
 from ddp_lint.output.style import Style
 from ddp_lint.verify.match import describe
 from ddp_lint.verify.trace import Frame
@@ -70,7 +70,7 @@ def _headline(found: Diagnosis, style: Style) -> str:
         function = f" in {found.place.function}" if found.place.function not in ("", "<module>") else ""
         parts.append(f"{found.place.path}:{found.place.line}{function}")
     name = found.kind + (f", {found.subkind}" if found.subkind else "")
-    what = says(found.kind) if found.kind != "unknown" else "nothing in here says why the job ended"
+    what = kind_in_words(found.kind) if found.kind != "unknown" else "nothing in here says why the job ended"
     return f"{'  '.join(parts)}  {what} [{name}]"
 
 

@@ -96,12 +96,12 @@ class Callers(Generic[R]):
             with self.summaries.watching(function.node) as given:
                 self.partings(caller, facts, self.summaries, None)
             for env in given:
-                full = {name: _told(env.get(name), value) for name, value in alone.items()}
+                full = {name: _more_specific(env.get(name), value) for name, value in alone.items()}
                 found[tuple((name, argument_key(value)) for name, value in full.items())] = full, {**alone, **env}
         return list(found.values())
 
 
-def _told(given: Value | None, alone: Value) -> Value:
+def _more_specific(given: Value | None, alone: Value) -> Value:
     """What is given, if that tells more than the parameter's own name and class do."""
     if given is None:
         return alone

@@ -32,7 +32,7 @@ def one_for_each_exit(partings: Iterable[Parting], facts: ModuleFacts) -> Iterat
     for place, missed in by_exit.items():
         first, *others = sorted(missed, key=lambda parting: (parting.kind is Kind.STEP, parting.span))
         branch, left = _exit_in(facts, place)
-        yield _told(first, others, branch, left) if branch and left else first.told_with(others)
+        yield _as_one_exit(first, others, branch, left) if branch and left else first.told_with(others)
 
 
 def _is_passed(parting: Parting, facts: ModuleFacts) -> bool:
@@ -52,7 +52,7 @@ def _exit_in(facts: ModuleFacts, branch: Span) -> tuple[ast.If | None, ast.stmt 
     return None, None
 
 
-def _told(first: Parting, others: list[Parting], branch: ast.If, left: ast.stmt) -> Parting:
+def _as_one_exit(first: Parting, others: list[Parting], branch: ast.If, left: ast.stmt) -> Parting:
     labels = list(first.labels)
     end = left.end_col_offset or left.col_offset + 1
     span = Span(first.span.path, left.lineno, left.col_offset + 1, left.end_lineno or left.lineno, end + 1)

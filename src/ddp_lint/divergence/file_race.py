@@ -14,7 +14,7 @@ _LOOKS = re.compile(r"(?:\.|\b)(?:exists|isfile|isdir|is_file|is_dir)\(")
 _MISSES = "except FileNotFoundError"
 
 
-def told(difference: Difference, varies: Variation, chosen: bool | None) -> Variation:
+def race_of(difference: Difference, varies: Variation, chosen: bool | None) -> Variation:
     """The variation, as a race with whoever makes the file where it is one.
 
     ``if not exists(path): (rank 0 makes it); barrier()``: a rank that looks once the file is there goes past the

@@ -168,7 +168,7 @@ class Summaries:
         agrees = is_agreement(function.name) or _AGGREGATES in function.name
         if summary.effects and returned.constant is None and agrees:
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
-        if returned.varies is None and _tells_nothing(returned):
+        if returned.varies is None and _is_unknown(returned):
             ranked = self._rank_by_name(frame, function, node)
             if ranked is not None:
                 return ranked
@@ -427,7 +427,7 @@ def _deciding(env: dict[str, Value], effects: list[Effect], returned: Value) -> 
     return tuple(name for name, value in env.items() if any(leaf in asked for leaf in leaves(value)))
 
 
-def _tells_nothing(returned: Value) -> bool:
+def _is_unknown(returned: Value) -> bool:
     """Is it of no known kind, or what stands for a rank or a group where no job runs?"""
     plain = isinstance(returned.reference, ref.Method) and not returned.reference.of
     return (returned.reference is None or plain) and (returned.constant is None or is_absent(returned))

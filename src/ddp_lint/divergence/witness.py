@@ -18,7 +18,7 @@ from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 def parting_of(difference: Difference, comparison: Comparison, region: Span) -> Parting:
     letter = difference.letter
-    varies = file_race.told(difference, varies_of(difference), _chosen(difference.first, difference.parted))
+    varies = file_race.race_of(difference, varies_of(difference), _chosen(difference.first, difference.parted))
     ranks = _ranks(difference, varies)
     branch = difference.parted.span
     labels = [Label(branch, _branch_text(difference, varies, ranks))]

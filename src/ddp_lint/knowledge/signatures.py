@@ -72,7 +72,7 @@ def of_subkind(subkind: str) -> tuple[str, str] | None:
     return (str(entry["cause"]), str(entry["fix"])) if entry else None
 
 
-def says(kind: str) -> str:
+def kind_in_words(kind: str) -> str:
     """A kind in words."""
     return str(table("signatures")["kinds"][kind]["says"])
 

@@ -62,7 +62,7 @@ class Wraps:
             return
         entry = wrappers().get(self._module.qualified(call.func))
         if entry is None:
-            yield from self._told(call)
+            yield from self._by_own_wrapper(call)
             return
         inner = dotted(_same_module(argument(call, 0, entry.module)))
         outer = inner if entry.in_place else assigned_name(self._module, call)
@@ -80,7 +80,7 @@ class Wraps:
             return None
         return project.own.wrapping(self._module.spellings(node)[-1])
 
-    def _told(self, call: cst.Call) -> Iterator[Wrap]:
+    def _by_own_wrapper(self, call: cst.Call) -> Iterator[Wrap]:
         """The wrap by a wrapper of the project's own."""
         own = self._own(call)
         if own is not None:

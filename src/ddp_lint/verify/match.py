@@ -103,7 +103,7 @@ class Mismatch:
         if call is None and self.direct:
             asked = next(call.op for call in self.calls.values() if call is not None)
             return "never sends to it" if asked == "recv" else "never receives from it"
-        return _said(call)
+        return _in_words(call)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +220,7 @@ def describe(call: Collective) -> str:
     return " ".join(words)
 
 
-def _said(call: Collective | None) -> str:
+def _in_words(call: Collective | None) -> str:
     if call is None:
         return "calls nothing more"
     line = place(call)[1]

@@ -55,11 +55,11 @@ def _of_rank(rank: RankOutcome) -> str:
         name = raised.message.partition("'")[2].partition("'")[0]
         return f"{text}\n{missing_module(name)}" if raised.type == "ModuleNotFoundError" and name else text
     if rank.how == "exit" and rank.exit and not any(call.name == "init_process_group" for call in rank.trace.of(Call)):
-        return f"the target ended itself with status {rank.exit}:\n{said(rank)}"
+        return f"the target ended itself with status {rank.exit}:\n{last_lines(rank)}"
     return ""
 
 
-def said(rank: RankOutcome) -> str:
+def last_lines(rank: RankOutcome) -> str:
     """The last lines that a rank printed, without torch's own logging."""
     lines = [line.rstrip() for line in rank.log.splitlines() if line.strip()]
     return "\n".join(f"  {line[:300]}" for line in lines[-_SHOWN_LINES:])

@@ -8,7 +8,7 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import caught, does_work, only_tells
+from ddp_lint.rules.failures.exits import caught, does_work, only_logs
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in, last_name, statements
 from ddp_lint.source.tree import descendants
@@ -105,7 +105,7 @@ class SwallowedFailure(Rule):
                 self._report_context_manager(node, handler)
                 continue
             if (
-                not only_tells(handler.body)
+                not only_logs(handler.body)
                 or not self._is_broad(handler)
                 or (node.finalbody is not None and self._raises(node.finalbody))
             ):
@@ -164,7 +164,7 @@ class SwallowedFailure(Rule):
             return False
         if any(isinstance(a, (cst.For, cst.While)) for a in self.module.ancestors(node)):
             return False
-        return not any(self._tells_failure(later) for later in self._later(node))
+        return not any(self._reports_failure(later) for later in self._later(node))
 
     def _later(self, node: cst.Try) -> Iterator[cst.CSTNode]:
         """The statements after the `try` in its own and the enclosing blocks, up to the function."""
@@ -178,7 +178,7 @@ class SwallowedFailure(Rule):
                 return
             below = up
 
-    def _tells_failure(self, statement: cst.CSTNode) -> bool:
+    def _reports_failure(self, statement: cst.CSTNode) -> bool:
         for node in (statement, *descendants(statement)):
             if isinstance(node, cst.Raise) or (
                 isinstance(node, cst.Call) and last_name(node.func) in ("exit", "_exit")

@@ -7,7 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import only_tells, starts_ranks
+from ddp_lint.rules.failures.exits import only_logs, starts_ranks
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
@@ -325,7 +325,7 @@ class UnreadExitStatus(Rule):
 
     def visit_If(self, node: cst.If) -> None:
         arm = self._failure_arm(node)
-        if arm is None or not only_tells(arm) or self._is_used_later(node):
+        if arm is None or not only_logs(arm) or self._is_used_later(node):
             return
         if not starts_ranks(self.module.file.text):
             return

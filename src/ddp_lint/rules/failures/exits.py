@@ -56,23 +56,23 @@ def caught(handler: cst.ExceptHandler) -> list[str]:
     return [dotted(k).rpartition(".")[2] for k in kinds]
 
 
-def only_tells(body: cst.BaseSuite) -> bool:
+def only_logs(body: cst.BaseSuite) -> bool:
     """Whether a body does nothing but print, log, or pass."""
-    return all(_tells(statement) for statement in statements(body))
+    return all(_is_log(statement) for statement in statements(body))
 
 
-def _tells(statement: cst.CSTNode) -> bool:
+def _is_log(statement: cst.CSTNode) -> bool:
     if isinstance(statement, (cst.Pass, cst.Continue, cst.Import, cst.ImportFrom)):
         return True
     if isinstance(statement, cst.If):
-        return only_tells(statement.body) and (statement.orelse is None or only_tells(statement.orelse.body))
+        return only_logs(statement.body) and (statement.orelse is None or only_logs(statement.orelse.body))
     if isinstance(statement, cst.Assign):
         return isinstance(statement.value, (cst.FormattedString, cst.SimpleString))
     if not isinstance(statement, cst.Expr):
         return False
     value = statement.value
     if isinstance(value, cst.Call):
-        return last_name(value.func) in _words("telling")
+        return last_name(value.func) in _words("logging")
     return isinstance(value, (cst.SimpleString, cst.ConcatenatedString, cst.Ellipsis))
 
 

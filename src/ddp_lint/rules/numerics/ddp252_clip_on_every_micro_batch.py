@@ -3,7 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.wrapping.accumulation import calls_of_round, guards, is_backward, is_step
+from ddp_lint.source.accumulation import calls_of_round, guards, is_backward, is_step
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.tensors.operations import words_of

@@ -7,8 +7,8 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import canonical
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.wrapping.accumulation import is_backward
 from ddp_lint.source import dotted
+from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in

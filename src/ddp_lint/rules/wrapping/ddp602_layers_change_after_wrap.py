@@ -113,9 +113,6 @@ class LayersChangeAfterWrap(Rule):
     requires = ("DistributedDataParallel", "FullyShardedDataParallel")
     oracles = ("gradient", "parameter", "identity")
 
-    def start(self) -> None:
-        self._wraps = self.module.wraps
-
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute):
             return
@@ -142,8 +139,8 @@ class LayersChangeAfterWrap(Rule):
         parts = name.split(".") if name else []
         for length in range(len(parts), 0, -1):
             owner, rest = ".".join(parts[:length]), parts[length:]
-            wrap = self._wraps.of(owner, at) if rest[:1] in ([], ["module"]) else None
-            wrap = wrap or self._wraps.twin(owner, at)
+            wrap = self.module.wraps.of(owner, at) if rest[:1] in ([], ["module"]) else None
+            wrap = wrap or self.module.wraps.twin(owner, at)
             if wrap is not None:
                 return wrap if wrap.kind in ("ddp", "fsdp1") else None
         return None

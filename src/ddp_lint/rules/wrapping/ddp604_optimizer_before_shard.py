@@ -123,14 +123,11 @@ class OptimizerBeforeShard(Rule):
     triggers = ("fully_shard", "FullyShardedDataParallel")
     oracles = ("identity", "nograd", "reference")
 
-    def start(self) -> None:
-        self._wraps = self.module.wraps
-
     def visit_Call(self, node: cst.Call) -> None:
         if not self._is_optimizer(node):
             return
-        for wrap in self._wraps.all:
-            if wrap.inner in _models(node) and self._wraps.before(node, wrap) and _replaces_parameters(wrap):
+        for wrap in self.module.wraps.all:
+            if wrap.inner in _models(node) and self.module.wraps.before(node, wrap) and _replaces_parameters(wrap):
                 if self._rebuilt(node, wrap):
                     return
                 self.report(
@@ -159,7 +156,7 @@ class OptimizerBeforeShard(Rule):
             other is not node
             and self._is_optimizer(other)
             and assigned_name(self.module, other) == name
-            and self._wraps.after(wrap, other)
+            and self.module.wraps.after(wrap, other)
             for other in descendants(self.module.tree)
             if isinstance(other, cst.Call)
         )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.wrapping.accumulation import is_backward, is_step, no_sync_of, under_no_sync
+from ddp_lint.source.accumulation import is_backward, is_step, no_sync_of, under_no_sync
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants
 

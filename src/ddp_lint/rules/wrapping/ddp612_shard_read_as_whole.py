@@ -121,9 +121,6 @@ class ShardReadAsWhole(Rule):
     requires = ("fully_shard", "FullyShardedDataParallel")
     oracles = ("value",)
 
-    def start(self) -> None:
-        self._wraps = self.module.wraps
-
     def visit_For(self, node: cst.For) -> None:
         if not isinstance(node.iter, cst.Call) or called(node.iter) not in ("parameters", "named_parameters"):
             return
@@ -146,7 +143,7 @@ class ShardReadAsWhole(Rule):
 
     def _sharded(self, model: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap that shards `model`, None where nothing does or the function makes numbers global."""
-        wrap = self._wraps.of(model, at)
+        wrap = self.module.wraps.of(model, at)
         function = self.module.function_of(at) or self.module.tree
         return wrap if wrap and wrap.kind in ("fsdp1", "fsdp2") and not self._made_global(function) else None
 

@@ -97,16 +97,17 @@ class AutogradGradOfParameters(Rule):
     requires = ("DistributedDataParallel", "fully_shard", "FullyShardedDataParallel")
     oracles = ("gradient", "parameter", "nograd", "exception")
 
-    def start(self) -> None:
-        self._wraps = self.module.wraps
-
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != "torch.autograd.grad":
             return
         for call in self._calls(argument(node, 1, "inputs")):
             owner, _, method = dotted(call.func).rpartition(".")
             owner = owner.removesuffix(".module")
-            wrap = (self._wraps.of(owner, node) or self._wraps.twin(owner, node)) if method == "parameters" else None
+            wrap = (
+                (self.module.wraps.of(owner, node) or self.module.wraps.twin(owner, node))
+                if method == "parameters"
+                else None
+            )
             if wrap is not None and not self._reduces(node):
                 self.report(
                     node,

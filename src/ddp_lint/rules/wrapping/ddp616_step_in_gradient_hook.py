@@ -102,9 +102,6 @@ class StepInGradientHook(Rule):
     requires = ("register_post_accumulate_grad_hook", "register_hook")
     oracles = ("parameter", "gradient")
 
-    def start(self) -> None:
-        self._wraps = self.module.wraps
-
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute) or not node.args:
             return
@@ -112,7 +109,7 @@ class StepInGradientHook(Rule):
             return
         loop = next((up for up in self.module.ancestors(node) if isinstance(up, cst.For)), None)
         owner = root_name(loop.iter).removesuffix(".module") if loop is not None else ""
-        wrap = (self._wraps.of(owner, node) or self._wraps.twin(owner, node)) if owner else None
+        wrap = (self.module.wraps.of(owner, node) or self.module.wraps.twin(owner, node)) if owner else None
         step = self._step_in(node.args[0].value)
         if wrap is not None and wrap.kind == "ddp" and step is not None:
             self.report(

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.wrapping.accumulation import is_backward
 from ddp_lint.rules.wrapping.training import backwards_of
 from ddp_lint.source import dotted
+from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants

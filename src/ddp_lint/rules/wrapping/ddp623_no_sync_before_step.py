@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.wrapping.accumulation import is_step
 from ddp_lint.source import dotted
+from ddp_lint.source.accumulation import is_step
 from ddp_lint.source.tree import descendants
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import libcst as cst
 
-from ddp_lint.rules.wrapping.accumulation import is_backward
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.tree import called, children, descendants
 from ddp_lint.tensors.contexts import without_gradient
 

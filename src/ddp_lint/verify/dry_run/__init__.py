@@ -105,7 +105,7 @@ def examine(spec: Spec, seconds: float, torch: str) -> Examined:
     if parted:
         outcome, message = "hang", str(parted[0])
     elif waits:
-        outcome, message = "hang", _said(waits)
+        outcome, message = "hang", _in_words(waits)
     elif failed:
         outcome, message = "exception", f"rank {failed[0].rank} {failed[0].message}"
     result = RunResult(
@@ -132,7 +132,7 @@ def _ending(outcome: RankOutcome) -> Ending:
     return Ending.COMPLETED if outcome.how == "completed" else Ending.FAILED
 
 
-def _said(waits: list[Waits]) -> str:
+def _in_words(waits: list[Waits]) -> str:
     return "; ".join(_wait(one) for one in waits[:4]) + (f"; and {len(waits) - 4} more" if len(waits) > 4 else "")
 
 

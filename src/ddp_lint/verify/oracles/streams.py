@@ -30,7 +30,7 @@ def _unordered(case: Case) -> Evidence | None:
     found = [(trace.rank, event) for trace in case.traces for event in trace.of(Unordered)]
     found.sort(key=lambda one: not _here(case, one[1]))
     for rank, event in found:
-        return case.evidence("streams", _said(event), rank=rank, frame=event.site, linked=_here(case, event))
+        return case.evidence("streams", _in_words(event), rank=rank, frame=event.site, linked=_here(case, event))
     return None
 
 
@@ -43,7 +43,7 @@ def _here(case: Case, event: Unordered) -> bool:
     )
 
 
-def _said(event: Unordered) -> str:
+def _in_words(event: Unordered) -> str:
     first, second = event.streams
     place = f" ({shown(event.earlier[0].path)}:{event.earlier[0].line})" if event.earlier else ""
     verb = "writes" if event.writes else "reads"

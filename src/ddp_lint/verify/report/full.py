@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from ddp_lint.output import Sources, one_line, visible, visible_finding
 from ddp_lint.output.full import excerpt, headline
 from ddp_lint.output.style import Style
-from ddp_lint.verify.needs import said
+from ddp_lint.verify.needs import last_lines
 from ddp_lint.verify.report.notes import all_notes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict, Verification
 
@@ -147,7 +147,7 @@ def _last_words(examined: Examined) -> list[str]:
     """What the target itself said of its end, where no exception tells: of the first rank that ended so."""
     ended = [rank for rank in examined.run.ranks if rank.how in ("exit", "signal", "oom", "not_started")]
     first = min(ended, key=lambda rank: rank.ended_at, default=None)
-    words = said(first).splitlines() if first else []
+    words = last_lines(first).splitlines() if first else []
     return [f"rank {first.rank} printed:", *words] if first and words else []
 
 
