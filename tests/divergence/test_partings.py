@@ -1120,12 +1120,6 @@ PARTING = {
     """,
 }
 
-PARTING["work that nobody waits for"] = """
-    def f(x):
-        dist.all_reduce(x, async_op=True)  # !async
-        return x + 1
-"""
-
 EQUAL = {
     "an entry by a setting": """
         def train(model, train_loader, masks):

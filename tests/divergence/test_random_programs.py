@@ -5,7 +5,7 @@ import pathlib
 import pytest
 from random_programs import Writer, hangs
 
-from ddp_lint.divergence import Kind, analyse
+from ddp_lint.divergence import analyse
 from ddp_lint.findings import Confidence
 from ddp_lint.project import Project
 
@@ -19,7 +19,7 @@ def found(program: str, folder: pathlib.Path) -> bool:
     project = Project(folder, folder)
     facts = project.facts_of(path)
     assert facts is not None
-    return any(p.confidence is not Confidence.LOW and p.kind is not Kind.ASYNC for p in analyse(facts, project))
+    return any(p.confidence is not Confidence.LOW for p in analyse(facts, project))
 
 
 @pytest.mark.parametrize("seed", range(SAMPLE))

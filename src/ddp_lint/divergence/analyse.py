@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.async_work import unwaited
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.callers import Callers
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
@@ -147,7 +146,7 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
     communicating = {read.root.owner for read in own if read.communicates}
     classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
     inherited = [_read(root, facts, summaries) for of in classes for root in hooked(of, summaries)]
-    found: dict[object, Parting] = {(parting.kind, parting.span): parting for parting in unwaited(facts, project)}
+    found: dict[object, Parting] = {}
     for read in (*inherited, *own):
         for parting in read.partings:
             found.setdefault((parting.kind, parting.span), parting)

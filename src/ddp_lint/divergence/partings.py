@@ -27,8 +27,6 @@ class Kind(str, enum.Enum):
     GROUP = "new-group"
     #: A collective in a loop that ranks leave after different numbers of rounds.
     LOOP = "loop-count"
-    #: An asynchronous collective that nobody waits for, or whose buffer is touched before the wait.
-    ASYNC = "async"
     #: Optimizer, scheduler or backward under a condition that differs between ranks.
     STEP = "optimizer-step"
     #: The wrapped model runs on some ranks only.
@@ -52,7 +50,7 @@ class Parting:
     that communicates first. `when` is the condition under which an implicit collective communicates, '' for always;
     `evident` shows whether the code shows that this condition holds. `reason` tells the kinds apart where one kind
     has several: for ARGUMENT 'root', 'reduce op' or 'payload', for GROUP 'members' where each rank makes another
-    group, for ASYNC 'never waited' or 'touched', for STEP the knowledge kind ('step' or 'backward'), or 'decides' where
+    group, for STEP the knowledge kind ('step' or 'backward'), or 'decides' where
     all ranks step, each by a number of its own.
     """
 
