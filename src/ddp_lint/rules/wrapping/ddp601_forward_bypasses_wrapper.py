@@ -132,14 +132,14 @@ class ForwardBypassesWrapper(Rule):
         "backward",
         "manual_backward",
         "hparams",
-        *UNWRAPPING,
+        *sorted(UNWRAPPING),
     )
     requires = (
         "DistributedDataParallel",
         "FullyShardedDataParallel",
         "module",
         "hparams",
-        *UNWRAPPING,
+        *sorted(UNWRAPPING),
     )
     oracles = ("gradient", "parameter", "exception")
 

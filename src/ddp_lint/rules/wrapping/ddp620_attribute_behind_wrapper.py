@@ -153,8 +153,8 @@ class AttributeBehindWrapper(Rule):
     )
     requires = (
         "DistributedDataParallel",
-        *{part for name in _PREPARING for part in (name.split(".")[0], name.split(".")[-2])},
-        *{name.rpartition(".")[2] for entry in _GIVEN for name in entry.classes},
+        *sorted({part for name in _PREPARING for part in (name.split(".")[0], name.split(".")[-2])}),
+        *sorted({name.rpartition(".")[2] for entry in _GIVEN for name in entry.classes}),
     )
     whole_class = True
     oracles = ("exception",)
