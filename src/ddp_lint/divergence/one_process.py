@@ -1,4 +1,4 @@
-"""Files that a single process runs: tests that start no others, scripts for one device."""
+"""Code that a single process runs: tests that start no others, scripts and functions for one device."""
 
 from __future__ import annotations
 
@@ -15,9 +15,18 @@ _SEVERAL = re.compile(
 )
 #: The name of a script, or of its folder, for one device of one process.
 _SINGLE = re.compile(r"(^|[_/])(single|one)_(device|gpu|process|card)([_/.]|$)")
+#: The name of a function for a job that is not distributed.
+_ALONE = re.compile(
+    r"(^|_)(wo|without|no|non|not)_?(ddp|dist|distributed)(_|$)|(^|_)(single|one)_(device|gpu|process|card)(_|$)"
+)
 
 
 @functools.lru_cache(maxsize=256)
 def is_of_one_process(file: SourceFile) -> bool:
     """Is it run by one process, as far as it and its name say?"""
     return _SINGLE.search(file.place) is not None or (file.is_test and _SEVERAL.search(file.text) is None)
+
+
+def is_name_of_one_process(function: str) -> bool:
+    """Does the name of a function say that it is for a job of one process: ``fit_without_ddp``?"""
+    return _ALONE.search(function.lower()) is not None

@@ -6,8 +6,9 @@ import ast
 from typing import ClassVar
 
 from ddp_lint.divergence import Kind, Parting, analyse
-from ddp_lint.divergence.one_process import is_of_one_process
+from ddp_lint.divergence.one_process import is_name_of_one_process, is_of_one_process
 from ddp_lint.findings import CallSite, Cause, Confidence, Sharing
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.headlines import facts as facts_of
 from ddp_lint.rules.collectives.headlines import headline, remedy
@@ -33,11 +34,13 @@ class PartingRule(Rule):
 
     def finish(self) -> None:
         facts, project = self.module.facts, self.module.project
-        if facts is None or project is None:
+        if facts is None or project is None or is_of_one_process(self.module.file):
             return
         for parting in analyse(facts, project):
-            doubtful = parting.confidence is Confidence.LOW or is_of_one_process(self.module.file)
-            if self.concerns(parting) and not doubtful and not self._is_meant(parting):
+            if parting.confidence is Confidence.LOW or not self.concerns(parting):
+                continue
+            around = self._functions_around(parting, facts)
+            if not any(map(is_name_of_one_process, around)) and not self._is_meant(around):
                 self.report(
                     parting.span,
                     headline(parting),
@@ -53,15 +56,18 @@ class PartingRule(Rule):
         """Partings by files and by exceptions have rules of their own: they need more than the code to be real."""
         return parting.kind is self.kind and parting.cause not in ("file", "exception")
 
-    def _is_meant(self, parting: Parting) -> bool:
-        """Does a test let its ranks part on purpose: one of what comes of it, by the name of the file or function?"""
-        path = self.module.file.path
-        if not self.module.file.is_test or self.module.facts is None:
-            return False
+    def _functions_around(self, parting: Parting, facts: ModuleFacts) -> list[str]:
+        """The names of the functions that the parting lies in."""
         line = parting.span.line
-        around = [node for node in walk(self.module.facts.tree) if isinstance(node, ast.FunctionDef)]
-        names = [node.name for node in around if node.lineno <= line <= (node.end_lineno or line)]
-        return any(words_of(name) & _CONSEQUENCES for name in (path.rpartition("/")[2].partition(".")[0], *names))
+        functions = (node for node in walk(facts.tree) if isinstance(node, ast.FunctionDef))
+        return [node.name for node in functions if node.lineno <= line <= (node.end_lineno or line)]
+
+    def _is_meant(self, around: list[str]) -> bool:
+        """Does a test let its ranks part on purpose: one of what comes of it, by the name of the file or function?"""
+        if not self.module.file.is_test:
+            return False
+        name = self.module.file.path.rpartition("/")[2].partition(".")[0]
+        return any(words_of(each) & _CONSEQUENCES for each in (name, *around))
 
 
 def _cause(parting: Parting) -> Cause | None:
