@@ -16,6 +16,7 @@ from ddp_lint.divergence.build import build
 from ddp_lint.divergence.callers import Callers
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.early_exit import one_for_each_exit
+from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.partings import Parting
@@ -140,7 +141,7 @@ def let_go(project: Project, path: pathlib.Path) -> None:
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
     own = _without_managers([_read(root, facts, summaries) for root in _communicating(facts, summaries)])
-    callers = Callers(project, summaries, open_summaries_of(project), roots, _partings_of)
+    callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _partings_of)
     own = [_as_called(read, callers) for read in own]
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
     communicating = {read.root.owner for read in own if read.communicates}
@@ -179,6 +180,12 @@ def _as_called(read: _Read, callers: Callers[Root]) -> _Read:
     if function is None or not read.partings or read.root.decorated or read.root.name.rpartition(".")[2] in _MANAGER:
         return read
     return dataclasses.replace(read, partings=callers.confirmed(read.root, function, read.partings))
+
+
+def _evaluate(root: Root, facts: ModuleFacts, summaries: Summaries) -> None:
+    """What a root does, for the calls that are made on the way."""
+    with contextlib.suppress(TooLarge, RecursionError):
+        _effects_of(root, facts, summaries, None)
 
 
 def _partings_of(
@@ -382,6 +389,11 @@ def word_of(
     root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None = None
 ) -> tuple[Words, Node]:
     """The word of a root as a graph, for arguments unknown or for those in `env`. Raises TooLarge."""
+    words = Words()
+    return words, build(_effects_of(root, facts, summaries, env), words)
+
+
+def _effects_of(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None) -> list[Effect]:
     summaries.forget()
     if root.function is None:
         frame = Frame(summaries, facts, None)
@@ -390,8 +402,7 @@ def word_of(
         frame = summaries.decorated(root.function) or Frame(summaries, facts, None)
     else:
         frame = summaries.evaluate(root.function, env or general(summaries, root.function, heuristic=True))
-    words = Words()
-    return words, build(frame.effects, words)
+    return frame.effects
 
 
 __all__ = ["Result", "analyse", "classes_in", "hooked", "result_of", "roots", "summaries_of", "word_of"]

@@ -38,13 +38,15 @@ R = TypeVar("R", bound=HasNode)
 
 @dataclasses.dataclass(frozen=True)
 class Callers(Generic[R]):
-    """`roots` lists those of a file, `partings` gives where the ranks diverge in one, for the arguments in `env`."""
+    """`roots` lists those of a file, `evaluate` runs one for the calls that it makes, `partings` gives where the ranks
+    diverge in one, for the arguments in `env`."""
 
     project: Project
     summaries: Summaries
     #: One in which whatever a callee does is seen by its callers.
     open: Summaries
     roots: Callable[[ModuleFacts, Summaries], Iterable[R]]
+    evaluate: Callable[[R, ModuleFacts, Summaries], None]
     partings: Callable[[R, ModuleFacts, Summaries, dict[str, Value] | None], tuple[Parting, ...]]
 
     def confirmed(self, root: R, function: FunctionRef, found: tuple[Parting, ...]) -> tuple[Parting, ...]:
@@ -94,7 +96,7 @@ class Callers(Generic[R]):
         found: dict[object, tuple[dict[str, Value], dict[str, Value]]] = {}
         for facts, caller in callers:
             with self.summaries.watching(function.node) as given:
-                self.partings(caller, facts, self.summaries, None)
+                self.evaluate(caller, facts, self.summaries)
             for env in given:
                 full = {name: _more_specific(env.get(name), value) for name, value in alone.items()}
                 found[tuple((name, argument_key(value)) for name, value in full.items())] = full, {**alone, **env}
