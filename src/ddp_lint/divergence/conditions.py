@@ -191,11 +191,14 @@ def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, ke
 
 def _whether_kept(frame: Frame, node: ast.Compare, left: Value) -> Value | None:
     """``getattr(self, "group", None) is None``: whatever each rank keeps there, they keep it alike."""
-    asked, default = assigned_once(frame, node.left), node.comparators[0]
-    if left.varies is None or left.varies.cause != "rank" or not isinstance(asked, ast.Call):
+    default = node.comparators[0]
+    if left.varies is None or left.varies.cause != "rank" or not isinstance(default, ast.Constant):
+        return None
+    asked = assigned_once(frame, node.left)
+    if not isinstance(asked, ast.Call):
         return None
     given = asked.args[2] if getattr(asked.func, "id", "") == "getattr" and len(asked.args) == _WITH_DEFAULT else None
-    if not isinstance(given, ast.Constant) or not isinstance(default, ast.Constant) or given.value != default.value:
+    if not isinstance(given, ast.Constant) or given.value != default.value:
         return None
     return unknown(("compare", frame.key(node)))
 

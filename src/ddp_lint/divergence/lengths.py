@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 from collections.abc import Hashable
 from typing import Final, TypeGuard
@@ -218,12 +219,19 @@ def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     """What a name of the function stands for, where one assignment says so; else the expression itself."""
     if not isinstance(node, ast.Name) or frame.function is None:
         return node
-    values = [
-        child.value
-        for child in children(frame.function)
-        if isinstance(child, ast.Assign) and any(getattr(target, "id", "") == node.id for target in child.targets)
-    ]
+    values = _assigned(frame.function).get(node.id, [])
     return values[0] if len(values) == 1 else node
+
+
+@functools.lru_cache(maxsize=1024)
+def _assigned(function: ast.AST) -> dict[str, list[ast.expr]]:
+    """What plain assignments in a function give to each of its names."""
+    found: dict[str, list[ast.expr]] = {}
+    for child in children(function):
+        if isinstance(child, ast.Assign):
+            for name in {getattr(target, "id", "") for target in child.targets}:
+                found.setdefault(name, []).append(child.value)
+    return found
 
 
 def agrees_to_stop(body: list[Effect]) -> bool:
