@@ -20,9 +20,9 @@ from ddp_lint.baseline import Baseline
 from ddp_lint.config import ConfigError, Configuration, Overrides, Settings
 from ddp_lint.engine.cache import Cache
 from ddp_lint.engine.checking import Checker
-from ddp_lint.engine.gc_tuning import rare_collections
 from ddp_lint.engine.report import FileResult
 from ddp_lint.findings import Finding
+from ddp_lint.gc_tuning import rare_collections
 from ddp_lint.grouping import grouped
 from ddp_lint.source import SourceFile, Unreadable
 

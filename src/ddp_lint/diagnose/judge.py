@@ -135,7 +135,7 @@ class _Cases:
         if _autotuning_went_on(own, self.events):
             return self._warning(next(e for e in self.events if e.known and e.known.subkind == "benign"))
         shaped = [e for e in own if e.shaped]
-        root = min(shaped or own, key=lambda e: _own_order(e, shaped or own))
+        root = min(shaped or own, key=lambda e: e.order)
         if root.kind == "python-exception" and not root.known:
             # A signature of the same process says more than the exception that it ended in.
             same = [e for e in own if e.known and e.order < root.order and not e.shaped and e.rank in (None, root.rank)]
@@ -526,10 +526,6 @@ def _superseded(event: Event) -> bool:
 
 def _weak(event: Event) -> bool:
     return event.known is not None and (event.known.id in _WEAK or event.role != "own")
-
-
-def _own_order(event: Event, among: Iterable[Event]) -> tuple[bool, int]:
-    return (False, event.order)
 
 
 def _autotuning_went_on(own: Sequence[Event], events: Sequence[Event]) -> bool:

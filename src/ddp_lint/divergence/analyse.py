@@ -28,8 +28,8 @@ from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value, unknown
 from ddp_lint.divergence.witness import parting_of, wrong_arguments
 from ddp_lint.divergence.words import Emit, Node, Projection, TooLarge, Words, streams_of
-from ddp_lint.engine.gc_tuning import let_go_of_trees
 from ddp_lint.findings import Confidence, Span
+from ddp_lint.gc_tuning import let_go_of_trees
 from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts

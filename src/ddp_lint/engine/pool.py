@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.checking import Checker, preload
-from ddp_lint.engine.gc_tuning import rare_collections
 from ddp_lint.engine.report import FileResult
 from ddp_lint.engine.scheduling import chunks_of
+from ddp_lint.gc_tuning import rare_collections
 from ddp_lint.program import Reach
 from ddp_lint.project import Project
 from ddp_lint.project.project import shown_from

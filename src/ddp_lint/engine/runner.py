@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.cache import Cache
-from ddp_lint.engine.gc_tuning import rare_collections
 from ddp_lint.engine.report import FileResult, Report
 from ddp_lint.engine.scheduling import processes_for, size_of
+from ddp_lint.gc_tuning import rare_collections
 from ddp_lint.grouping import words_of
 from ddp_lint.program import Place, Reach, index
 from ddp_lint.project import Project

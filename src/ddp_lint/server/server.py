@@ -15,8 +15,8 @@ from pygls.lsp.server import LanguageServer
 
 from ddp_lint import __version__
 from ddp_lint.config import FILES
-from ddp_lint.engine.gc_tuning import let_go_of_trees, rare_collections
 from ddp_lint.findings import Finding
+from ddp_lint.gc_tuning import let_go_of_trees, rare_collections
 from ddp_lint.output import Sources
 from ddp_lint.server.messages import FIX_ALL, Translator, absolute, contains, hover
 from ddp_lint.server.workplace import Checked, Document, Workplace
