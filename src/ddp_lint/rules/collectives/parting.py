@@ -40,7 +40,9 @@ class PartingRule(Rule):
             if parting.confidence is Confidence.LOW or not self.concerns(parting):
                 continue
             around = self._functions_around(parting, facts)
-            if not any(map(is_name_of_one_process, around)) and not self._is_meant(around):
+            called = (parting.call, *(step.callee for step in parting.way))
+            alone = any(is_name_of_one_process(name.rpartition(".")[2]) for name in (*around, *called))
+            if not alone and not self._is_meant(around):
                 self.report(
                     parting.span,
                     headline(parting),
