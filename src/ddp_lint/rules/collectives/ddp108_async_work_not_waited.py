@@ -10,6 +10,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, load
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import descendants
@@ -105,7 +106,7 @@ class AsyncWorkNotWaited(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = (
+    triggers = Triggers(
         "async_op",
         "isend",
         "irecv",

@@ -13,6 +13,7 @@ from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.cuda import Initialiser
 from ddp_lint.launch.environment import Write, read_at
 from ddp_lint.rules.launch.variables import WriteRule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
 
@@ -111,7 +112,7 @@ class EnvironmentSetTooLate(WriteRule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("environ", "putenv")
+    triggers = Triggers("environ", "putenv")
     oracles = ("environment",)
 
     def check(self, write: Write) -> None:

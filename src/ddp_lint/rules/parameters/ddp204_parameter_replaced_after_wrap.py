@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.parameters.wrapped import path_of, wrap_of
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors import Code, Reached, Write
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
@@ -94,10 +95,16 @@ class ParameterReplacedAfterWrap(InPlaceRule):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    requires = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare")
-    triggers = ("parameters", "named_parameters", "Parameter", "register_parameter")
+    # a parameter that is replaced there is no longer what is tested
+    triggers = Triggers(
+        "parameters",
+        "named_parameters",
+        "Parameter",
+        "register_parameter",
+        Trait.WRITES,
+        file=("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare"),
+    )
     oracles = ("exception", "identity", "reference")
-    in_tests = True  # a parameter that is replaced there is no longer what is tested
 
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target

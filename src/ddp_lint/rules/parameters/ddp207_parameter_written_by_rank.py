@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.parameters.wrapped import wrap_of
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.tensors import Code, Reached, Write
 
@@ -93,8 +94,13 @@ class ParameterWrittenByRank(InPlaceRule):
     - https://pytorch.org/docs/stable/notes/ddp.html
     """
 
-    requires = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare")
-    triggers = ("parameters", "named_parameters")
+    triggers = Triggers(
+        "parameters",
+        "named_parameters",
+        Trait.WRITES,
+        file=("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare"),
+        tests=False,
+    )
     oracles = ("parameter", "reference")
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:

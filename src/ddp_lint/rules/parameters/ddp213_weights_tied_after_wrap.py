@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.parameters.wrapped import path_of, wrap_of
+from ddp_lint.rules.triggers import Triggers
 
 
 class WeightsTiedAfterWrap(Rule):
@@ -87,8 +88,7 @@ class WeightsTiedAfterWrap(Rule):
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
     """
 
-    triggers = ("weight", "bias")
-    requires = ("DistributedDataParallel", "FullyShardedDataParallel")
+    triggers = Triggers("weight", "bias", file=("DistributedDataParallel", "FullyShardedDataParallel"))
     oracles = ("exception", "identity")
 
     def visit_Assign(self, node: cst.Assign) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.source.wraps import Wrap
@@ -99,7 +100,7 @@ class LayersChangeAfterWrap(Rule):
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
     """
 
-    triggers = (
+    triggers = Triggers(
         "DistributedDataParallel",
         "FullyShardedDataParallel",
         "add_module",
@@ -109,8 +110,8 @@ class LayersChangeAfterWrap(Rule):
         "bfloat16",
         "double",
         "to",
+        file=("DistributedDataParallel", "FullyShardedDataParallel"),
     )
-    requires = ("DistributedDataParallel", "FullyShardedDataParallel")
     oracles = ("gradient", "parameter", "identity")
 
     def visit_Call(self, node: cst.Call) -> None:

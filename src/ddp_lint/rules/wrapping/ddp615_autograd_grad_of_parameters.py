@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
@@ -93,8 +94,13 @@ class AutogradGradOfParameters(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
 
-    triggers = ("grad", "DistributedDataParallel", "fully_shard", "FullyShardedDataParallel")
-    requires = ("DistributedDataParallel", "fully_shard", "FullyShardedDataParallel")
+    triggers = Triggers(
+        "grad",
+        "DistributedDataParallel",
+        "fully_shard",
+        "FullyShardedDataParallel",
+        file=("DistributedDataParallel", "fully_shard", "FullyShardedDataParallel"),
+    )
     oracles = ("gradient", "parameter", "nograd", "exception")
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import root_name
 
@@ -98,8 +99,13 @@ class StepInGradientHook(Rule):
     - https://pytorch.org/docs/stable/ddp_comm_hooks.html
     """
 
-    triggers = ("register_post_accumulate_grad_hook", "register_hook", "step", "DistributedDataParallel")
-    requires = ("register_post_accumulate_grad_hook", "register_hook")
+    triggers = Triggers(
+        "register_post_accumulate_grad_hook",
+        "register_hook",
+        "step",
+        "DistributedDataParallel",
+        file=("register_post_accumulate_grad_hook", "register_hook"),
+    )
     oracles = ("parameter", "gradient")
 
     def visit_Call(self, node: cst.Call) -> None:
