@@ -132,7 +132,7 @@ if LIMIT: LIMIT = 4; torch.load("y")
 
 def kept(text: str, *rules: type[Rule]) -> str:
     tree = ast.parse(text)
-    facts = ModuleFacts("m", SourceFile("m.py", text), tree, ImportTable.of(tree, "m", False), False)
+    facts = ModuleFacts("m", SourceFile("m.py", text), tree, ImportTable.of(tree, "m", False))
     focus = Selection(map(Declaration.of, rules)).concerned(text)
     source = focus.source(facts)
     lines = facts.file.lines

@@ -80,8 +80,6 @@ class Rule(Documented):
     oracles: ClassVar[tuple[str, ...]] = ()
     #: True where gloo on a CPU cannot show the hazard (TRUTH: "Where gloo and NCCL disagree").
     needs_cuda: ClassVar[bool] = False
-    #: True where the hazard is a failure that nobody sees: once it is fixed, the program fails visibly.
-    hides_failure: ClassVar[bool] = False
 
     def __init__(self, module: Module, emit: Callable[[Finding], None]) -> None:
         self.module = module

@@ -112,7 +112,6 @@ class ExitHidesFailure(Rule):
     confidence = Confidence.HIGH
     triggers = Triggers("_exit", "exit", "quit", "SystemExit")
     oracles = ("exit",)
-    hides_failure = True
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(self.module.parent(node), cst.Raise):

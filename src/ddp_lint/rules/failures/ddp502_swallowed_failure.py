@@ -98,7 +98,6 @@ class SwallowedFailure(Rule):
         tests=False,
     )
     oracles = ("exit", "stall", "exception")
-    hides_failure = True
 
     def visit_Try(self, node: cst.Try) -> None:
         for handler in node.handlers:
