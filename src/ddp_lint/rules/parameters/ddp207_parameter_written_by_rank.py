@@ -3,7 +3,6 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.parameters.in_place import InPlaceRule
-from ddp_lint.rules.parameters.wrapped import wrap_of
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.tensors import Code, Reached, Write
@@ -106,7 +105,7 @@ class ParameterWrittenByRank(InPlaceRule):
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         name = write.value.name
         rank = next((n for n in self.operands(write) if self._is_rank(n)), None) if name else None
-        wrap = wrap_of(self.module, name, write.node) if rank is not None else None
+        wrap = self.module.wraps.around(name.rpartition(".")[0], write.node) if rank is not None else None
         if rank is None or wrap is None:
             return
         self.report(

@@ -161,7 +161,7 @@ class RequiresGradAfterWrap(Rule):
         if not isinstance(value, cst.Name) or value.value not in ("True", "False") or not name:
             return
         model, part = _model_and_part(name)
-        wrap = self._wraps.of(model, node) or self._wraps.twin(model, node)
+        wrap = self._wraps.around(name, node)
         if value.value == "False" and (wrap is None or wrap.kind != "ddp"):
             self._frozen.append((model, node))
         if wrap is None or wrap.kind != "ddp" or self._wrapped_again(wrap, node):

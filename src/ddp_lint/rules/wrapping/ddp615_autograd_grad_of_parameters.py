@@ -109,11 +109,7 @@ class AutogradGradOfParameters(Rule):
         for call in self._calls(argument(node, 1, "inputs")):
             owner, _, method = dotted(call.func).rpartition(".")
             owner = owner.removesuffix(".module")
-            wrap = (
-                (self.module.wraps.of(owner, node) or self.module.wraps.twin(owner, node))
-                if method == "parameters"
-                else None
-            )
+            wrap = self.module.wraps.around(owner, node) if method == "parameters" else None
             if wrap is not None and not self._reduces(node):
                 self.report(
                     node,
