@@ -64,7 +64,7 @@ class Wraps:
         if entry is None:
             yield from self._by_own_wrapper(call)
             return
-        inner = dotted(_same_module(argument(call, 0, entry.module)))
+        inner = dotted(unmoved(argument(call, 0, entry.module)))
         outer = inner if entry.in_place else assigned_name(self._module, call)
         yield Wrap(entry.kind, call, inner, outer)
 
@@ -165,7 +165,7 @@ class Wraps:
         return self._order[later] > self._order[earlier]
 
 
-def _same_module(node: cst.BaseExpression | None) -> cst.BaseExpression | None:
+def unmoved(node: cst.BaseExpression | None) -> cst.BaseExpression | None:
     """The module that an expression is: ``model`` of ``model.cuda()`` and ``model.to(device)``."""
     returning = table("tensors")["layers"]["returning_module"]
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in returning:

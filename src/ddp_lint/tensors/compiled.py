@@ -17,7 +17,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, nested, walk
-from ddp_lint.tensors.classes import in_training
+from ddp_lint.tensors.classes import in_training, is_module_class
 from ddp_lint.tensors.operations import names
 
 #: What a file must hold that has to do with the compiler at all.
@@ -145,7 +145,7 @@ class _Reach:
             for node in walk(constructor):
                 if isinstance(node, ast.Call):
                     built = self._project.meaning(facts.module, node.func)
-                    if built and self._project.subclass_of(built, "torch.nn.Module"):
+                    if is_module_class(self._project, built):
                         yield from methods_of(self._project, built, "forward")
 
 
@@ -251,7 +251,7 @@ class _Roots:
         elif isinstance(node.func, ast.Attribute) and node.func.attr == "compile":
             target = node.func.value
             receiver = self._project.types.of(target, self._facts, function, owner, _DEPTH)
-            if not receiver or not self._project.subclass_of(receiver, "torch.nn.Module"):
+            if not is_module_class(self._project, receiver):
                 return
         else:
             return

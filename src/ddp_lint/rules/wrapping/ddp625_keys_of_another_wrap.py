@@ -13,6 +13,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
+from ddp_lint.tensors.classes import is_module_class
 
 #: Code that takes the prefix off, or puts it on.
 _HANDLED = re.compile(r"""["']module\.|consume_prefix|remove_prefix|removeprefix|strip_prefix|startswith\(["']module""")
@@ -227,12 +228,8 @@ class KeysOfAnotherWrap(Rule):
         wrap = wraps.twin(name, call) or next((w for w in wraps.all if w.inner == name and wraps.before(call, w)), None)
         if wrap is None and name and all(name not in (w.inner, w.outer) for w in wraps.all):
             made = self.module.constructed_by(call.func.value)
-            return (None, True) if made.startswith("torch.nn.") or self._is_model(made) else None
+            return (None, True) if is_module_class(self.module.project, made) else None
         return (wrap, True) if name and wrap is not None and _counts(wrap) else None
-
-    def _is_model(self, name: str) -> bool:
-        project = self.module.project
-        return bool(name) and project is not None and project.subclass_of(name, "torch.nn.Module")
 
     # ---- the file between them
 
