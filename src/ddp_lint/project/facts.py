@@ -88,7 +88,6 @@ class ModuleFacts:
     file: SourceFile
     tree: ast.Module
     imports: ImportTable
-    is_package: bool
     #: What `Project.remember` keeps as long as the module.
     kept: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 

@@ -237,8 +237,8 @@ class Project:
         except CannotParse as e:
             self._problems[path] = e
             return None
-        name, is_package = self._layout.name_of(path)
-        return ModuleFacts(name, file, tree, self.imports(tree, pathlib.Path(path), file.text), is_package)
+        name, _ = self._layout.name_of(path)
+        return ModuleFacts(name, file, tree, self.imports(tree, pathlib.Path(path), file.text))
 
     def _file(self, path: str) -> SourceFile | None:
         file = self._held.get(path)
@@ -325,7 +325,7 @@ class Project:
 
     def _look_again(self, key: str) -> None:
         """Which of the words that were searched for a file on disk holds now."""
-        data = _bytes_of(key) if key.endswith(".py") else b""
+        data = files.read_or_nothing(key) if key.endswith(".py") else b""
         for word, paths in self._holding.items():
             if (word.encode() in data) is not (key in paths):
                 self._holding[word] = tuple(sorted({*paths} ^ {key}))
@@ -582,13 +582,6 @@ def _digest_of(names: frozenset[str] | None) -> str:
     if names is None:
         return "-"
     return hashlib.sha256("\n".join(sorted(names)).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _bytes_of(path: str) -> bytes:
-    try:
-        return files.read(path)
-    except OSError:
-        return b""
 
 
 def shown_from(folder: str | pathlib.Path, path: pathlib.Path) -> str:

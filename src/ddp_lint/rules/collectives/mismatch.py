@@ -29,7 +29,6 @@ class PartingRule(Rule):
 
     kind: ClassVar[Kind]
     oracles: ClassVar[tuple[str, ...]] = ("sequence", "stall")
-    follows_calls: ClassVar[bool] = True
 
     def finish(self) -> None:
         facts, project = self.module.facts, self.module.project

@@ -8,6 +8,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import communication, frameworks, table
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms
 from ddp_lint.source.scopes import Binding
@@ -146,17 +147,16 @@ class AttributeBehindWrapper(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
 
-    triggers = (
+    triggers = Triggers(
         "DistributedDataParallel",
         *(name.rpartition(".")[2] for name in _PREPARING),
         *(method for entry in _GIVEN for method in entry.methods),
+        file=(
+            "DistributedDataParallel",
+            *sorted({part for name in _PREPARING for part in (name.split(".")[0], name.split(".")[-2])}),
+            *sorted({name.rpartition(".")[2] for entry in _GIVEN for name in entry.classes}),
+        ),
     )
-    requires = (
-        "DistributedDataParallel",
-        *sorted({part for name in _PREPARING for part in (name.split(".")[0], name.split(".")[-2])}),
-        *sorted({name.rpartition(".")[2] for entry in _GIVEN for name in entry.classes}),
-    )
-    whole_class = True
     oracles = ("exception",)
 
     def start(self) -> None:
