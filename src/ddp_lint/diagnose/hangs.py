@@ -397,13 +397,16 @@ def _place_of(rank: int | None, events: Sequence[Event]) -> Frame | None:
 
 def told(works: Iterable[Work]) -> str:
     """`rank 0 waits in ALLREDUCE (work 7106); ...`, one text for ranks of which the same is to be said."""
+    works = list(works)
+    named = {(work.seq, work.op) for work in works if work.op}
+    ops = {seq: op for seq, op in named if sum(of == seq for of, _ in named) == 1}
     alike: dict[str, list[int]] = defaultdict(list)
     for work in works:
         if work.rank is None:
             continue
         size = f" of {work.numel} elements" if work.numel is not None else ""
         number = f" (work {work.seq})" if work.seq is not None else ""
-        alike[f"{work.op or 'a collective'}{size}{number}"].append(work.rank)
+        alike[f"{work.op or ops.get(work.seq, 'a collective')}{size}{number}"].append(work.rank)
     parts = []
     for text, ranks in alike.items():
         parts.append(f"{_ranks(sorted(ranks))} wait{'s' * (len(ranks) == 1)} in {text}")

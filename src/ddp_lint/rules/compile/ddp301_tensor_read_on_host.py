@@ -110,6 +110,9 @@ class TensorReadOnHost(HostRule):
     triggers = Triggers(Trait.READS, file=("torch",), tests=False)
     oracles = ("graph_break", "sync")
 
+    def start(self) -> None:
+        self._told: set[tuple[int, str]] = set()
+
     def visit_Call(self, node: cst.Call) -> None:
         read, function = self._read(node), self.module.function_of(node)
         if read is None or function is None:
@@ -121,7 +124,11 @@ class TensorReadOnHost(HostRule):
         place = self.place(node)
         if place is None or not self.costs(read, place) or self._is_read_by_condition(node):
             return
-        if not self._is_captured(node, place):
+        if self._is_captured(node, place):
+            return
+        told = (self.module.span(node).line, self.module.code(node))
+        if told not in self._told:  # ``[x.item() + 1], x.item() + 1``
+            self._told.add(told)
             self._report(node, place)
 
     def _read(self, node: cst.Call) -> cst.BaseExpression | None:

@@ -177,7 +177,7 @@ class OneAugmentationSeed(Rule):
         """The rank (or an epoch) takes part in this seed, or in one that the function sets later."""
         function = self.module.function_of(call)
         later = calls_in(function.body) if function is not None else iter(())
-        seeds = [call.args[0].value, *(c.args[0].value for c in later if c.args and "seed" in dotted(c.func))]
+        seeds = [a.value for c in (call, *later) if c is call or "seed" in dotted(c.func) for a in c.args]
         texts = [self.module.code(v) for seed in seeds for v in (seed, *self.module.assignments(seed))]
         return any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 

@@ -204,7 +204,7 @@ class CudaInDatasetWorker(Rule):
         if any(arg.star for arg in call.args) or argument(call, 1, "map_location") is not None:
             return False
         facts, text = self.module.facts, self.module.file.text
-        return "cuda" in text and "torch.save" in text and facts is not None and not saved_from_cpu(facts)
+        return "cuda" in text and "torch.save" in text and facts is not None and not saved_from_cpu(facts, facts.tree)
 
     def _runs_in_worker(self, call: cst.Call) -> bool:
         for test, _ in conditions(self.module, call):

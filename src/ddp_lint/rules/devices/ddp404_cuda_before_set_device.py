@@ -170,12 +170,23 @@ class CudaBeforeSetDevice(Rule):
             named = argument(call, None, "device_ids") or argument(call, None, "device")
             return "" if named is not None or not started else f"`{name.rpartition('.')[2]}` uses cuda:0 on every rank"
         if not name and isinstance(call.func, cst.Attribute) and call.func.attr.value in _TENSOR_METHODS:
+            if self._holds_no_tensor(call.func.value):
+                return ""
             bare = call.func.attr.value == "cuda" and not call.args
             moved = bool(call.args) and call.func.attr.value == "to" and self._is_bare(call.args[0].value)
             return "puts a tensor on cuda:0 on every rank" if bare or moved else ""
         if name.startswith("torch.") and name != "torch.device" and self._is_bare(argument(call, None, "device")):
             return "makes a tensor on cuda:0 on every rank"
         return ""
+
+    def _holds_no_tensor(self, receiver: cst.BaseExpression) -> bool:
+        """Whether it is a loss of PyTorch's without weights, which has nothing to move: ``nn.CrossEntropyLoss()``."""
+        made = receiver if isinstance(receiver, cst.Call) else next(iter(self.module.assignments(receiver)), None)
+        if not isinstance(made, cst.Call):
+            return False
+        name = self.module.qualified(made.func)
+        weighed = any(arg.keyword is None or arg.keyword.value.endswith("weight") for arg in made.args)
+        return name.startswith("torch.nn.") and name.endswith("Loss") and not weighed
 
     def _is_bare(self, node: cst.BaseExpression | None) -> bool:
         return isinstance(node, cst.SimpleString) and node.evaluated_value == "cuda"

@@ -6,6 +6,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.accumulation import calls_of_round, guards, is_backward, is_step
 from ddp_lint.source.control_flow import opposed
+from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.tensors.operations import words_of
 
@@ -109,7 +110,7 @@ class ClipOnEveryMicroBatch(Rule):
     oracles = ("clipped",)
 
     def visit_Call(self, node: cst.Call) -> None:
-        if called(node) in _CLIPS:
+        if called(node) in _CLIPS and not any(is_false(arg.value) for arg in node.args if arg.keyword is not None):
             where, what = self._by_accelerate(node) or self._by_round(node) or (None, "")
             unscaled = self._unscaled(node) if where is not None else None
             if where is not None and unscaled is not None:
