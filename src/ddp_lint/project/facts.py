@@ -110,7 +110,7 @@ class ModuleFacts:
 
     @functools.cached_property
     def prose(self) -> frozenset[int]:
-        """The lines of docstrings and comments: a function that speaks of a thing does not do it."""
+        """The lines of docstrings and comments: a function that mentions a thing does not do it."""
         lines = self.file.lines
         found = {number for number, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
         for node in statements(self.tree):

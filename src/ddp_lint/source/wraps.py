@@ -76,7 +76,7 @@ class Wraps:
     def _own(self, node: cst.CSTNode) -> Wrapping | None:
         """How a wrapper of the project's own wraps, None for anything that the configuration does not call one."""
         project = self._module.project
-        if project is None or not self._any_own or not self._module.told("wrappers", node):
+        if project is None or not self._any_own or not self._module.listed("wrappers", node):
             return None
         return project.own.wrapping(self._module.spellings(node)[-1])
 

@@ -60,7 +60,7 @@ class Attribute:
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """How training comes to a method: `chain`, the methods on the way; `gradient`: whether gradients are on there;
+    """How training reaches a method: `chain`, the methods on the way; `gradient`: whether gradients are on there;
     `entry`: the method that the wrapped module runs, `forward` or Lightning's `training_step`."""
 
     chain: tuple[str, ...]
@@ -118,7 +118,7 @@ class ModuleClass:
 
     @functools.cached_property
     def forward_methods(self) -> dict[str, Reached]:
-        """Methods that run in every training forward, and how `forward` comes to them."""
+        """Methods that run in every training forward, and how `forward` reaches them."""
         return self._methods_from("forward")
 
     @functools.cached_property

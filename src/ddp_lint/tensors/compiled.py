@@ -23,7 +23,7 @@ from ddp_lint.tensors.operations import names
 #: What a file must hold that has to do with the compiler at all.
 _WORDS = ("compil", "optimize")
 _MENTIONS = re.compile(r"torch\.compile\b|(?<!\bre)\.compile\(|import compile\b|is_compiling|is_dynamo_compiling")
-#: What a file must hold besides to compile anything, or to ask whether it is compiled. Most files that speak of the
+#: What a file must hold besides to compile anything, or to ask whether it is compiled. Most files that mention the
 #: compiler do neither, and need not be parsed.
 _STARTS = re.compile(
     r"(?<!\bre\.)\b(compile|optimize)\(|^[ \t]*@.*(compile|optimize)|\bpartial\(\s*[\w.]*(compile|optimize)\b|"
@@ -159,7 +159,7 @@ def _roots_in(project: Project, path: pathlib.Path) -> tuple[tuple[_Code, Compil
 
 
 def _starts(text: str) -> bool:
-    """Whether a file speaks of the compiler, and compiles anything or asks whether it is compiled."""
+    """Whether a file mentions the compiler, and compiles anything or asks whether it is compiled."""
     passages = list(_passages(text))
     mentions = "torch._dynamo" in text or any(map(_MENTIONS.search, passages))
     return mentions and any(map(_STARTS.search, passages))

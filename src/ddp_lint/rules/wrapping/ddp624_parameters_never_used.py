@@ -168,11 +168,11 @@ class ParametersNeverUsed(Rule):
 
     def _is_read(self, project: Project, name: str) -> bool:
         """Whether the name occurs anywhere in the project but in assignments to it."""
-        if name in self._read_here:  # as most are, which is told for all of them at once
+        if name in self._read_here:  # as most are: known for all of them at once
             return True
         use = re.compile(rf"\b{re.escape(name)}\b{_NOT_ASSIGNED}")
-        told = (project.text(path) or "" for path in project.holding(name))
-        return any(_occurs(use, text) for text in told)
+        texts = (project.text(path) or "" for path in project.holding(name))
+        return any(_occurs(use, text) for text in texts)
 
     @functools.cached_property
     def _read_here(self) -> frozenset[str]:
@@ -195,7 +195,7 @@ def _occurs(use: re.Pattern[str], text: str) -> bool:
 
 
 def _is_whole(project: Project, name: str) -> bool:
-    """Whether a class and all that it inherits from stand in the project, down to `torch.nn.Module`, and none of it
+    """Whether a class and all that it inherits from are in the project, down to `torch.nn.Module`, and none of it
     uses parameters but by their names."""
     for ancestor in project.lineage(name):
         facts = project.class_facts(ancestor)

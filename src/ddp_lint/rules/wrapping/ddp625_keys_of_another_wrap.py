@@ -25,7 +25,7 @@ class _State:
 
     `wrap`: what wraps the model, None for a model that nothing wraps. `inside`: the call is one of the module inside of
     it, or of the module before the wrap. `key`: under which key of a checkpoint, '' for all of it. `path`: of the
-    file, as code, '' where nothing tells.
+    file, as code, '' where nothing shows it.
     """
 
     call: cst.Call
@@ -121,7 +121,7 @@ class KeysOfAnotherWrap(Rule):
     ## When it is silent
 
     Both sides wrapped, or both not; files that name the prefix `module.` or take it off; a checkpoint of which nothing
-    tells that this file has saved it; saving and loading in arms that exclude each other; FSDP.
+    shows that this file has saved it; saving and loading in arms that exclude each other; FSDP.
 
     ## How to confirm
 
@@ -214,7 +214,7 @@ class KeysOfAnotherWrap(Rule):
 
     def _side(self, call: cst.Call, method: str) -> tuple[Wrap | None, bool] | None:
         """The DDP wrap that a call of a model's method belongs to, and whether it is one of the module inside; None
-        where nothing tells."""
+        where nothing shows it."""
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != method:
             return None
         name, wraps = dotted(call.func.value), self.module.wraps
