@@ -96,7 +96,7 @@ class Cache:
         if self._snapshot.holds(inside):
             return True
         asked = shard.dependencies(inside)
-        if asked is None or not all(self._project.answer(question) == answer for question, answer in asked):
+        if asked is None or not all(self._project.holds(question, answer) for question, answer in asked):
             return False
         self._snapshot.add(inside, asked)
         return True

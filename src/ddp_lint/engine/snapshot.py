@@ -17,6 +17,8 @@ from typing import Any
 from ddp_lint.files import read, write
 from ddp_lint.project import Project, states
 from ddp_lint.project.layout import FILES_LIMIT, NO_SOURCES
+from ddp_lint.project.parts import OF_FILE
+from ddp_lint.project.project import file_of
 from ddp_lint.project.words import Earlier, WordSearch
 
 _NAME = "project.json"
@@ -75,16 +77,17 @@ class Snapshot:
         """Whether the kept result for a file holds, as far as that is known without a look at what it rests on."""
         return inside in self._results
 
-    def add(self, inside: str, dependencies: Iterable[tuple[str, str]]) -> None:
+    def add(self, result: str, dependencies: Iterable[tuple[str, str]]) -> None:
         """The result for a file holds, which rests on these questions with their answers."""
         is_within = self._is_bounded
-        for question, answer in dependencies:
+        for question, _ in dependencies:
             kind, _, rest = question.partition(":")
-            if kind == "file" and rest not in self._digests:
-                self._digests[rest] = answer
+            inside = file_of(question)
+            if inside is not None and inside not in self._digests:
+                self._digests[inside] = self._project.answer(f"file:{inside}")
             is_within = is_within and self._is_within(kind, rest)
         if is_within:
-            self._results.add(inside)
+            self._results.add(result)
 
     def _is_within(self, kind: str, rest: str) -> bool:
         """Whether the answer to a question rests on the files and folders of the snapshot alone."""
@@ -94,7 +97,7 @@ class Snapshot:
                 return False
         if kind in ("find", "locate"):
             return NO_SOURCES.isdisjoint(rest.split(".")) and "\N{MIDDLE DOT}" not in rest
-        return kind in ("file", "holding", "own", "reach")
+        return kind in ("file", "holding", "own", "reach") or kind in OF_FILE
 
     def add_words(self, found: Iterable[tuple[str, Iterable[str]]]) -> None:
         """Words that were searched for, with the files that hold them."""
