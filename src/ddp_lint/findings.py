@@ -102,7 +102,7 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True)
 class RankTrace:
-    """What one rank does around the parting: its steps in order, each at a place in the source."""
+    """What one rank does around the mismatch: its steps in order, each at a place in the source."""
 
     rank: str
     steps: tuple[Label, ...]

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from ddp_lint.divergence.analyse import roots, summaries_of, word_of
-from ddp_lint.divergence.words import Emit
+from ddp_lint.divergence.event_graph import Emit
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program import Place, Reach, index
 from ddp_lint.project import Project

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ddp_lint.diagnose import hangs
-from ddp_lint.diagnose.parting import parted
+from ddp_lint.diagnose.mismatch import parted
 from ddp_lint.diagnose.records import End, Event, Quote, Reading, site_of
 from ddp_lint.knowledge.signatures import Signature, signature, verdict
 from ddp_lint.verify.trace import Frame

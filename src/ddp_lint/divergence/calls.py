@@ -86,7 +86,7 @@ def _returned(
 ) -> Value:
     """What comes back, with what the configuration says of it: the rank, a wrapped model, an object of its class."""
     if value.varies is None and value.items is None and own.ranks.find(*spelled):
-        return frame.told_rank(node, *spelled, group=group_among(frame, arguments).key) or value
+        return frame.configured_rank(node, *spelled, group=group_among(frame, arguments).key) or value
     if own.wrappers.find(*spelled):
         return wrapped(frame, own, value, node, spelled)
     if value.reference is None and own.is_class(spelled[-1]):
@@ -298,7 +298,7 @@ def _is_on_one_device(arguments: Arguments) -> bool:
 
 
 def _is_silent(made: str, arguments: Arguments) -> bool:
-    """``Metric(sync_on_compute=False)``: an object that is told not to communicate."""
+    """``Metric(sync_on_compute=False)``: an object that is settled not to communicate."""
     types = [known().types[of] for of in known().ancestors(made) if of in known().types]
     given = {name: value.constant for name, value in arguments.keywords.items() if value.constant is not None}
     return any(
@@ -397,8 +397,8 @@ def _unresolved(
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
     source = knows.source("method", name) if is_method else None
     parts = [function, *arguments.values]
-    told = source is not None and source.cause != "data" and (source.cause != "future" or not arguments.values)
-    if source is not None and told:
+    settled = source is not None and source.cause != "data" and (source.cause != "future" or not arguments.values)
+    if source is not None and settled:
         return from_source(frame, source, parts, node)
     for argument in arguments.values:
         consume(frame, argument)

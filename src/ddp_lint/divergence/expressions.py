@@ -12,7 +12,7 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
 from ddp_lint.divergence.lengths import dealt_evenly, extent_of, is_size, of_batches, own_share, padded_to, size_of
-from ddp_lint.divergence.project_names import absolute, told
+from ddp_lint.divergence.project_names import absolute, as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     PADDED,
@@ -101,7 +101,9 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Value:
     value = attribute(frame, base, node.attr, node, path or node.attr)
     if frame.summaries.own is None:
         return value
-    return told(frame, value, node, path or node.attr, *(f"{of}.{node.attr}" for of in absolute(frame, base.reference)))
+    return as_configured(
+        frame, value, node, path or node.attr, *(f"{of}.{node.attr}" for of in absolute(frame, base.reference))
+    )
 
 
 def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) -> Value:

@@ -21,11 +21,13 @@ def race_of(difference: Difference, varies: Variation, chosen: bool | None) -> V
     barrier. It takes no local disk, unlike other conditions on files: the code itself changes the answer. An early
     return is no such wait: what it looked for may be made much later, or never (a path that must not be a file).
     """
-    text = difference.parted.condition.text
-    if not under(difference.letter, difference.parted.span):
+    text = difference.fork.condition.text
+    if not under(difference.event, difference.fork.span):
         return varies
     looks = varies.cause == "file" and chosen is False and _LOOKS.search(text)
     misses = varies.cause == "exception" and chosen is True and text == _MISSES
-    if difference.letter.op not in _WAITS or not (looks or misses):
+    if difference.event.op not in _WAITS or not (looks or misses):
         return varies
-    return dataclasses.replace(varies, cause="made", says="whether the file was made before this rank looked for it")
+    return dataclasses.replace(
+        varies, cause="made", description="whether the file was made before this rank looked for it"
+    )

@@ -120,10 +120,10 @@ class Frame:
             group and entry.value == "rank"
         ):
             scope = f"group:{group}"
-        says = "the rank"
+        description = "the rank"
         weak = (entry.what in ("name", "attribute") and not entry.on) or entry.name.startswith("*.")
         origin = Label(self.span(node), f"`{text or self.text(node)}` differs between ranks")
-        varies = Variation("rank", says, scope, origin, Confidence.MEDIUM if weak else Confidence.HIGH)
+        varies = Variation("rank", description, scope, origin, Confidence.MEDIUM if weak else Confidence.HIGH)
         numbers = worlds.known(entry.value)
         if numbers is None:
             return divergent(("member", self.text(node)), dataclasses.replace(varies, cause="membership"))
@@ -137,15 +137,15 @@ class Frame:
         return value
 
     def named_rank(self, what: str, name: str, node: ast.AST, on: str = "") -> Value | None:
-        told = self.told_rank(node, name) if self.summaries.own is not None and what in _BARE else None
-        if told is not None:
-            return told
+        configured = self.configured_rank(node, name) if self.summaries.own is not None and what in _BARE else None
+        if configured is not None:
+            return configured
         if known().is_uniform(what, name):
             return None
         entry = known().rank(what, name, on)
         return self.rank_value(entry, node) if entry is not None else None
 
-    def told_rank(self, node: ast.AST, *spelled: str, group: str = "") -> Value | None:
+    def configured_rank(self, node: ast.AST, *spelled: str, group: str = "") -> Value | None:
         """The value of an expression that the configuration calls a rank expression, None for any other."""
         own = self.summaries.own
         name = own.ranks.find(*spelled) if own is not None else ""
@@ -205,7 +205,7 @@ def entering(value: Value) -> Value:
         value = _handed(value, value.reference, 1)
     if value.varies is None:
         return value
-    varies = dataclasses.replace(value.varies, foreign=value.varies.foreign + 1)
+    varies = dataclasses.replace(value.varies, call_depth=value.varies.call_depth + 1)
     return dataclasses.replace(value, varies=varies, test=_shifted(value.test, 1), missing=_shifted(value.missing, 1))
 
 
@@ -213,9 +213,9 @@ def leaving(value: Value) -> Value:
     """A returned value as the caller sees it."""
     if isinstance(value.reference, (Generator, Instance)):
         value = _handed(value, value.reference, -1)
-    if value.varies is None or not value.varies.foreign:
+    if value.varies is None or not value.varies.call_depth:
         return value
-    varies = dataclasses.replace(value.varies, foreign=value.varies.foreign - 1)
+    varies = dataclasses.replace(value.varies, call_depth=value.varies.call_depth - 1)
     return dataclasses.replace(value, varies=varies, test=_shifted(value.test, -1), missing=_shifted(value.missing, -1))
 
 
@@ -234,7 +234,7 @@ def _shifted(test: Test | None, by: int) -> Test | None:
         return None
     atom = test.atom
     if atom is not None and atom.varies is not None:
-        varies = dataclasses.replace(atom.varies, foreign=max(0, atom.varies.foreign + by))
+        varies = dataclasses.replace(atom.varies, call_depth=max(0, atom.varies.call_depth + by))
         atom = dataclasses.replace(atom, varies=varies)
     parts = tuple(shifted for part in test.parts if (shifted := _shifted(part, by)) is not None)
     return Test(test.op, parts, atom)

@@ -193,8 +193,8 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     if is_set(iterable):
         here = Label(frame.span(node), "a set: each process iterates over it in an order of its own")
         origin = iterable.reference.filled or here
-        says = "the order of a set, which differs between processes"
-        varies = Variation("order", says, origin=origin, foreign=iterable.reference.handed)
+        description = "the order of a set, which differs between processes"
+        varies = Variation("order", description, origin=origin, call_depth=iterable.reference.handed)
         return Condition((("order", frame.key(node)),) * worlds.COUNT, text, varies, open=True)
     own = own_length(frame, iterable, node, target)
     if own is not None:
@@ -214,7 +214,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     truths = tuple(("rounds", component) for component in iterable.components)
     varies = iterable.varies
     if counted and of_batches(varies):
-        varies = dataclasses.replace(varies, says=COUNT)
+        varies = dataclasses.replace(varies, description=COUNT)
     return Condition(truths, text, varies, open=True)
 
 
@@ -237,7 +237,7 @@ def order_of(iterable: Value, rounds: Condition | None) -> Variation | None:
     varies = next((loop.varies for loop in loops if loop and loop.varies and loop.varies.cause == "order"), None)
     if varies is None or generator is None:
         return varies
-    return dataclasses.replace(varies, foreign=generator.call.handed)
+    return dataclasses.replace(varies, call_depth=generator.call.handed)
 
 
 HANDLERS: Handlers = dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), _comprehension)

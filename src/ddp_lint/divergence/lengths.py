@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from typing import Final, TypeGuard
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence.effects import Effect, Emitted, Leave, flat
+from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.values import Symbol, Value, Variation, divergent
@@ -54,7 +54,7 @@ def own_length(
     if source is None:
         return None
     origin = Label(frame.span(node), "these batches end when this rank's own data end")
-    return Variation(source.cause, source.says, origin=origin, confidence=Confidence.MEDIUM)
+    return Variation(source.cause, source.description, origin=origin, confidence=Confidence.MEDIUM)
 
 
 def _is_divided(frame: Frame) -> bool:
@@ -90,7 +90,7 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
 
 def is_share(value: Value | None) -> bool:
     """Is it the part of a collection that falls to this rank, which may be longer than that of another one?"""
-    return value is not None and value.varies is not None and value.varies.says == SHARE and not value.even
+    return value is not None and value.varies is not None and value.varies.description == SHARE and not value.even
 
 
 def deals(node: ast.Call) -> bool:
@@ -117,7 +117,7 @@ def _endless(node: ast.AST) -> bool:
 def of_batches(varies: Variation | None) -> TypeGuard[Variation]:
     """Does it vary with the batches of the rank, and not with the share of a collection that falls to it?"""
     source = known().source("call", "next")
-    return varies is not None and source is not None and varies.says == source.says
+    return varies is not None and source is not None and varies.description == source.description
 
 
 def size_of(of: Hashable, varies: Variation) -> Value:
@@ -238,7 +238,7 @@ def agrees_to_stop(body: list[Effect]) -> bool:
     """Does a round leave the loop after a collective: what the ranks have agreed on ends it for all of them?"""
     communicated = False
     for effect in flat(body):
-        if isinstance(effect, Emitted) and effect.letter.kind == "collective":
+        if isinstance(effect, EventStep) and effect.event.kind == "collective":
             communicated = True
         elif isinstance(effect, Leave) and effect.what in ("break", "return") and communicated:
             return True

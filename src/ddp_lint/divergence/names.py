@@ -86,11 +86,11 @@ def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
     if before is None or before.items != ():
         return
     if (order := frame.order) is not None:
-        listed = ref.Instance(ref.SET, handed=order.foreign, filled=order.origin)
+        listed = ref.Instance(ref.SET, handed=order.call_depth, filled=order.origin)
         frame.env[path] = unknown(frame.key(node, "list"), listed)
         return
     varies = next((v for test in frame.path if (v := test.varying()) is not None), None)
-    if varies is not None and not varies.confined:
+    if varies is not None and not varies.local_only:
         frame.env[path] = divergent(("grown", frame.key(node)), varies)
         return
     if kind := next((kind for value in given if (kind := kind_of(value))), ""):
@@ -164,8 +164,8 @@ def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call
             return divergent(key, varying)
         if not _is_batch_iterator(node):
             return unknown(key)
-    label = Label(frame.span(node), f"`{frame.text(node)}` depends on {source.says}")
-    return divergent(key, Variation(source.cause, source.says, origin=label, confidence=Confidence.MEDIUM))
+    label = Label(frame.span(node), f"`{frame.text(node)}` depends on {source.description}")
+    return divergent(key, Variation(source.cause, source.description, origin=label, confidence=Confidence.MEDIUM))
 
 
 @functools.lru_cache(maxsize=8192)

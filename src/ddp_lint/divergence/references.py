@@ -46,7 +46,7 @@ class Instance:
     whole: bool = False
     #: A loader whose batches come from a stream of this rank's own, and end with it.
     streams: bool = False
-    #: Of a set: through how many calls it came in as an argument (see `Variation.foreign`).
+    #: Of a set: through how many calls it came in as an argument (see `Variation.call_depth`).
     handed: int = 0
     #: Of a list in the order of a set: the loop over the set that has filled it.
     filled: Any = dataclasses.field(default=None, compare=False)

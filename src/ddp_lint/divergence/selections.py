@@ -133,8 +133,8 @@ def keeps(method: str) -> bool:
 def own_size(frame: Frame, node: ast.AST) -> Variation:
     """Why the number of elements is a rank's own."""
     origin = Label(frame.span(node), "each rank selects as many elements as its own data give")
-    says = "how many elements this rank's own data select"
-    return Variation("data", says, origin=origin, confidence=Confidence.MEDIUM)
+    description = "how many elements this rank's own data select"
+    return Variation("data", description, origin=origin, confidence=Confidence.MEDIUM)
 
 
 #: Tensors of a rank's own data by name; those of the model have one size on all ranks.
@@ -182,20 +182,20 @@ def may_be_lacking(field: ast.expr, of: ast.expr) -> bool:
 def own_modality(frame: Frame, node: ast.AST) -> Variation:
     """Why a field of the samples is missing on some ranks."""
     origin = Label(frame.span(node), "a rank whose own samples lack it has none here")
-    return Variation("data", MODALITY, origin=origin, confidence=Confidence.MEDIUM, confined=True)
+    return Variation("data", MODALITY, origin=origin, confidence=Confidence.MEDIUM, local_only=True)
 
 
 def own_gradients(frame: Frame, node: ast.AST) -> Variation:
     """Why no parameter has a gradient on some ranks."""
     origin = Label(frame.span(node), "a rank whose part of the parameters has no gradients has none here")
-    says = "whether this rank's own parameters have gradients"
-    return Variation("data", says, origin=origin, confidence=Confidence.MEDIUM, confined=True)
+    description = "whether this rank's own parameters have gradients"
+    return Variation("data", description, origin=origin, confidence=Confidence.MEDIUM, local_only=True)
 
 
 def own_emptiness(frame: Frame, node: ast.AST) -> Variation:
     """Why a tensor is empty on some ranks."""
     origin = Label(frame.span(node), "a rank whose own data give nothing has an empty tensor here")
-    return Variation("data", EMPTINESS, origin=origin, confidence=Confidence.MEDIUM, confined=True)
+    return Variation("data", EMPTINESS, origin=origin, confidence=Confidence.MEDIUM, local_only=True)
 
 
 def own_longest(frame: Frame, node: ast.AST) -> Variation:

@@ -34,16 +34,16 @@ def of_variable(facts: ModuleFacts, name: str) -> Variation | None:
     for call in _registered(facts):
         for function in facts.tree.body:
             if isinstance(function, Function) and function.name == dotted(call.args[1]):
-                told = any(isinstance(child, ast.Global) and name in child.names for child in children(function))
-                if told and name in _stored(function):
+                rebinds = any(isinstance(child, ast.Global) and name in child.names for child in children(function))
+                if rebinds and name in _stored(function):
                     return _heard(call, facts)
     return None
 
 
 def _heard(call: ast.Call, facts: ModuleFacts) -> Variation:
     origin = Label(span_of(facts, call), "each rank hears of the signal at a time of its own")
-    says = "whether this rank has had the signal"
-    return Variation("signal", says, origin=origin, confidence=Confidence.MEDIUM)
+    description = "whether this rank has had the signal"
+    return Variation("signal", description, origin=origin, confidence=Confidence.MEDIUM)
 
 
 def _registered(facts: ModuleFacts) -> Iterator[ast.Call]:

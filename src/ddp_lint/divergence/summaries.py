@@ -17,6 +17,7 @@ from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_parted
 from ddp_lint.divergence.definitions import is_generator, is_never_none, literals_yielded, returns_pairs, stores_in
 from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
+from ddp_lint.divergence.event_graph import TooLarge
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame, Handlers, either_way, leaving, none, reference_of, span_of
@@ -42,7 +43,6 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.divergence.variables import Variables
-from ddp_lint.divergence.words import TooLarge
 from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
@@ -71,7 +71,7 @@ class Summaries:
 
     def __init__(self, project: Project, *, whole: bool = True) -> None:
         self.linker = Linker(project)
-        #: A callee that makes the ranks diverge is one letter to its callers: it is reported where it is.
+        #: A callee that makes the ranks diverge is one event to its callers: it is reported where it is.
         self.whole = whole
         self._watched: ast.AST | None = None
         self._given: list[dict[str, Value]] = []

@@ -1,7 +1,7 @@
 """What is known of a value on each rank: a constant, an unknown that all ranks share, or one that differs.
 
 A value has one component for each world of `worlds.WORLDS`: `Known` or `Symbol` (unknown). Equal symbols are equal on
-all ranks. A `Divergence` says that ranks may differ although no world tells how: their clocks, files, batches.
+all ranks. A `Variation` says that ranks may differ although no world tells how: their clocks, files, batches.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ Component = Known | Symbol
 class Variation:
     """Why and over which ranks a value varies.
 
-    `cause` is 'rank', 'membership' or a cause of the knowledge; `says` completes "depends on"; `scope` is the axis
-    that the value varies over: 'world', 'node', a parallel axis, or ``group:<key>``; `origin` where the value came
-    from; `foreign` through how many calls it came
-    in as an argument (0: it arose in the function at hand). What a test sets that is `confined` is not taken to vary.
+    `cause` is 'rank', 'membership' or a cause of the knowledge; `description` completes "depends on"; `scope` is the
+    axis that the value varies over: 'world', 'node', a parallel axis, or ``group:<key>``; `origin` where the value came
+    from; `call_depth` through how many calls it came in as an argument (0: it arose in the function at hand). What a
+    test sets that is `local_only` is not taken to vary.
     """
 
     cause: str
-    says: str
+    description: str
     scope: str = "world"
     origin: Label | None = None
     confidence: Confidence = Confidence.HIGH
-    foreign: int = 0
-    confined: bool = False
+    call_depth: int = 0
+    local_only: bool = False
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
@@ -107,11 +107,11 @@ class Condition:
         """Whether it tells the ranks of one node apart, and is the same on the first ranks of two nodes."""
         first, second, other_node = self.truths[:3]
         of_node = self.varies is not None and self.varies.scope == "node"
-        told = isinstance(first, bool) and not self.open and of_node
-        return told and first == other_node and first != second
+        separates = isinstance(first, bool) and not self.open and of_node
+        return separates and first == other_node and first != second
 
     @property
-    def may_part(self) -> bool:
+    def may_diverge(self) -> bool:
         """Whether two ranks may choose differently at all."""
         return self.varies is not None or self.truths.count(self.truths[0]) < len(self.truths)
 
@@ -141,13 +141,13 @@ class Test:
         if self.op == "not":
             inner = self.parts[0].truth(world)
             return None if inner is None else not inner
-        decisive, told = self.op == "or", True
+        decisive, known = self.op == "or", True
         for part in self.parts:
             truth = part.truth(world)
             if truth is decisive:
                 return decisive
-            told = told and truth is not None
-        return not decisive if told else None
+            known = known and truth is not None
+        return not decisive if known else None
 
     @property
     def settled(self) -> bool | None:
@@ -348,7 +348,7 @@ class ArgumentKey(NamedTuple):
 
 def argument_key(value: Value) -> ArgumentKey:
     plain = value.varies is None and all(isinstance(component, Symbol) for component in value.components)
-    varies = value.varies and (value.varies.cause, value.varies.scope, value.varies.foreign)
+    varies = value.varies and (value.varies.cause, value.varies.scope, value.varies.call_depth)
     items = tuple(argument_key(item) for item in value.items) if value.items is not None else None
     entries = tuple((k, argument_key(v)) for k, v in value.entries.items()) if value.entries is not None else None
     components = None if plain else value.components
@@ -467,8 +467,8 @@ _UNCOUNTED = (Known(1), Known(0), Known(-1))
 def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     """The value after ``if test: x = yes`` / ``else: x = no``."""
     varies = test.varying()
-    if varies is not None and varies.confined and _formula(test, yes, no) is None:
-        test, varies = Test("atom", atom=Condition((("confined", key),) * worlds.COUNT, "")), None
+    if varies is not None and varies.local_only and _formula(test, yes, no) is None:
+        test, varies = Test("atom", atom=Condition((("local_only", key),) * worlds.COUNT, "")), None
     merged = _merged(test, yes, no, key)
     if varies is None:
         even = (yes.even or no.even) and all(value.even or value.varies is None for value in (yes, no))
@@ -527,8 +527,8 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if special is not None:
         return special
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
-    told = test.varying() is not None
-    if told and all(outcome is not None for outcome in outcomes):
+    by_rank = test.varying() is not None
+    if by_rank and all(outcome is not None for outcome in outcomes):
         picked = tuple((yes if outcome else no).components[world] for world, outcome in enumerate(outcomes))
         formula = _formula(test, yes, no)
         open_ = next((v for v in (yes, no) if v.open), None)
@@ -541,9 +541,9 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
         varies = formula.varying()
         return Value((Symbol(key),) * worlds.COUNT, varies, varies is not None, reference, test=formula)
     for candidate, other in ((yes, no), (no, yes)):
-        if candidate.varies is not None and (other.constant is not None or other.varies is not None or not told):
+        if candidate.varies is not None and (other.constant is not None or other.varies is not None or not by_rank):
             return dataclasses.replace(candidate, reference=reference)
-    if told and test.varying() is not None:
+    if by_rank and test.varying() is not None:
         if any(outcome is not None for outcome in outcomes) and yes.same and no.same:
             return _partly(test, outcomes, yes, no, key, reference)
         varies = test.varying()

@@ -14,7 +14,7 @@ from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Evaluation, Frame, either_way
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.parameters import annotated
-from ddp_lint.divergence.project_names import spellings, told
+from ddp_lint.divergence.project_names import as_configured, spellings
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Condition, Known, Test, Value, divergent, is_absent, merge, unknown
@@ -62,7 +62,7 @@ class Variables:
         if self._summaries.own is None:
             return value
         reference = self._summaries.linker.in_module(frame.facts, node.id)
-        return told(frame, value, node, *spellings(frame, node, reference), f"{frame.facts.name}.{node.id}")
+        return as_configured(frame, value, node, *spellings(frame, node, reference), f"{frame.facts.name}.{node.id}")
 
     def _module_name(self, frame: Frame, node: ast.Name) -> Value:
         reference = self._summaries.linker.in_module(frame.facts, node.id)

@@ -164,7 +164,7 @@ class GroupSource:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A value that differs between ranks without a rank test; `says` goes into messages after "depends on".
+    """A value that differs between ranks without a rank test; `description` goes into messages after "depends on".
 
     It is the same on all ranks if the keywords in `unless` have these values; `takes` names the parameters, those of a
     "hook" (a method that the framework calls) as far as the one that differs.
@@ -173,7 +173,7 @@ class Source:
     name: str
     what: Literal["call", "method", "attribute", "iterate", "except", "hook"]
     cause: Cause
-    says: str
+    description: str
     takes: tuple[str, ...] = ()
     unless: Mapping[str, bool | str | int] = dataclasses.field(default_factory=dict)
     evidence: str = ""

@@ -1,11 +1,11 @@
-"""What the rules of rank divergence share: each is for one kind of parting that the analysis finds."""
+"""What the rules of rank divergence share: each is for one kind of mismatch that the analysis finds."""
 
 from __future__ import annotations
 
 import ast
 from typing import ClassVar
 
-from ddp_lint.divergence import Kind, Parting, analyse
+from ddp_lint.divergence import Kind, Mismatch, analyse
 from ddp_lint.divergence.one_process import is_name_of_one_process, is_of_one_process
 from ddp_lint.findings import CallSite, Cause, Confidence, Sharing
 from ddp_lint.project.facts import ModuleFacts
@@ -22,7 +22,7 @@ _CONSEQUENCES = frozenset(
 
 
 class PartingRule(Rule):
-    """A rule whose findings are the partings of one kind.
+    """A rule whose findings are the mismatches of one kind.
 
     The analysis (`ddp_lint.divergence`) says where the ranks part and what each of them does, `headlines` what comes of
     it. The rule visits no nodes: the analysis reads whole files, and is done once a file for all these rules.
@@ -36,31 +36,31 @@ class PartingRule(Rule):
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None or is_of_one_process(self.module.file):
             return
-        for parting in analyse(facts, project):
-            if parting.confidence is Confidence.LOW or not self.concerns(parting):
+        for mismatch in analyse(facts, project):
+            if mismatch.confidence is Confidence.LOW or not self.concerns(mismatch):
                 continue
-            around = self._functions_around(parting, facts)
-            called = (parting.call, *(step.callee for step in parting.way))
+            around = self._functions_around(mismatch, facts)
+            called = (mismatch.call, *(step.callee for step in mismatch.way))
             alone = any(is_name_of_one_process(name.rpartition(".")[2]) for name in (*around, *called))
             if not alone and not self._is_meant(around):
                 self.report(
-                    parting.span,
-                    headline(parting),
-                    labels=[(label.span, label.message) for label in parting.labels],
-                    notes=facts_of(parting),
-                    help=remedy(parting),
-                    confidence=parting.confidence,
-                    witness=parting.witness,
-                    cause=_cause(parting),
+                    mismatch.span,
+                    headline(mismatch),
+                    labels=[(label.span, label.message) for label in mismatch.labels],
+                    notes=facts_of(mismatch),
+                    help=remedy(mismatch),
+                    confidence=mismatch.confidence,
+                    witness=mismatch.witness,
+                    cause=_cause(mismatch),
                 )
 
-    def concerns(self, parting: Parting) -> bool:
-        """Partings by files and by exceptions have rules of their own: they need more than the code to be real."""
-        return parting.kind is self.kind and parting.cause not in ("file", "exception")
+    def concerns(self, mismatch: Mismatch) -> bool:
+        """Mismatches by files and by exceptions have rules of their own: they need more than the code to be real."""
+        return mismatch.kind is self.kind and mismatch.cause not in ("file", "exception")
 
-    def _functions_around(self, parting: Parting, facts: ModuleFacts) -> list[str]:
-        """The names of the functions that the parting lies in."""
-        line = parting.span.line
+    def _functions_around(self, mismatch: Mismatch, facts: ModuleFacts) -> list[str]:
+        """The names of the functions that the mismatch lies in."""
+        line = mismatch.span.line
         functions = (node for node in walk(facts.tree) if isinstance(node, ast.FunctionDef))
         return [node.name for node in functions if node.lineno <= line <= (node.end_lineno or line)]
 
@@ -72,13 +72,13 @@ class PartingRule(Rule):
         return any(words_of(each) & _CONSEQUENCES for each in (name, *around))
 
 
-def _cause(parting: Parting) -> Cause | None:
+def _cause(mismatch: Mismatch) -> Cause | None:
     """The branch, and the way to the collective."""
-    if parting.branch is None:
+    if mismatch.branch is None:
         return None
-    own = CallSite(parting.span, parting.call)
-    way, beside = (tuple(CallSite(step.span, step.callee) for step in of) for of in (parting.way, parting.beside))
+    own = CallSite(mismatch.span, mismatch.call)
+    way, beside = (tuple(CallSite(step.span, step.callee) for step in of) for of in (mismatch.way, mismatch.beside))
     shared = Sharing.NEVER
-    if parting.cause == "rank" and way:
-        shared = Sharing.ALWAYS if parting.kind is Kind.IMPLICIT else Sharing.ALONE
-    return Cause(parting.branch, (own, *way) if way else (), beside, shared)
+    if mismatch.cause == "rank" and way:
+        shared = Sharing.ALWAYS if mismatch.kind is Kind.IMPLICIT else Sharing.ALONE
+    return Cause(mismatch.branch, (own, *way) if way else (), beside, shared)

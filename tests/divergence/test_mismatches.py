@@ -1,6 +1,6 @@
 """Small programs and where their ranks part.
 
-A line that ends with `# !kind` must be the span of a parting of that kind, and no other line may be one.
+A line that ends with `# !kind` must be the span of a mismatch of that kind, and no other line may be one.
 """
 
 import pathlib
@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from ddp_lint.divergence import Parting, analyse
+from ddp_lint.divergence import Mismatch, analyse
 from ddp_lint.divergence.analyse import result_of
 from ddp_lint.findings import Confidence
 from ddp_lint.program import Place, index
@@ -19,8 +19,8 @@ HEAD = "import os, time\nimport torch\nimport torch.distributed as dist\n"
 MARK = re.compile(r"# !([\w-]+)\s*$")
 
 
-def partings(folder: pathlib.Path, source: str, **others: str) -> tuple[Parting, ...]:
-    """The partings of a program; `others` are further modules of its project by name."""
+def mismatches(folder: pathlib.Path, source: str, **others: str) -> tuple[Mismatch, ...]:
+    """The mismatches of a program; `others` are further modules of its project by name."""
     (folder / "pyproject.toml").touch()
     for name, text in others.items():
         (folder / f"{name}.py").write_text(HEAD + textwrap.dedent(text))
@@ -34,7 +34,7 @@ def partings(folder: pathlib.Path, source: str, **others: str) -> tuple[Parting,
     return found
 
 
-def _of_what_can_communicate(path: pathlib.Path, folder: pathlib.Path) -> tuple[Parting, ...]:
+def _of_what_can_communicate(path: pathlib.Path, folder: pathlib.Path) -> tuple[Mismatch, ...]:
     """The same, found in the functions that `program.reach` leaves: it may never leave out one that communicates."""
     project = Project(folder, folder)
     project.reach = index(project.python_files(), project.own.names, Place(str(folder), None))
@@ -44,7 +44,7 @@ def _of_what_can_communicate(path: pathlib.Path, folder: pathlib.Path) -> tuple[
 
 
 def check(folder: pathlib.Path, source: str, **others: str) -> None:
-    found = [p for p in partings(folder, source, **others) if p.confidence is not Confidence.LOW]
+    found = [p for p in mismatches(folder, source, **others) if p.confidence is not Confidence.LOW]
     lines = (HEAD + textwrap.dedent(source)).splitlines()
     expected = {(n, m[1]) for n, line in enumerate(lines, 1) if (m := MARK.search(line))}
     assert {(p.span.line, p.kind.value) for p in found} == expected
@@ -2394,17 +2394,17 @@ def test_a_framework_is_no_project_with_a_class_of_the_same_name(tmp_path: pathl
     check(tmp_path, source)
 
 
-def test_one_exit_is_one_parting(tmp_path: pathlib.Path) -> None:
+def test_one_exit_is_one_mismatch(tmp_path: pathlib.Path) -> None:
     check(tmp_path, EXIT)
-    (parting,) = [p for p in partings(tmp_path, EXIT) if p.confidence is not Confidence.LOW]
-    assert parting.exit is not None
-    assert parting.exit.line == parting.span.line - 1
-    assert [label.message for label in parting.labels if "too" in label.message] == [
+    (mismatch,) = [p for p in mismatches(tmp_path, EXIT) if p.confidence is not Confidence.LOW]
+    assert mismatch.exit is not None
+    assert mismatch.exit.line == mismatch.span.line - 1
+    assert [label.message for label in mismatch.labels if "too" in label.message] == [
         "rank 0 misses model(x).sum().backward(), too"
     ]
 
 
-def test_calls_of_one_kind_under_one_branch_are_one_parting_that_shows_them(tmp_path: pathlib.Path) -> None:
+def test_calls_of_one_kind_under_one_branch_are_one_mismatch_that_shows_them(tmp_path: pathlib.Path) -> None:
     source = """
         def f(x):
             if dist.get_rank() == 0:
@@ -2416,14 +2416,14 @@ def test_calls_of_one_kind_under_one_branch_are_one_parting_that_shows_them(tmp_
                 dist.all_reduce(x)
     """
     check(tmp_path, source)
-    (parting,) = partings(tmp_path, source)
-    shown = [label.span.line for label in parting.labels if "too" in label.message]
-    assert shown == [parting.span.line + n for n in (1, 2, 3)]
-    assert parting.notes == ("2 more calls are missed in the same way",)
+    (mismatch,) = mismatches(tmp_path, source)
+    shown = [label.span.line for label in mismatch.labels if "too" in label.message]
+    assert shown == [mismatch.span.line + n for n in (1, 2, 3)]
+    assert mismatch.notes == ("2 more calls are missed in the same way",)
 
 
 def test_a_caller_of_the_function_with_the_branch_is_no_further_call(tmp_path: pathlib.Path) -> None:
-    (parting,) = partings(
+    (mismatch,) = mismatches(
         tmp_path,
         """
         def evaluate(x):
@@ -2435,12 +2435,12 @@ def test_a_caller_of_the_function_with_the_branch_is_no_further_call(tmp_path: p
             evaluate(torch.ones(1))
         """,
     )
-    assert [label.message for label in parting.labels if "too" in label.message] == [
+    assert [label.message for label in mismatch.labels if "too" in label.message] == [
         "rank 1 misses dist.barrier(), too"
     ]
 
 
-def test_two_calls_under_one_branch_are_two_partings(tmp_path: pathlib.Path) -> None:
+def test_two_calls_under_one_branch_are_two_mismatches(tmp_path: pathlib.Path) -> None:
     source = """
         def f(model, x):
             if dist.get_rank() == 0:
@@ -2471,10 +2471,10 @@ def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:
                 dist.barrier()
     """
     check(tmp_path, source, helpers=helpers)
-    (parting,) = partings(tmp_path, source, helpers=helpers)
-    assert [label.span.path for label in parting.labels].count("helpers.py") >= 2, "the chain into the callee"
-    assert {trace.rank for trace in parting.witness} == {"rank 0", "rank 1"}
-    assert "helpers.py" in {label.span.path for label in parting.labels if "differs between ranks" in label.message}
+    (mismatch,) = mismatches(tmp_path, source, helpers=helpers)
+    assert [label.span.path for label in mismatch.labels].count("helpers.py") >= 2, "the chain into the callee"
+    assert {trace.rank for trace in mismatch.witness} == {"rank 0", "rank 1"}
+    assert "helpers.py" in {label.span.path for label in mismatch.labels if "differs between ranks" in label.message}
 
 
 STEPS = "".join(f"    step({number}, False)\n" for number in range(12))
@@ -2485,7 +2485,7 @@ def test_what_is_found_does_not_depend_on_the_files_before(tmp_path: pathlib.Pat
     source = f"from helpers import step\n\ndef f():\n{STEPS}    step(12, dist.get_rank() == 0)\n"
     other = f"from helpers import step\n\ndef f():\n{STEPS}"
     helpers = "def step(number, flag):\n    if flag:\n        dist.barrier()\n"
-    alone = partings(tmp_path, source, helpers=helpers, other=other)
+    alone = mismatches(tmp_path, source, helpers=helpers, other=other)
     project = Project(tmp_path, tmp_path)
     found = [analyse(facts, project) for facts in map(project.facts_of, sorted(tmp_path.glob("*.py"))) if facts]
     assert len(found) == 3 and found[-1] == alone
@@ -2522,12 +2522,12 @@ def test_a_function_has_arguments_of_its_own_followed(tmp_path: pathlib.Path) ->
 
 
 def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
-    (parting,) = partings(tmp_path, PARTING["early return"])
-    first, second = parting.witness
+    (mismatch,) = mismatches(tmp_path, PARTING["early return"])
+    first, second = mismatch.witness
     assert (first.rank, second.rank) == ("rank 0", "rank 1")
     assert any("waits in dist.barrier()" in step.message for step in first.steps)
     assert any("without it" in step.message for step in second.steps)
-    assert parting.branch is not None and parting.branch.line < parting.span.line
+    assert mismatch.branch is not None and mismatch.branch.line < mismatch.span.line
 
 
 @pytest.mark.parametrize(
@@ -2560,13 +2560,13 @@ def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
     ids=["rounds", "continue", "break"],
 )
 def test_witness_of_a_loop(source: str, told: list[list[str]], tmp_path: pathlib.Path) -> None:
-    (parting,) = partings(tmp_path, source)
-    assert [[step.message for step in trace.steps[:2]] for trace in parting.witness] == told
+    (mismatch,) = mismatches(tmp_path, source)
+    assert [[step.message for step in trace.steps[:2]] for trace in mismatch.witness] == told
 
 
 @pytest.mark.parametrize(("leaving", "skips"), [("continue", True), ("return", False)])
 def test_an_exit_from_the_round_alone_says_so(leaving: str, skips: bool, tmp_path: pathlib.Path) -> None:
-    (parting,) = partings(
+    (mismatch,) = mismatches(
         tmp_path,
         f"""
         def f(loader: torch.utils.data.DataLoader, x):
@@ -2576,7 +2576,7 @@ def test_an_exit_from_the_round_alone_says_so(leaving: str, skips: bool, tmp_pat
                 dist.all_reduce(x)
         """,
     )
-    assert parting.exit is not None and parting.skips is skips
+    assert mismatch.exit is not None and mismatch.skips is skips
 
 
 @pytest.mark.parametrize(
@@ -2598,20 +2598,20 @@ def test_an_exit_from_the_round_alone_says_so(leaving: str, skips: bool, tmp_pat
     ids=["recursion", "mutual recursion", "doubling calls", "nested loops", "branches", "elif chain", "open ranks"],
 )
 def test_terminates(body: str, tmp_path: pathlib.Path) -> None:
-    partings(tmp_path, body)
+    mismatches(tmp_path, body)
 
 
 def test_a_function_beyond_the_bound_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ddp_lint.divergence.words import Words
+    from ddp_lint.divergence.event_graph import EventGraph
 
-    monkeypatch.setattr(Words, "BOUND", 3)
+    monkeypatch.setattr(EventGraph, "BOUND", 3)
     path = tmp_path / "program.py"
     path.write_text(HEAD + textwrap.dedent(PARTING["rank branch"]))
     project = Project(tmp_path, tmp_path)
     facts = project.facts_of(path)
     assert facts is not None
     result = result_of(facts, project)
-    assert result.partings == () and [name for _, name in result.skipped] == ["f"]
+    assert result.mismatches == () and [name for _, name in result.skipped] == ["f"]
 
 
 def test_what_is_found_does_not_depend_on_how_deep_the_stack_is(tmp_path: pathlib.Path) -> None:
