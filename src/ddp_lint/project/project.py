@@ -48,6 +48,11 @@ def file_of(question: str) -> str | None:
     return rest if kind == "file" else rest.partition(":")[2] if kind in OF_FILE else None
 
 
+def digest_in(answer: str) -> str:
+    """The digest of the whole file in the answer to a question about one or about a part of one."""
+    return answer.partition(":")[0]
+
+
 class Basis:
     """What a kept result rests on: questions, and what other results rest on; `stale` once one has another answer. It
     is apart from the result, which need not live as long."""
