@@ -78,8 +78,8 @@ class Callers(Generic[R]):
         if len(paths) > _FILES:
             return
         files = [facts for path in paths if (facts := self.project.facts_of(path)) is not None]
-        if not function.facts.file.is_test:  # a test calls what others call in other ways
-            files = [facts for facts in files if not facts.file.is_test]
+        if not function.facts.source.is_test:  # a test calls what others call in other ways
+            files = [facts for facts in files if not facts.source.is_test]
         if any(_hands_on(facts.tree, function.name) for facts in files):
             return  # a handler of signals, a hook: called from elsewhere, too
         for facts in files:

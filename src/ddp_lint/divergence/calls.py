@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
-from ddp_lint.divergence.definitions import stores_in
+from ddp_lint.divergence.definitions import stored_by, stores_of
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame
@@ -141,8 +141,8 @@ def _given(
     if not kept or arguments.starred or constructor.owner is None:
         return ()
     found = []
-    for attribute, stores in stores_in(constructor.owner.node).items():
-        (method, stored), *others = stores
+    for attribute in stored_by(constructor.node):
+        (method, stored), *others = stores_of(constructor.owner.node, attribute) or ((None, None),)
         name = _stored_name(stored, kept)
         once = not others and method is constructor.node and name in kept
         if once and not _set_elsewhere(frame, of, constructor.owner, attribute):
@@ -162,7 +162,7 @@ def _stored_name(stored: ast.AST | None, kept: Mapping[str, bool | ref.GroupRef 
 def _set_elsewhere(frame: Frame, of: ref.ClassRef, owner: ref.ClassRef, attribute: str) -> bool:
     """Does another class of the object's set the attribute, too?"""
     classes = frame.linker.linearised(of)[0]
-    return any(attribute in stores_in(class_.node) for class_ in classes if class_ != owner)
+    return any(stores_of(class_.node, attribute) for class_ in classes if class_ != owner)
 
 
 def _call_object(frame: Frame, function: Value, instance: ref.Instance, arguments: Arguments, node: ast.Call) -> Value:

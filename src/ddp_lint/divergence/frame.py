@@ -160,21 +160,21 @@ def either_way(frame: Frame, node: ast.AST | None) -> Test:
 def span_of(facts: ModuleFacts, node: ast.AST) -> Span:
     """1-based, end exclusive, columns in characters; a module's is the whole file."""
     if isinstance(node, ast.Module):
-        lines = facts.file.lines or [""]
-        return Span(facts.file.path, 1, 1, len(lines), len(lines[-1].rstrip()) + 1)
+        lines = facts.source.lines or [""]
+        return Span(facts.source.path, 1, 1, len(lines), len(lines[-1].rstrip()) + 1)
     line: int = getattr(node, "lineno", 1)
     end_line: int = getattr(node, "end_lineno", None) or line
     end_column: int = getattr(node, "end_col_offset", None) or 0
     start = _characters(facts, line, getattr(node, "col_offset", 0))
     end = _characters(facts, end_line, end_column)
-    return Span(facts.file.path, line, start + 1, end_line, end + 1)
+    return Span(facts.source.path, line, start + 1, end_line, end + 1)
 
 
 def _characters(facts: ModuleFacts, line: int, column: int) -> int:
     """`ast` counts UTF-8 bytes, findings count characters."""
-    if column == 0 or facts.file.text.isascii():
+    if column == 0 or facts.source.text.isascii():
         return column
-    lines = facts.file.lines
+    lines = facts.source.lines
     if not 0 < line <= len(lines):
         return column
     return len(lines[line - 1].encode("utf-8", "surrogatepass")[:column].decode(errors="ignore"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import re
 from collections.abc import Hashable
 from typing import TypeGuard
@@ -16,6 +15,7 @@ from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.values import Symbol, Value, Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.syntax import walk
 
 #: What pads the data of all ranks to one length.
@@ -56,7 +56,7 @@ def _is_divided(frame: Frame) -> bool:
     """Does another file of the project divide data by a sampler, so that an iterator may be one of a padded loader?"""
     project = frame.linker.project
     held = (project.facts_of(path) for path in project.holding(_SAMPLER))
-    return any(facts is not None and not facts.file.is_test for facts in held)
+    return any(facts is not None and not facts.source.is_test for facts in held)
 
 
 def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bool:
@@ -217,7 +217,7 @@ def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     return values[0] if len(values) == 1 else node
 
 
-@functools.lru_cache(maxsize=1024)
+@kept_by_node(1024)
 def _assigned(function: ast.AST) -> dict[str, list[ast.expr]]:
     """What plain assignments in a function give to each of its names."""
     found: dict[str, list[ast.expr]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -36,6 +35,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
+from ddp_lint.project.parts import PART_OF, kept_by_node
 from ddp_lint.source.syntax import walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
@@ -201,7 +201,7 @@ def _continue_after(
         frame.alive = False
 
 
-@functools.lru_cache(maxsize=8192)
+@kept_by_node(8192)
 def _assigned(node: ast.AST) -> frozenset[str]:
     """Names that the statement binds."""
     found: set[str] = set()
@@ -318,7 +318,7 @@ def _counted_on(frame: Frame, node: ast.stmt, after: dict[str, Value], entry: di
     return after
 
 
-@functools.lru_cache(maxsize=8192)
+@kept_by_node(8192)
 def _counters(node: ast.stmt) -> frozenset[str]:
     """Names that the loop adds to."""
     return frozenset(dotted(child.target) for child in children(node) if isinstance(child, ast.AugAssign))
@@ -445,7 +445,7 @@ def _may_fail(frame: Frame, statement: ast.stmt) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=8192)
+@kept_by_node(8192)
 def _called_in(statement: ast.stmt) -> frozenset[str]:
     """The last parts of the names that a statement calls."""
     calls = (child for child in (statement, *children(statement)) if isinstance(child, ast.Call))
@@ -744,3 +744,4 @@ _HANDLERS: dict[type[ast.stmt], Callable[[Frame, Any], None]] = {
 }  # fmt: skip
 if hasattr(ast, "TryStar"):  # Python 3.11
     _HANDLERS[ast.TryStar] = _try
+_HANDLERS |= {part: _HANDLERS[kind] for kind, part in PART_OF.items()}  # type: ignore[index]
