@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered
-from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
-from ddp_lint.divergence.lengths import deals, is_share, is_whole, of_batches, own_length, size_of, streams
+from ddp_lint.divergence.lengths import deals, is_share, is_whole, length_of, of_batches, own_length, streams
 from ddp_lint.divergence.names import from_source
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
@@ -72,7 +72,7 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if of.kind == "grown" and of.varies is not None:
         return divergent(key, of.varies)
     value = passed_on(frame, node, arguments.values, key)
-    return size_of(value.key, value.varies) if of_batches(value.varies) else value
+    return length_of(value, of) if of_batches(value.varies) else value
 
 
 def _selected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -208,9 +208,20 @@ def _job(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``init_process_group(backend, rank=0, world_size=1)``: from here on the function is alone."""
     frame.effects[:] = left_before(frame.effects)
     size = arguments.keywords.get("world_size")
-    if size is not None and size.constant is not None and size.constant.value == 1:
-        frame.single = True
+    if size is not None:
+        frame.env[JOB_SIZE] = size
     return unknown(frame.key(node))
+
+
+def _environ_update(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``os.environ.update(settings)``: the variables that are known of it are set."""
+    given: dict[Hashable, Value] = {}
+    if arguments.positional:
+        given.update(arguments.positional[0].entries or {})
+    given.update(arguments.keywords)
+    for name, value in given.items():
+        frame.env[f"os.environ[{name!r}]"] = value
+    return constant(None)
 
 
 _Handler = Callable[[Frame, ast.Call, Arguments], Value]
@@ -224,7 +235,8 @@ BUILTINS: dict[str, _Handler] = {
 
 
 LIBRARY: dict[str, _Handler] = {
-    "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
+    "os.environ.get": _environ_get, "os.getenv": _environ_get, "os.environ.update": _environ_update,
+    "functools.partial": _functools_partial,
     **{f"torch.{name}": _joined for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack")},
     "torch.nn.utils.rnn.pad_sequence": _joined,
     **{f"torch.{name}": _selected for name in SELECTING},

@@ -225,6 +225,8 @@ _PARTS = frozenset({"item", "element", "attribute", "part"})
 MADE: Final = "object"
 
 
+#: How the key of the number of a round begins, which an ``enumerate()`` hands out.
+INDEX: Final = "index"
 #: How the key of a number of ranks begins, followed by the group that it counts ("" is the world).
 WORLD_SIZE: Final = "world size"
 #: How the key of the question begins whether that is one.
@@ -552,7 +554,16 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     varies = weaker(yes, no)
     if varies is not None:
         return dataclasses.replace(divergent(key, varies), reference=reference)
-    return unknown(key, reference)
+    return dataclasses.replace(unknown(key, reference), items=_merged_items(test, yes, no, key))
+
+
+def _merged_items(test: Test, yes: Value, no: Value, key: Hashable) -> tuple[Value, ...] | None:
+    """The elements of what is one of two tuples, or of a tuple where the other is None."""
+    if yes.constant == Known(None) or no.constant == Known(None):
+        return no.items if yes.constant == Known(None) else yes.items
+    if yes.items is None or no.items is None or len(yes.items) != len(no.items):
+        return None
+    return tuple(merge(test, *pair, (key, index)) for index, pair in enumerate(zip(yes.items, no.items, strict=True)))
 
 
 def _of_several(yes: Value, no: Value) -> Value | None:
@@ -573,6 +584,11 @@ def _with_other_keys(varies: Variation, yes: Value, no: Value, key: Hashable) ->
 def _is_empty(value: Value) -> bool:
     """Is it what a name holds before it holds an object: None or an empty list?"""
     return value.constant == Known(None) or value.items == ()
+
+
+def is_numbered(value: Value) -> bool:
+    """Is it a number of a round, or what an ``enumerate()`` hands out?"""
+    return value.kind == INDEX or any(item.kind == INDEX for item in value.items or ())
 
 
 def is_new_container(value: Value) -> bool:
