@@ -503,6 +503,30 @@ PARTING = {
                 dist.barrier()  # !data-condition
             return open(path)
     """,
+    "a barrier for those that found the file missing, one of which saves it": """
+        def f(path, initial, state):
+            if os.path.exists(path):
+                state = torch.load(path)
+            else:
+                if dist.get_rank() == 0:
+                    torch.save(state, initial)
+                    torch.save(state, path)
+                dist.barrier()  # !data-condition
+            return state
+    """,
+    "a model that is sharded on one rank of a job that shards models": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def save(model, path):
+            if isinstance(model, FSDP):
+                dist.barrier()
+            torch.save(model.state_dict(), path)
+
+        def train(net, path):
+            model = FSDP(net)
+            if dist.get_rank() == 0:
+                save(model, path)  # !rank-branch
+    """,
     "a barrier for those that could not open the file": """
         def f(path, make):
             try:
@@ -1600,6 +1624,17 @@ EQUAL = {
             finally:
                 dist.barrier()
     """,
+    "a barrier for those that were given no file": """
+        def f(path, initial, state):
+            if os.path.exists(path):
+                state = torch.load(path)
+            else:
+                if dist.get_rank() == 0:
+                    torch.save(state, initial)
+                dist.barrier()
+                state = torch.load(initial)
+            return state
+    """,
     "a barrier for all after the look for the file": """
         def f(path, make):
             if not os.path.exists(path):
@@ -2608,6 +2643,47 @@ def test_two_calls_under_one_branch_are_two_mismatches(tmp_path: pathlib.Path) -
                 model = torch.nn.parallel.DistributedDataParallel(model)  # !implicit-collective
     """
     check(tmp_path, source)
+
+
+SAVES_SHARDS = """
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel as FSDP
+    from torch.distributed.tensor import DTensor
+
+    def is_sharded(model):
+        if isinstance(model, (FSDP, FSDPModule)):
+            return True
+        return any(isinstance(p, DTensor) for p in model.parameters())
+
+    def save(models, path):
+        sharded = False
+        if models:
+            sharded = any(is_sharded(model) for model in models)
+        if sharded:
+            dist.barrier()
+        for model in models:
+            if is_sharded(model):
+                state = get_model_state_dict(model)
+            else:
+                state = model.state_dict()
+            torch.save(state, path)
+"""
+
+
+def test_a_callee_that_communicates_for_sharded_models_alone(tmp_path: pathlib.Path) -> None:
+    source = """
+        from torch.{package} import {wrapper} as Wrapper
+        from saving import save
+
+        def train(net, path):
+            model = Wrapper(net)
+            if dist.get_rank() == 0:
+                save([model], path){mark}
+    """
+    ddp = source.format(package="nn.parallel", wrapper="DistributedDataParallel", mark="")
+    check(tmp_path, ddp, saving=SAVES_SHARDS)
+    fsdp = source.format(package="distributed.fsdp", wrapper="FullyShardedDataParallel", mark="  # !implicit-collective")
+    check(tmp_path, fsdp, saving=SAVES_SHARDS)
 
 
 def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:

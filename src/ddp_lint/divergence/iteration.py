@@ -27,6 +27,7 @@ from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
     INDEX,
     NEVER,
+    SHARDED,
     Condition,
     Known,
     Symbol,
@@ -35,6 +36,7 @@ from ddp_lint.divergence.values import (
     Variation,
     divergent,
     is_filled,
+    is_whether_sharded,
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
@@ -82,6 +84,8 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     if share is not None:
         return dataclasses.replace(divergent(frame.key(node, "share"), share), missing=NEVER)
     value = of_ranks(value, values) if isinstance(node, ast.ListComp) else value
+    if value.varies is None and len(values) == 1 and is_whether_sharded(values[0]):
+        value = unknown((SHARDED, frame.key(node)))
     return dataclasses.replace(value, even=even, missing=NEVER)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Hashable
 
 from ddp_lint.divergence import references as ref
@@ -26,7 +27,17 @@ from ddp_lint.divergence.selections import (
     own_size,
     selection,
 )
-from ddp_lint.divergence.values import SET, Value, combine, constant, divergent, is_filled, unknown
+from ddp_lint.divergence.values import (
+    SET,
+    Value,
+    combine,
+    constant,
+    divergent,
+    is_filled,
+    is_whether_sharded,
+    unknown,
+    whether_sharded,
+)
 
 _KEPT = frozenset({"int", "float", "bool", "abs", "round", "min", "max", "sum", "any", "all", "str", "divmod", "pow"})
 _SHAPELESS = frozenset(
@@ -34,10 +45,26 @@ _SHAPELESS = frozenset(
 )
 
 
+#: Classes whose objects hold a part of the parameters on each rank.
+_OF_SHARDS = re.compile(r"(^|\.)(FullyShardedDataParallel|FSDP|FSDPModule|DTensor|ShardedTensor|DeepSpeedEngine)$")
+
+
+def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``isinstance(model, (FSDP, FSDPModule))`` asks whether the job shards its models."""
+    of = arguments.positional[1] if len(arguments.positional) > 1 else None
+    classes = of.items or (of,) if of is not None else ()
+    names = [value.reference.name for value in classes if isinstance(value.reference, ref.External)]
+    if names and len(names) == len(classes) and all(map(_OF_SHARDS.search, names)):
+        return whether_sharded(frame.text(node), frame.text(node))
+    return _shapeless(frame, node, arguments)
+
+
 def _kept(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """int(rank) is the rank."""
     for value in arguments.values:
         consume(frame, value)
+    if len(arguments.values) == 1 and is_whether_sharded(arguments.values[0]):
+        return whether_sharded(frame.key(node), frame.text(node))
     assert isinstance(node.func, ast.Name)
     kept: dict[str, Callable[..., object]] = {"int": int, "bool": bool, "str": str, "abs": abs, "float": float}
     function = kept.get(node.func.id, _nothing)
@@ -228,7 +255,8 @@ _Handler = Callable[[Frame, ast.Call, Arguments], Value]
 
 
 BUILTINS: dict[str, _Handler] = {
-    **dict.fromkeys(_KEPT, _kept), **dict.fromkeys(_SHAPELESS, _shapeless), "len": _length, "range": _range,
+    **dict.fromkeys(_KEPT, _kept), **dict.fromkeys(_SHAPELESS, _shapeless),
+    "isinstance": _isinstance, "len": _length, "range": _range,
     "getattr": _getattr, "next": _next, "super": _super, "set": _set, "frozenset": _set,
     **dict.fromkeys(("list", "tuple", "iter", "enumerate", "sorted", "dict", "reversed", "zip"), _collected),
 }  # fmt: skip

@@ -39,6 +39,7 @@ from ddp_lint.divergence.values import (
     constant,
     is_absent,
     is_numbered,
+    is_whether_sharded,
     leaves,
     merge,
     symbols_in,
@@ -182,7 +183,7 @@ class Summaries:
                 return unknown((frame.key(node), "returned"), ref.GroupRef(group))
         if isinstance(returned.constant, Known) or returned.varies is not None or returned.reference is not None:
             return returned
-        if returned.kind == WORLD_SIZE:
+        if returned.kind == WORLD_SIZE or is_whether_sharded(returned):
             return returned
         # The same question twice has one answer, so that a condition of the callee is one with the caller's.
         asked = (function.node, tuple(value.key for value in env.values())) if not summary.effects else frame.key(node)

@@ -260,6 +260,39 @@ def alone_in(choice: Hashable) -> str | None:
     return key[1] if isinstance(key, tuple) and key[:1] == (ALONE,) else None
 
 
+#: How the key of the question begins whether a model or a tensor is sharded.
+SHARDED: Final = "sharded"
+
+
+def whether_sharded(key: Hashable, text: str) -> Value:
+    """``isinstance(model, FSDP)``: the same for all ranks, and False in a job that only replicates its models."""
+    value = unknown((SHARDED, key))
+    return dataclasses.replace(
+        value, test=Test("atom", atom=Condition((("truth", value.components[0]),) * worlds.COUNT, text))
+    )
+
+
+def asks_for_shards(condition: Condition) -> bool:
+    """Is it true only where something is sharded?"""
+    first = condition.truths[0]
+    key = getattr(first[1], "key", None) if isinstance(first, tuple) and len(first) == 2 else None
+    return isinstance(key, tuple) and key[:1] == (SHARDED,)
+
+
+def needs_shards(test: Test) -> bool:
+    """Does the test hold only where something is sharded?"""
+    if test.atom is not None:
+        return asks_for_shards(test.atom)
+    if test.op == "not" or not test.parts:
+        return False
+    return (any if test.op == "and" else all)(map(needs_shards, test.parts))
+
+
+def is_whether_sharded(value: Value) -> bool:
+    """Is it true only where something is sharded?"""
+    return needs_shards(value.test) if value.test is not None else value.kind == SHARDED
+
+
 def negated(test: Test) -> Test:
     return test.parts[0] if test.op == "not" else Test("not", (test,))
 
