@@ -177,7 +177,7 @@ class TwoForwardsBeforeBackward(Rule):
             return False
         for name in project.lineage(self.module.name_of(owner)):
             facts = project.class_facts(name)
-            for value, _ in facts.attributes.get(attribute, ()) if facts is not None else ():
+            for value, _ in facts.attribute(attribute) if facts is not None else ():
                 if isinstance(value, ast.Call) and self._makes_ddp(value, name):
                     return True
         return False

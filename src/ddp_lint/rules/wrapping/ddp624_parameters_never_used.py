@@ -225,7 +225,7 @@ def _wrapped(project: Project) -> list[str]:
     found: dict[str, None] = {}
     for path in project.holding("DistributedDataParallel"):
         facts = project.facts_of(path)
-        if facts is not None and not facts.file.is_test:
+        if facts is not None and not facts.source.is_test:
             found.update(dict.fromkeys(_given_to_ddp(project, facts)))
     queue = list(found)
     while queue and len(found) < _CLASSES:
