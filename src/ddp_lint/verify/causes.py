@@ -25,7 +25,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         found = _unlike_rates(traces, desync)
         if found:
             return found
-    return _never_averaged(traces, desync) or _written_by_hand(traces, desync) or _never_alike(desync)
+    return _never_averaged(traces, desync) or _written_by_hand(traces, desync) or _never_alike(traces, desync)
 
 
 def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -44,12 +44,18 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     return None
 
 
-def _never_alike(desync: Desync) -> Cause | None:
+def _never_alike(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """Gradients are averaged by hand, and the replicas differ after the first update with them."""
-    if desync.wrap != BY_HAND or desync.step > 1:
+    if desync.wrap != BY_HAND or desync.step > 1 or any(map(_copies, traces)):
         return None
     text = "the ranks average gradients but began with parameters of their own: nothing copied rank 0's to the others"
     return Cause(text, "broadcast the parameters before the first step, or wrap the model with DDP, which does", None)
+
+
+def _copies(trace: Trace) -> bool:
+    """Something was handed from one rank to the others before the first step."""
+    copying = ("broadcast", "scatter", "all_gather")
+    return any(event.op in copying and event.step == 0 for event in trace.of(Collective))
 
 
 def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:

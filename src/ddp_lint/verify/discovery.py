@@ -12,11 +12,12 @@ from ddp_lint.verify.causes import Cause, cause_of
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit
 from ddp_lint.verify.match import Mismatch, describe, place
+from ddp_lint.verify.needs import FILES
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.trace import REPLICATED, Exit, Frame, NoGrad, Race, Raised, Reference, Unordered
+from ddp_lint.verify.trace import REPLICATED, Collective, Exit, Frame, NoGrad, Race, Raised, Reference, Unordered
 
 #: Which kinds of damage one confirmed finding accounts for: what a rank-dependent write also desynchronises is one
 #: fault, not two.
@@ -138,7 +139,8 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
             if limit:
                 yield Discovery("exception", message, "", limit, _ON_CUDA, (evidence,))
             else:
-                yield Discovery("exception", message, *_known(known), (evidence,))
+                cause = _cut_off(outcome, known) or _too_early(examined, outcome, event) or _known(known)
+                yield Discovery("exception", message, *cause, (evidence,))
             return
 
 
@@ -146,13 +148,42 @@ def _without_gradient(outcome: RankOutcome, known: Signature | None) -> str:
     """Which parameters a reduction that never finished had waited for: torch's message gives indices at most."""
     if known is None or known.id != _UNFINISHED:
         return ""
-    names = list(dict.fromkeys(name for event in outcome.trace.of(NoGrad) for name in event.names))
+    names = _names_without_gradient(outcome)
     return f"; parameters without a gradient: {spoken(names, 12)}" if names else ""
+
+
+def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> tuple[str, str, str] | None:
+    """One rank missed a file that another one did not miss, and may have been about to make."""
+    others = [one for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
+    at = others[0].last.frame if others else None
+    if event.type not in FILES or at is None:
+        return None
+    other = others[0].rank
+    cause = f"only rank {outcome.rank} missed it: rank {other} got as far as line {at.line} in {at.function}"
+    return "", cause, f"if rank {other} makes that file, let the others wait for it: dist.barrier() behind it"
+
+
+def _names_without_gradient(outcome: RankOutcome) -> list[str]:
+    return list(dict.fromkeys(name for event in outcome.trace.of(NoGrad) for name in event.names))
+
+
+def _cut_off(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+    """A gather on the way to the loss is why all the parameters without a gradient have none."""
+    names = set(_names_without_gradient(outcome)) if known is not None and known.id == _UNFINISHED else set()
+    calls = [call for call in outcome.trace.of(Collective) if call.site is not None and names & set(call.cut_off)]
+    if not calls or not names <= {name for call in calls for name in call.cut_off}:
+        return None
+    api = calls[0].api or calls[0].op
+    text = f"{api} (line {place(calls[0])[1]}) hands no gradient back"
+    cause = f"{text}: the loss is computed from what it returned, and nothing behind that is trained"
+    return "", cause, f"gather with torch.distributed.nn.functional.{api}, or put this rank's own tensor back"
 
 
 def _deaths(examined: Examined) -> Iterator[Discovery]:
     for outcome in examined.run.ranks:
         if outcome.how in ("signal", "oom", "exit", "not_started"):
+            if outcome.how == "not_started" and examined.run.outcome == "interrupted":
+                continue  # it had not had the time
             message = f"rank {outcome.rank} {_how(outcome)}"
             known = explain(f"{outcome.message}\n{outcome.log}")
             evidence = _evidence(examined, outcome.rank, "exception", message, outcome.last.frame)

@@ -272,7 +272,16 @@ def _unanswered_in(streams: Streams, endings: Mapping[int, Ending]) -> list[Mism
         stalled = endings.get(pair[0]) is Ending.STALLED
         waiting[pair] = ways["recv"][met:] or (ways["send"][met:] if stalled else [])
     found = unanswered(waiting, endings)
-    return [found] if found else []
+    return [_both_ways(found, waiting)] if found else []
+
+
+def _both_ways(found: Mismatch, waiting: Mapping[tuple[int, int], Sequence[Collective]]) -> Mismatch:
+    """Two ranks that both send to each other first: each waits for the other's receive, which comes behind."""
+    rank, call = next((rank, call) for rank, call in found.calls.items() if call is not None)
+    back = waiting.get((-1 if call.peer is None else call.peer, rank), ())
+    if call.op == "send" and call.peer is not None and back and back[0].op == "send":
+        return Mismatch(Kind.ORDER, found.group, -1, {rank: call, call.peer: back[0]})
+    return found
 
 
 def _order_of(streams: Streams) -> Callable[[Cells], int]:

@@ -124,6 +124,8 @@ class Collective(Event):
     asynchronous: bool = False
     functional: bool = False
     issued_by: str = "user"
+    #: Parameters that take part in what a gather of the user's was given: its outputs hand no gradient back to them.
+    cut_off: tuple[str, ...] = ()
     #: What the user's own call is for, where its line says it: the variables of the loops around it ("name='loss'").
     label: str = ""
 
