@@ -34,11 +34,11 @@ class Writer:
         for number in range(self.random.randint(1, 3)):
             self.random.choice(SCENES)(self, number)
             if self.random.random() < 0.3:
-                self.body.append(self.letter())
+                self.body.append(self.event())
         lines = [f"    {line}" for line in self.body]
         return "\n".join([HEAD, *self.above, "def main(x, cfg, deadline):", *lines]) + "\n"
 
-    def letter(self) -> str:
+    def event(self) -> str:
         return self.random.choice(("dist.barrier()", "dist.all_reduce(x)", "dist.broadcast(x, src=0)"))
 
     def flag(self) -> str:
@@ -54,7 +54,7 @@ class Writer:
 
 
 def early_return(write: Writer, n: int) -> None:
-    write.above += [f"def early{n}(x, on):", "    if not on:", "        return", f"    {write.letter()}", ""]
+    write.above += [f"def early{n}(x, on):", "    if not on:", "        return", f"    {write.event()}", ""]
     flag = write.flag()
     write.body += [f"if {write.of_rank()} and {write.against(flag)}:", f"    early{n}(x, {flag})"]
 
@@ -62,21 +62,21 @@ def early_return(write: Writer, n: int) -> None:
 def same_question(write: Writer, n: int) -> None:
     flag = write.flag()
     write.above += [f"def asked{n}(cfg):", f"    return {flag}", ""]
-    write.above += [f"def asks{n}(x, cfg):", f"    if asked{n}(cfg):", f"        {write.letter()}", ""]
+    write.above += [f"def asks{n}(x, cfg):", f"    if asked{n}(cfg):", f"        {write.event()}", ""]
     write.body += [f"if {write.of_rank()}:", f"    if {write.against(f'asked{n}(cfg)')}:", f"        asks{n}(x, cfg)"]
 
 
 def flag_in_a_name(write: Writer, n: int) -> None:
     flag = write.flag()
     write.body += [f"on{n} = {flag}", f"if {write.of_rank()} and {write.against(flag)}:"]
-    write.body += [f"    if on{n}:", f"        {write.letter()}"]
+    write.body += [f"    if on{n}:", f"        {write.event()}"]
 
 
 def object_with_a_flag(write: Writer, n: int) -> None:
     flag = write.random.choice(FLAGS)
     write.above += [f"class Object{n}:", "    def __init__(self, cfg, sync):", f"        self.on = cfg.{flag}"]
     write.above += ["        self.sync = sync", "", "    def go(self, x):", "        if self.on and self.sync:"]
-    write.above += [f"            {write.letter()}", ""]
+    write.above += [f"            {write.event()}", ""]
     write.body += [f"object{n} = Object{n}(cfg, {write.random.choice(('True', 'False'))})"]
     write.body += [f"if {write.of_rank()} and {write.against(f'cfg.{flag}')}:", f"    object{n}.go(x)"]
 
@@ -91,14 +91,14 @@ def group(write: Writer, n: int) -> None:
 def generator(write: Writer, n: int) -> None:
     write.above += [f"def rounds{n}(many):", "    for number in range(many):", "        yield number", ""]
     many = write.random.choice(("2", "2", "rank + 1", "dist.get_world_size()"))
-    write.body += [f"for number in rounds{n}({many}):", f"    {write.letter()}"]
+    write.body += [f"for number in rounds{n}({many}):", f"    {write.event()}"]
 
 
 def exception(write: Writer, n: int) -> None:
     test = write.random.choice((write.flag(), write.flag(), "time.time() > deadline", write.of_rank()))
     write.above += [f"def check{n}(bad):", "    if bad:", "        raise ValueError('bad')", ""]
     write.body += ["try:", f"    check{n}({test})", "except ValueError:"]
-    write.body += [f"    {write.random.choice(('return', 'pass'))}", write.letter()]
+    write.body += [f"    {write.random.choice(('return', 'pass'))}", write.event()]
 
 
 def size_first(write: Writer, n: int) -> None:
@@ -113,13 +113,13 @@ def nothing_there(write: Writer, n: int) -> None:
     flag = write.flag()
     write.body += [f"extra{n} = None", f"if {flag}:", f"    extra{n} = [x, x]"]
     write.body += [f"if {write.of_rank()} and {write.against(flag)}:", f"    if extra{n} is not None:"]
-    write.body += [f"        {write.letter()}"]
+    write.body += [f"        {write.event()}"]
 
 
 def made_up_for(write: Writer, n: int) -> None:
-    letter = write.letter()
-    write.above += [f"def before{n}(x):", "    if dist.get_rank() != 0:", f"        {letter}", ""]
-    write.above += [f"def after{n}(x):", "    if dist.get_rank() == 0:", f"        {letter}", ""]
+    event = write.event()
+    write.above += [f"def before{n}(x):", "    if dist.get_rank() != 0:", f"        {event}", ""]
+    write.above += [f"def after{n}(x):", "    if dist.get_rank() == 0:", f"        {event}", ""]
     write.body += [f"before{n}(x)"]
     write.body += [f"after{n}(x)"] if write.random.random() < 0.7 else [f"if {write.flag()}:", f"    after{n}(x)"]
 

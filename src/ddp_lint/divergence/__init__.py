@@ -1,6 +1,6 @@
-"""Which ranks never reach a collective: words of effects, evaluated in a few worlds, compared for each group."""
+"""Which ranks never reach a collective: event graphs, evaluated in a few worlds, compared for each group."""
 
 from ddp_lint.divergence.analyse import analyse
-from ddp_lint.divergence.partings import Kind, Parting
+from ddp_lint.divergence.mismatches import Kind, Mismatch
 
-__all__ = ["Kind", "Parting", "analyse"]
+__all__ = ["Kind", "Mismatch", "analyse"]

@@ -1,14 +1,15 @@
-"""From a file to its partings."""
+"""From a file to its mismatches."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
@@ -17,17 +18,18 @@ from ddp_lint.divergence.callers import Callers
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.early_exit import one_for_each_exit
 from ddp_lint.divergence.effects import Effect
+from ddp_lint.divergence.event_graph import EventGraph, EventNode, Node, Projection, TooLarge, streams_of
+from ddp_lint.divergence.file_race import makes_another
 from ddp_lint.divergence.frame import Frame, span_of
+from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
-from ddp_lint.divergence.partings import Parting
 from ddp_lint.divergence.rank_programs import roles
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value, unknown
-from ddp_lint.divergence.witness import parting_of, wrong_arguments
-from ddp_lint.divergence.words import Emit, Node, Projection, TooLarge, Words, streams_of
+from ddp_lint.divergence.witness import mismatch_of, needs_shards, wrong_arguments
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.gc_tuning import let_go_of_trees
 from ddp_lint.program.mentions import MODULE
@@ -63,7 +65,7 @@ def open_summaries_of(project: Project) -> Summaries:
 class Result:
     """What the analysis found in one file, and what it had to leave out."""
 
-    partings: tuple[Parting, ...]
+    mismatches: tuple[Mismatch, ...]
     #: Functions beyond the bound, as (line, name).
     skipped: tuple[tuple[int, str], ...] = ()
 
@@ -75,7 +77,7 @@ class Root:
     name: str
     node: ast.AST
     function: FunctionRef | None
-    #: Set for a base class's method seen from a class of this file: only letters in this class count.
+    #: Set for a base class's method seen from a class of this file: only events in this class count.
     seen_from: ClassRef | None = None
     #: Called through its decorators, which may let only some ranks in; else its body alone.
     decorated: bool = False
@@ -86,9 +88,9 @@ class Root:
         return self.function.owner.node if self.function is not None and self.function.owner is not None else None
 
 
-def analyse(facts: ModuleFacts, project: Project) -> tuple[Parting, ...]:
-    """The partings of a file, by line. Made once per file and project."""
-    return result_of(facts, project).partings
+def analyse(facts: ModuleFacts, project: Project) -> tuple[Mismatch, ...]:
+    """The mismatches of a file, by line. Made once per file and project."""
+    return result_of(facts, project).mismatches
 
 
 def result_of(facts: ModuleFacts, project: Project) -> Result:
@@ -141,19 +143,19 @@ def let_go(project: Project, path: pathlib.Path) -> None:
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
     own = _without_managers([_read(root, facts, summaries) for root in _communicating(facts, summaries)])
-    callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _partings_of)
+    callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _mismatches_of)
     own = [_as_called(read, callers) for read in own]
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
     communicating = {read.root.owner for read in own if read.communicates}
     classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
     inherited = [_read(root, facts, summaries) for of in classes for root in hooked(of, summaries)]
-    found: dict[object, Parting] = {}
+    found: dict[object, Mismatch] = {}
     for read in (*inherited, *own):
-        for parting in read.partings:
-            found.setdefault((parting.kind, parting.span), parting)
+        for mismatch in read.mismatches:
+            found.setdefault((mismatch.kind, mismatch.span), mismatch)
     skipped = [(getattr(r.root.node, "lineno", 1), r.root.name) for r in (*own, *inherited) if r.skipped]
-    partings = one_for_each_exit(_first_of_each(list(found.values())), facts)
-    return Result(tuple(sorted(partings, key=lambda parting: (parting.span, parting.kind))), tuple(skipped))
+    mismatches = one_for_each_exit(_first_of_each(list(found.values())), facts)
+    return Result(tuple(sorted(mismatches, key=lambda mismatch: (mismatch.span, mismatch.kind))), tuple(skipped))
 
 
 def _communicating(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
@@ -166,20 +168,20 @@ def _communicating(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
 
 @dataclasses.dataclass(frozen=True)
 class _Read:
-    """A root with its partings; whether it communicates at all, and whether it had to be left out."""
+    """A root with its mismatches; whether it communicates at all, and whether it had to be left out."""
 
     root: Root
-    partings: tuple[Parting, ...] = ()
+    mismatches: tuple[Mismatch, ...] = ()
     communicates: bool = True
     skipped: bool = False
 
 
 def _as_called(read: _Read, callers: Callers[Root]) -> _Read:
-    """Without the partings that no call of the project brings about."""
+    """Without the mismatches that no call of the project brings about."""
     function = read.root.function
-    if function is None or not read.partings or read.root.decorated or read.root.name.rpartition(".")[2] in _MANAGER:
+    if function is None or not read.mismatches or read.root.decorated or read.root.name.rpartition(".")[2] in _MANAGER:
         return read
-    return dataclasses.replace(read, partings=callers.confirmed(read.root, function, read.partings))
+    return dataclasses.replace(read, mismatches=callers.confirmed(read.root, function, read.mismatches))
 
 
 def _evaluate(root: Root, facts: ModuleFacts, summaries: Summaries) -> None:
@@ -188,28 +190,29 @@ def _evaluate(root: Root, facts: ModuleFacts, summaries: Summaries) -> None:
         _effects_of(root, facts, summaries, None)
 
 
-def _partings_of(
+def _mismatches_of(
     root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None
-) -> tuple[Parting, ...]:
-    return _read(root, facts, summaries, env).partings
+) -> tuple[Mismatch, ...]:
+    return _read(root, facts, summaries, env).mismatches
 
 
 def _read(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None = None) -> _Read:
-    found: list[Parting] = []
+    found: list[Mismatch] = []
     try:
-        words, start = word_of(root, facts, summaries, env)
-        if not any(isinstance(node, Emit) for node in words.nodes):
+        graph, start = graph_of(root, facts, summaries, env)
+        if not any(isinstance(node, EventNode) for node in graph.nodes):
             return _Read(root, communicates=False)
-        for parting in _partings(root, facts, words, start):
-            found.append(parting)
+        owner = root.function.owner if root.function is not None else None
+        sharded = functools.partial(summaries.evidence.shows, facts, owner, "sharded")
+        for mismatch in _mismatches(root, facts, graph, start, sharded):
+            found.append(mismatch)
     except (TooLarge, TooLong, RecursionError):
         return _Read(root, tuple(found), skipped=True)
     return _Read(root, tuple(found))
 
 
 def _without_managers(reads: list[_Read]) -> list[_Read]:
-    """Without `__enter__` and `__exit__` where both communicate: half a barrier each, they are told where a `with` has
-    them together."""
+    """Without `__enter__` and `__exit__` where both communicate: half a barrier each; a `with` has both."""
     halves = [
         {read.root.owner for read in reads if read.communicates and read.root.name.endswith(f".{name}")}
         for name in _MANAGER
@@ -218,19 +221,19 @@ def _without_managers(reads: list[_Read]) -> list[_Read]:
     return [r for r in reads if r.root.owner not in managers or r.root.name.rpartition(".")[2] not in _MANAGER]
 
 
-def _first_of_each(partings: list[Parting]) -> list[Parting]:
-    """One branch, one parting of a kind: what comes after the first difference follows from it, and is told with it."""
-    told = {parting.span for parting in partings if parting.cause != "failure"}
-    partings = [parting for parting in partings if parting.cause != "failure" or parting.span not in told]
-    by_branch: dict[object, list[Parting]] = {}
-    for parting in sorted(partings, key=lambda p: (p.confidence is Confidence.LOW, not _is_under_branch(p), p.span)):
-        by_branch.setdefault((parting.kind, parting.branch or parting.span), []).append(parting)
-    return [first.told_with(others) for first, *others in by_branch.values()]
+def _first_of_each(mismatches: list[Mismatch]) -> list[Mismatch]:
+    """One branch, one mismatch of a kind: what comes after the first difference is shown with it."""
+    reported = {mismatch.span for mismatch in mismatches if mismatch.cause != "failure"}
+    mismatches = [mismatch for mismatch in mismatches if mismatch.cause != "failure" or mismatch.span not in reported]
+    by_branch: dict[object, list[Mismatch]] = {}
+    for mismatch in sorted(mismatches, key=lambda p: (p.confidence is Confidence.LOW, not _is_under_branch(p), p.span)):
+        by_branch.setdefault((mismatch.kind, mismatch.branch or mismatch.span), []).append(mismatch)
+    return [first.with_similar(others) for first, *others in by_branch.values()]
 
 
-def _is_under_branch(parting: Parting) -> bool:
+def _is_under_branch(mismatch: Mismatch) -> bool:
     """Is the call right there, and not the one that leads to the function with the branch?"""
-    return parting.branch is not None and _within(parting.span, parting.branch)
+    return mismatch.branch is not None and _within(mismatch.span, mismatch.branch)
 
 
 # ---- roots
@@ -319,34 +322,39 @@ def _self_calls(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 # ---- one root
 
 
-_MOST_PARTINGS = 200
+_MOST_MISMATCHES = 200
 
 
-def _partings(root: Root, facts: ModuleFacts, words: Words, start: Node) -> Iterator[Parting]:
+def _mismatches(
+    root: Root, facts: ModuleFacts, graph: EventGraph, start: Node, sharded: Callable[[], bool]
+) -> Iterator[Mismatch]:
+    """Those of one root; `sharded` tells whether its file shows that anything is."""
     region = span_of(root.function.facts if root.function else facts, root.node)
-    given = roles(words)
-    for stream in list(streams_of(words.nodes)):
+    given = roles(graph)
+    for stream in list(streams_of(graph.nodes)):
         seen: set[object] = set()
-        projection = Projection(words, stream)
-        telling = Comparison(words, projection)
-        for difference in _differences(words, projection, start):
-            key = (difference.letter.span, id(difference.parted.condition))
-            if key in seen or id(difference.parted.condition) in given:
+        projection = Projection(graph, stream)
+        telling = Comparison(graph, projection)
+        for difference in _differences(graph, projection, start):
+            key = (difference.event.span, id(difference.fork.condition))
+            if key in seen or id(difference.fork.condition) in given:
                 continue
             seen.add(key)
-            if len(seen) > _MOST_PARTINGS:  # each is sought through the whole word
+            if len(seen) > _MOST_MISMATCHES:  # each is sought through the whole graph
                 raise TooLong
-            parting = _at_branch(parting_of(difference, telling, region), region)
-            told = _in_class(parting, root.seen_from) if root.seen_from else parting
-            if root.function is not None and told is not None and told.span.line == region.line:
-                told = _in_body(told, region)
-            if told is not None:
-                yield told
-    yield from wrong_arguments(words)
+            mismatch = _at_branch(mismatch_of(difference, telling, region), region)
+            if makes_another(mismatch, facts) or (needs_shards(difference) and not sharded()):
+                mismatch = dataclasses.replace(mismatch, confidence=Confidence.LOW)
+            placed = _in_class(mismatch, root.seen_from) if root.seen_from else mismatch
+            if root.function is not None and placed is not None and placed.span.line == region.line:
+                placed = _in_body(placed, region)
+            if placed is not None:
+                yield placed
+    yield from wrong_arguments(graph)
 
 
-def _differences(words: Words, projection: Projection, start: Node) -> Iterator[Difference]:
-    comparison = Comparison(words, projection)
+def _differences(graph: EventGraph, projection: Projection, start: Node) -> Iterator[Difference]:
+    comparison = Comparison(graph, projection)
     for first, second in worlds.PAIRS:
         yield from comparison.of_worlds(start, first, second)
     yield from comparison.of_open_choices(start)
@@ -354,30 +362,30 @@ def _differences(words: Words, projection: Projection, start: Node) -> Iterator[
     yield from comparison.of_crossings()
 
 
-def _at_branch(parting: Parting, region: Span) -> Parting:
-    """A parting in a nested function, told at the call that its branch holds."""
-    branch = parting.branch
-    if branch is None or not _within(branch, region) or _within(parting.span, branch):
-        return parting
-    return _told_at(parting, branch) or parting
+def _at_branch(mismatch: Mismatch, region: Span) -> Mismatch:
+    """A mismatch in a nested function, placed at the call that its branch holds."""
+    branch = mismatch.branch
+    if branch is None or not _within(branch, region) or _within(mismatch.span, branch):
+        return mismatch
+    return _placed_at(mismatch, branch) or mismatch
 
 
-def _in_body(parting: Parting, region: Span) -> Parting:
-    """A parting that a decorator brings about, told at the call in the function's body."""
-    return _told_at(parting, region) or parting
+def _in_body(mismatch: Mismatch, region: Span) -> Mismatch:
+    """A mismatch that a decorator brings about, placed at the call in the function's body."""
+    return _placed_at(mismatch, region) or mismatch
 
 
-def _in_class(parting: Parting, of: ClassRef) -> Parting | None:
-    """A parting in a base class's method, told at the place in this file that it is about; None if there is none."""
-    return _told_at(parting, span_of(of.facts, of.node))
+def _in_class(mismatch: Mismatch, of: ClassRef) -> Mismatch | None:
+    """A mismatch in a base class's method, placed at the class of this file that it is about; None if there is none."""
+    return _placed_at(mismatch, span_of(of.facts, of.node))
 
 
-def _told_at(parting: Parting, region: Span) -> Parting | None:
-    """The parting at the first call within the region on the way to the collective."""
-    for number, step in enumerate(parting.way):
+def _placed_at(mismatch: Mismatch, region: Span) -> Mismatch | None:
+    """The mismatch at the first call within the region on the way to the collective."""
+    for number, step in enumerate(mismatch.way):
         if _within(step.span, region) and step.span != region:
-            way = parting.way[number + 1 :]
-            return dataclasses.replace(parting, span=step.span, call=step.callee, way=way)
+            way = mismatch.way[number + 1 :]
+            return dataclasses.replace(mismatch, span=step.span, call=step.callee, way=way)
     return None
 
 
@@ -385,12 +393,12 @@ def _within(span: Span, region: Span) -> bool:
     return span.path == region.path and region.line <= span.line <= region.end_line
 
 
-def word_of(
+def graph_of(
     root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None = None
-) -> tuple[Words, Node]:
-    """The word of a root as a graph, for arguments unknown or for those in `env`. Raises TooLarge."""
-    words = Words()
-    return words, build(_effects_of(root, facts, summaries, env), words)
+) -> tuple[EventGraph, Node]:
+    """The event graph of a root, for arguments unknown or for those in `env`. Raises TooLarge."""
+    graph = EventGraph()
+    return graph, build(_effects_of(root, facts, summaries, env), graph)
 
 
 def _effects_of(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None) -> list[Effect]:
@@ -405,4 +413,4 @@ def _effects_of(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[
     return frame.effects
 
 
-__all__ = ["Result", "analyse", "classes_in", "hooked", "result_of", "roots", "summaries_of", "word_of"]
+__all__ = ["Result", "analyse", "classes_in", "graph_of", "hooked", "result_of", "roots", "summaries_of"]

@@ -1,14 +1,14 @@
-"""From the tree of effects to the word, back to front, each continuation made once."""
+"""From the tree of effects to the event graph, back to front, each continuation made once."""
 
 from __future__ import annotations
 
 import builtins
 import dataclasses
 
-from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, communicates, matters
+from ddp_lint.divergence.effects import Attempt, Branch, Effect, EventStep, Inline, Leave, Rounds, communicates, matters
+from ddp_lint.divergence.event_graph import Called, Event, EventGraph, Node, TooLarge, streams_of
 from ddp_lint.divergence.groups import of_object
 from ddp_lint.divergence.values import Condition, Test
-from ddp_lint.divergence.words import Called, Letter, Node, TooLarge, Words, streams_of
 from ddp_lint.findings import Span
 
 
@@ -47,29 +47,29 @@ class Site:
     #: The object that the innermost method is called on, '' for the one at hand.
     receiver: str = ""
 
-    def anchored(self, letter: Letter) -> Letter:
-        """The letter as seen from the function at hand: at the outermost call, with the way to it."""
-        here = called(self.callee, letter.call, letter.span)
+    def anchored(self, event: Event) -> Event:
+        """The event as seen from the function at hand: at the outermost call, with the way to it."""
+        here = called(self.callee, event.call, event.span)
         return dataclasses.replace(
-            letter, span=self.span, call=self.text, chain=(*self.chain, *(letter.chain or (here,))),
-            group=of_object(letter.group, self.receiver),
+            event, span=self.span, call=self.text, chain=(*self.chain, *(event.chain or (here,))),
+            group=of_object(event.group, self.receiver),
         )  # fmt: skip
 
 
-def build(effects: list[Effect], words: Words) -> Node:
-    """The word of a function. Raises TooLarge."""
+def build(effects: list[Effect], graph: EventGraph) -> Node:
+    """The event graph of a function. Raises TooLarge."""
     if not communicates(effects):
-        return words.end
-    exits = Exits(words.end, words.error, words.end, words.end, words.end)
-    return _Builder(words).sequence(effects, words.end, exits, None)
+        return graph.end
+    exits = Exits(graph.end, graph.error, graph.end, graph.end, graph.end)
+    return _Builder(graph).sequence(effects, graph.end, exits, None)
 
 
 class _Builder:
-    #: Effects that one word may be made of, a generator's again at each place that it is inlined at.
+    #: Effects that one graph may be made of, a generator's again at each place that it is inlined at.
     BOUND = 100_000
 
-    def __init__(self, words: Words) -> None:
-        self._words = words
+    def __init__(self, graph: EventGraph) -> None:
+        self._graph = graph
         self._left = self.BOUND
         #: Branches on which the ranks part, around the effect at hand.
         self._apart = 0
@@ -83,8 +83,8 @@ class _Builder:
         return after
 
     def _one(self, effect: Effect, after: Node, exits: Exits, site: Site | None) -> Node:
-        if isinstance(effect, Emitted):
-            return self._words.emit(site.anchored(effect.letter) if site else effect.letter, after)
+        if isinstance(effect, EventStep):
+            return self._graph.emit(site.anchored(effect.event) if site else effect.event, after)
         if isinstance(effect, Leave):
             return _way_out(effect, exits)
         if isinstance(effect, Branch):
@@ -105,7 +105,7 @@ class _Builder:
     def test(self, test: Test, yes: Node, no: Node, span: Span, depth: int) -> Node:
         """A formula as nested choices, evaluated from left to right."""
         if test.atom is not None:
-            return self._words.choice(_settled(test.atom, depth), yes, no, span)
+            return self._graph.choice(_settled(test.atom, depth), yes, no, span)
         if test.op == "not":
             return self.test(test.parts[0], no, yes, span, depth)
         node = yes if test.op == "and" else no
@@ -122,16 +122,16 @@ class _Builder:
             for _ in range(effect.times):
                 finished = self.sequence(effect.body, finished, exits, site)
             return finished
-        mark = len(self._words.nodes)
-        again, leave = self._words.stop("again"), self._words.stop("break")
+        mark = len(self._graph.nodes)
+        again, leave = self._graph.stop("again"), self._graph.stop("break")
         inner = dataclasses.replace(exits, breaks=leave, continues=again)
         body = self.sequence(effect.body, again, inner, site)
-        streams = frozenset(streams_of(self._words.nodes[mark:]))
+        streams = frozenset(streams_of(self._graph.nodes[mark:]))
         if not streams:  # nothing to count: one round stands for all
             inner = dataclasses.replace(exits, breaks=after, continues=finished)
             return self.sequence(effect.body, finished, inner, site)
         rounds = effect.rounds and _settled(effect.rounds, site.depth if site else 0)
-        return self._words.loop(body, again, leave, rounds, finished, effect.span, streams, effect.endless)
+        return self._graph.loop(body, again, leave, rounds, finished, effect.span, streams, effect.endless)
 
     def _attempt(self, effect: Attempt, after: Node, exits: Exits, site: Site | None) -> Node:
         """`finally` runs on every way out; a handler is an alternative to the whole body."""
@@ -155,7 +155,7 @@ class _Builder:
             inner = dataclasses.replace(exits, raises=handlers[0][1], catches=catches, outside=exits)
         node = self.sequence(effect.body, after, inner, site)
         for raised, handler in reversed(handlers):
-            node = self._words.choice(_settled(raised, site.depth if site else 0), handler, node, effect.span)
+            node = self._graph.choice(_settled(raised, site.depth if site else 0), handler, node, effect.span)
         return node
 
     def _inline(self, effect: Inline, after: Node, exits: Exits, site: Site | None) -> Node:
@@ -216,9 +216,9 @@ _WRITTEN_OUT = 4
 
 
 def _is_plain(effects: list[Effect]) -> bool:
-    """Are there only letters in it, without any choice, so that all rounds are alike?"""
+    """Are there only events in it, without any choice, so that all rounds are alike?"""
     return all(
-        isinstance(effect, Emitted)
+        isinstance(effect, EventStep)
         or (isinstance(effect, Inline) and effect.yields is None and _is_plain(effect.effects))
         for effect in effects
     )
@@ -230,7 +230,7 @@ def called(caller: str, callee: str, span: Span) -> Called:
 
 def _settled(condition: Condition, depth: int) -> Condition:
     """An open choice that arose in a callee is reported there: to its callers it is one choice like any other."""
-    if condition.varies is None or not condition.open or condition.varies.foreign >= depth:
+    if condition.varies is None or not condition.open or condition.varies.call_depth >= depth:
         return condition
     return Condition((("settled", condition.text, condition.truths[0]),) * len(condition.truths), condition.text)
 

@@ -11,12 +11,12 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
+from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
-from ddp_lint.divergence.partings import Parting
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.summaries import Summaries
-from ddp_lint.divergence.values import Value, argument_key
+from ddp_lint.divergence.values import INDEX, Value, argument_key
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -38,8 +38,8 @@ R = TypeVar("R", bound=HasNode)
 
 @dataclasses.dataclass(frozen=True)
 class Callers(Generic[R]):
-    """`roots` lists those of a file, `evaluate` runs one for the calls that it makes, `partings` gives where the ranks
-    diverge in one, for the arguments in `env`."""
+    """`roots` lists those of a file, `evaluate` runs one for the calls that it makes, `mismatches` gives where the
+    ranks diverge in one, for the arguments in `env`."""
 
     project: Project
     summaries: Summaries
@@ -47,10 +47,10 @@ class Callers(Generic[R]):
     open: Summaries
     roots: Callable[[ModuleFacts, Summaries], Iterable[R]]
     evaluate: Callable[[R, ModuleFacts, Summaries], None]
-    partings: Callable[[R, ModuleFacts, Summaries, dict[str, Value] | None], tuple[Parting, ...]]
+    mismatches: Callable[[R, ModuleFacts, Summaries, dict[str, Value] | None], tuple[Mismatch, ...]]
 
-    def confirmed(self, root: R, function: FunctionRef, found: tuple[Parting, ...]) -> tuple[Parting, ...]:
-        """Those of the partings of a function that a caller brings about; all of them where none is known."""
+    def confirmed(self, root: R, function: FunctionRef, found: tuple[Mismatch, ...]) -> tuple[Mismatch, ...]:
+        """Those of the mismatches of a function that a caller brings about; all of them where none is known."""
         callers = list(self._callers(function))
         if not callers or len(callers) > _CALLERS:
             return found
@@ -62,15 +62,15 @@ class Callers(Generic[R]):
         if doubted:
             # What rests on the name of a parameter alone is none of what a caller could make up for.
             by_callers = self._places(root, function, (given for _, given in contexts))
-            seen = [p for facts, caller in callers for p in self.partings(caller, facts, self.open, None)]
+            seen = [p for facts, caller in callers for p in self.mismatches(caller, facts, self.open, None)]
             kept -= {
                 _place(p) for p in doubted if _place(p) in by_callers and not any(_concerns(other, p) for other in seen)
             }
-        return tuple(parting for parting in found if _place(parting) in kept)
+        return tuple(mismatch for mismatch in found if _place(mismatch) in kept)
 
     def _places(self, root: R, function: FunctionRef, contexts: Iterable[dict[str, Value]]) -> set[object]:
-        found = (self.partings(root, function.facts, self.summaries, env) for env in contexts)
-        return {_place(parting) for partings in found for parting in partings}
+        found = (self.mismatches(root, function.facts, self.summaries, env) for env in contexts)
+        return {_place(mismatch) for mismatches in found for mismatch in mismatches}
 
     def _callers(self, function: FunctionRef) -> Iterator[tuple[ModuleFacts, R]]:
         """Functions and modules that hold a call of this name, none at all where there are too many files."""
@@ -78,8 +78,8 @@ class Callers(Generic[R]):
         if len(paths) > _FILES:
             return
         files = [facts for path in paths if (facts := self.project.facts_of(path)) is not None]
-        if not function.facts.file.is_test:  # a test calls what others call in other ways
-            files = [facts for facts in files if not facts.file.is_test]
+        if not function.facts.source.is_test:  # a test calls what others call in other ways
+            files = [facts for facts in files if not facts.source.is_test]
         if any(_hands_on(facts.tree, function.name) for facts in files):
             return  # a handler of signals, a hook: called from elsewhere, too
         for facts in files:
@@ -112,26 +112,32 @@ def _more_specific(given: Value | None, alone: Value) -> Value:
 
 
 #: What a loop hands out is no rank's own.
-_COUNTED = frozenset({"element", "index"})
+_COUNTED = frozenset({"element", INDEX})
 
 
 def _calls(node: ast.AST, name: str) -> bool:
-    calls = (child.func for child in children(node) if isinstance(child, ast.Call))
-    return any(name == getattr(func, "attr", getattr(func, "id", "")) for func in calls)
+    calls = [child for child in children(node) if isinstance(child, ast.Call)]
+    called = [*(call.func for call in calls), *(call.args[0] for call in calls if _takes_closure(call))]
+    return any(name == getattr(func, "attr", getattr(func, "id", "")) for func in called)
+
+
+def _takes_closure(call: ast.Call) -> bool:
+    """``optimizer.step(closure)``, which calls it there and then."""
+    return getattr(call.func, "attr", "") == "step" and len(call.args) == 1
 
 
 def _hands_on(tree: ast.Module, name: str) -> bool:
-    """Is a function of this name an argument somewhere?"""
-    calls = [node for node in walk(tree) if isinstance(node, ast.Call)]
+    """Is a function of this name an argument somewhere, of a call that keeps it for later?"""
+    calls = [node for node in walk(tree) if isinstance(node, ast.Call) and not _takes_closure(node)]
     given = (part for call in calls for part in (*call.args, *(keyword.value for keyword in call.keywords)))
     return any(name == getattr(part, "attr", getattr(part, "id", "")) for part in given)
 
 
-def _place(parting: Parting) -> tuple[object, Span]:
-    return parting.kind, parting.span
+def _place(mismatch: Mismatch) -> tuple[object, Span]:
+    return mismatch.kind, mismatch.span
 
 
-def _concerns(other: Parting, parting: Parting) -> bool:
-    """Does the parting of a caller come about at the same branch or the same call?"""
+def _concerns(other: Mismatch, mismatch: Mismatch) -> bool:
+    """Does the mismatch of a caller come about at the same branch or the same call?"""
     places = {other.span, other.branch, *(label.span for label in other.labels)}
-    return parting.span in places or (parting.branch is not None and parting.branch in places)
+    return mismatch.span in places or (mismatch.branch is not None and mismatch.branch in places)

@@ -1,4 +1,4 @@
-"""What a communicating call of the knowledge does: its letter, what it agrees on, and what comes back."""
+"""What a communicating call of the knowledge does: its event, what it agrees on, and what comes back."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.effects import Emitted
+from ddp_lint.divergence.effects import EventStep
+from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.expressions import dotted, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, of_callee
 from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import is_padded, is_selection, is_sized, needs_one_shape, own_longest, own_size
-from ddp_lint.divergence.values import NEVER, Symbol, Value, Variation, constant, divergent, unknown
-from ddp_lint.divergence.words import Letter
+from ddp_lint.divergence.values import NEVER, Symbol, Value, Variation, constant, divergent, needs_shards, unknown
 from ddp_lint.findings import Confidence, Label
-from ddp_lint.knowledge.communication import Collective, Source
+from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Source
 from ddp_lint.knowledge.project_names import last
 
 _GROUP = "group"
@@ -31,12 +31,12 @@ def communicate(
     frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, *, guessed: bool = False,
     confidence: Confidence = Confidence.HIGH,
 ) -> Value:  # fmt: skip
-    """Emit the letter of a knowledge entry and give what the call returns."""
+    """Emit the event of a knowledge entry and give what the call returns."""
     key = ("result", entry.op, frame.text(node))
     if entry.kind in ("p2p", "local") or frame.single or not happens(entry, arguments):
         _turn_arguments(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
-    replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != "learning rate"
+    replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != LEARNING_RATE
     if replicas and not frame.summaries.evidence.is_distributed(frame.facts, frame.owner):
         return passed_on(frame, node, arguments.values, key)
     evident = not entry.when or frame.summaries.evidence.shows(frame.facts, frame.owner, entry.when)
@@ -56,13 +56,13 @@ def communicate(
         group = named(frame.text(node.func.value)) if is_method and isinstance(node.func, ast.Attribute) else Group()
     root = arguments.get(entry.root, entry.takes)[0] if entry.root else None
     reduce_op = arguments.get(entry.reduce_op, entry.takes)[0] if entry.reduce_op else None
-    letter = Letter(
+    event = Event(
         entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
         confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
         _own_number(entry, arguments), _own_members(entry, arguments),
-        buffer=dotted(node.args[0]) if node.args else "",
+        buffer=dotted(node.args[0]) if node.args else "", sharded=any(map(needs_shards, frame.path)),
     )  # fmt: skip
-    frame.effects.append(Emitted(letter))
+    frame.effects.append(EventStep(event))
     for name in entry.uniform:
         agree(frame, arguments.get(name, entry.takes)[1])
     _turn_arguments(frame, entry, arguments)
@@ -226,7 +226,7 @@ def _output(frame: Frame, arguments: Arguments, node: ast.Call, key: Hashable) -
     if value.varies is not None or value.agreed or not given or source is None:
         return value
     origin = Label(frame.span(node), "what the model gives here follows from this rank's own batch")
-    return divergent(key, Variation(source.cause, source.says, origin=origin, confidence=Confidence.MEDIUM))
+    return divergent(key, Variation.of_source(source, origin))
 
 
 def group_of(frame: Frame, value: Value | None, node: ast.expr | None) -> Group:

@@ -8,19 +8,27 @@ from collections.abc import Hashable
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.definitions import is_generator
-from ddp_lint.divergence.effects import Branch, Effect, Emitted, Inline, Leave, choices, is_larger, matters
+from ddp_lint.divergence.effects import Branch, Effect, EventStep, Inline, Leave, choices, is_larger, matters
+from ddp_lint.divergence.event_graph import (
+    CONFIDENCES,
+    Event,
+    EventGraph,
+    EventNode,
+    Projection,
+    guards_of_all,
+    streams_of,
+)
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.values import Condition, Test, negated
-from ddp_lint.divergence.words import CONFIDENCES, Emit, Letter, Projection, Words, guards_of_all, streams_of
 
-#: Effects of a callee that are spliced into its caller; a larger one stays one letter.
+#: Effects of a callee that are spliced into its caller; a larger one stays one event.
 _SPLICED = 160
 
 
 def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
-    """The callee as its callers need it: nothing, its effects, or one letter for a large or unbalanced one."""
+    """The callee as its callers need it: nothing, its effects, or one event for a large or unbalanced one."""
     effects = frame.effects
     if not matters(effects):
         if _may_exit(effects) or _may_raise_on_some(effects):
@@ -43,7 +51,7 @@ def _may_raise_on_some(effects: list[Effect]) -> bool:
     return any(
         isinstance(effect, Branch)
         and (varies := effect.test.varying()) is not None
-        and varies.foreign > 0
+        and varies.call_depth > 0
         and any(isinstance(inner, Leave) and inner.what == "raise" for inner in (*effect.yes, *effect.no))
         for effect in effects
     )
@@ -61,42 +69,42 @@ def _may_exit(effects: list[Effect]) -> bool:
 
 def whole_if_parted(effects: list[Effect], name: str) -> list[Effect]:
     """What makes the ranks diverge by itself is reported where it is; around it, it is one event."""
-    if not matters(effects) or not any(condition.may_part for condition in choices(effects)):
+    if not matters(effects) or not any(condition.may_diverge for condition in choices(effects)):
         return effects
-    words = Words()
-    start = build(effects, words)
-    if any(atom.varies is not None and atom.varies.foreign for atom in _atoms(words)):
+    graph = EventGraph()
+    start = build(effects, graph)
+    if any(atom.varies is not None and atom.varies.call_depth for atom in _atoms(graph)):
         return effects
-    parted = any(_parts(words, start, stream) for stream in list(streams_of(words.nodes)))
-    return _whole(effects, name) if parted else effects
+    fork = any(_parts(graph, start, stream) for stream in list(streams_of(graph.nodes)))
+    return _whole(effects, name) if fork else effects
 
 
 def _whole(effects: list[Effect], name: str) -> list[Effect]:
-    words = Words()
-    start = build(effects, words)
-    streams = frozenset(streams_of(words.nodes))
-    letters = [node.letter for node in reversed(words.nodes) if isinstance(node, Emit)]
-    if not letters:
+    graph = EventGraph()
+    start = build(effects, graph)
+    streams = frozenset(streams_of(graph.nodes))
+    events = [node.event for node in reversed(graph.nodes) if isinstance(node, EventNode)]
+    if not events:
         return []
-    surest = max(letters, key=lambda letter: CONFIDENCES.index(letter.confidence))
-    whole: Letter = dataclasses.replace(
+    surest = max(events, key=lambda event: CONFIDENCES.index(event.confidence))
+    whole: Event = dataclasses.replace(
         surest, op=name, kind="collective", group=Group(), streams=streams, root=None, reduce_op=None
     )
-    kept: list[Effect] = [Emitted(whole)]
-    for condition, outcome in guards_of_all(words, start):
+    kept: list[Effect] = [EventStep(whole)]
+    for condition, outcome in guards_of_all(graph, start):
         atom = Test("atom", atom=condition)
         kept = [Branch(atom if outcome else negated(atom), kept, [], whole.span)]
     return kept
 
 
-def _atoms(words: Words) -> list[Condition]:
-    from ddp_lint.divergence.words import Choice
+def _atoms(graph: EventGraph) -> list[Condition]:
+    from ddp_lint.divergence.event_graph import Choice
 
-    return [node.condition for node in words.nodes if isinstance(node, Choice)]
+    return [node.condition for node in graph.nodes if isinstance(node, Choice)]
 
 
-def _parts(words: Words, start: object, stream: Hashable) -> bool:
-    projection = Projection(words, stream)
+def _parts(graph: EventGraph, start: object, stream: Hashable) -> bool:
+    projection = Projection(graph, stream)
     group = stream if isinstance(stream, Group) else Group()
     taking_part = [number for number, world in enumerate(worlds.WORLDS) if group.may_hold(world)]
     numbers = {projection.numbers[world][start.number] for world in taking_part}  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The first differences between the words of two ranks."""
+"""The first differences between the event graphs of two ranks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from ddp_lint.divergence import worlds
+from ddp_lint.divergence.event_graph import (
+    Choice,
+    End,
+    Event,
+    EventGraph,
+    EventNode,
+    Loop,
+    Node,
+    Projection,
+    constant_or_name,
+)
 from ddp_lint.divergence.groups import Group, holds_all_of, leaves_alone
 from ddp_lint.divergence.values import Bound, Condition, Variation, alone_in, comparison, equality, implied
-from ddp_lint.divergence.words import Choice, Emit, End, Letter, Loop, Node, Projection, Words, told
 from ddp_lint.findings import Span
 
 #: In a test, whose text may have been shortened: the job shards parameters.
@@ -24,7 +34,7 @@ class Step:
     chosen: bool
     span: Span
     before: Step | None
-    #: Number of letters that both ranks had in common when the choice was made.
+    #: Number of events that both ranks had in common when the choice was made.
     matched: int
 
     def backwards(self) -> Iterator[Step]:
@@ -49,20 +59,20 @@ class Side:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Difference:
-    """Side `first` reaches `letter`; `second` reaches `other` instead, or no letter at all.
+    """Side `first` reaches `event`; `second` reaches `other` instead, or no event at all.
 
     `how`: 'missing', 'swapped', 'crossed' (calls of one name that move the same tensors in another order), 'rounds' (a
     loop that one side leaves earlier) or 'argument' (root or reduce op).
     """
 
-    letter: Letter
-    other: Letter | None
+    event: Event
+    other: Event | None
     first: Side
     second: Side
-    parted: Step
+    fork: Step
     how: str
     loop: Loop | None = None
-    #: Where the two stand that have no like letter; `first` and `second` may be told further up.
+    #: Where the two stand that have no like event; `first` and `second` may be shown further up.
     where: tuple[Side, Side] | None = None
 
 
@@ -84,14 +94,14 @@ class Comparison:
     #: Ways to one pair of nodes that differ in what they have chosen, which are all followed.
     WAYS = 8
 
-    def __init__(self, words: Words, projection: Projection) -> None:
-        self._words = words
+    def __init__(self, graph: EventGraph, projection: Projection) -> None:
+        self._graph = graph
         self._projection = projection
         self._steps = 0
         #: Pairs of places that were come to, each with the choices that led there and are asked for again.
         self._seen: dict[Hashable, set[Hashable]] = {}
         self._asked_below: list[frozenset[Hashable]] = []
-        #: Letters that met one of another place, each with the world of the other side.
+        #: Events that met one of another place, each with the world of the other side.
         self._met: set[tuple[int, int]] = set()
         self._doomed = self._ends_in_error()
         self._equalities: dict[Hashable, tuple[Hashable, Hashable] | None] = {}
@@ -102,14 +112,14 @@ class Comparison:
         self._alone = set(self._ways_alone())
 
     def of_worlds(self, start: Node, first: int, second: int) -> Iterator[Difference]:
-        """Where the words of two worlds part, if they do."""
+        """Where the event graphs of two worlds diverge, if they do."""
         if not all(self._group.may_hold(worlds.WORLDS[world]) for world in (first, second)):
             return
         differences = list(self._walk(Side(start, first, {}), Side(start, second, {})))
         yield from (difference for difference in differences if not self._is_of_unlike_questions(difference))
 
     def _is_of_unlike_questions(self, difference: Difference) -> bool:
-        """Does each arm of the rank test ask a question of its own, and if the answers are alike the letters meet?
+        """Does each arm of the rank test ask a question of its own, and if the answers are alike the events meet?
 
         ``if mask is not None: broadcast(mask)`` on the one, ``if args.mask: broadcast(mask)`` on the other: two ways to
         ask for the same.
@@ -117,17 +127,17 @@ class Comparison:
         if difference.where is None:
             return False
         one, two = difference.where
-        met = isinstance(one.node, Emit) and (one.node.number, two.world) in self._met
-        return met and all(_own_question(side, other, difference.parted) for side, other in ((one, two), (two, one)))
+        met = isinstance(one.node, EventNode) and (one.node.number, two.world) in self._met
+        return met and all(_own_question(side, other, difference.fork) for side, other in ((one, two), (two, one)))
 
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
         """Where two ranks part because each chooses for itself: data, clocks, files, ranks that only the run knows."""
         assumed, coming = self._assumed(start), [self._reached(start, world) for world in range(worlds.COUNT)]
         apart = self._in_places()
-        for node in self._words.nodes:
+        for node in self._graph.nodes:
             here = [world for world, reached in enumerate(coming) if node.number in reached]
             here = [world for world in here if self._group.may_hold(worlds.WORLDS[world])]
-            if not here:  # left over from a loop that turned out to hold no letters
+            if not here:  # left over from a loop that turned out to hold no events
                 continue
             common = assumed.get(node.number)
             if common is None:  # behind choices that exclude each other
@@ -153,13 +163,13 @@ class Comparison:
         """Nodes in one arm of a test of the rank's place along an axis, where both arms communicate over a group of
         which nothing tells the axis: it may well be that very one, so that one member alone comes there."""
         found: set[int] = set()
-        for node in self._words.nodes if not self._group.axis else ():
+        for node in self._graph.nodes if not self._group.axis else ():
             varies = node.condition.varies if isinstance(node, Choice) else None
-            if varies is None or varies.cause != "rank" or self._projection.parts(varies):
+            if varies is None or varies.cause != "rank" or self._projection.diverges(varies):
                 continue
             assert isinstance(node, Choice)
             yes, no = self._below(node.yes), self._below(node.no)
-            only = [arm for arm in (yes - no, no - yes) if any(self._is_letter(number) for number in arm)]
+            only = [arm for arm in (yes - no, no - yes) if any(self._is_event(number) for number in arm)]
             found |= set().union(*only) if len(only) > 1 else set()
         return found
 
@@ -171,21 +181,21 @@ class Comparison:
             stack += ways
         return seen
 
-    def _is_letter(self, number: int) -> bool:
-        node = self._words.nodes[number]
-        return isinstance(node, Emit) and self._projection.holds(node.letter)
+    def _is_event(self, number: int) -> bool:
+        node = self._graph.nodes[number]
+        return isinstance(node, EventNode) and self._projection.holds(node.event)
 
     def _is_level(self, start: Node, choice: Choice, one: int, two: int) -> bool:
         """Have ranks of the two worlds done the same by the time that they come to the choice?
 
-        They have not where their whole words are equal and what is left of them is not: the one makes up for it later.
+        They have not where their whole graphs are equal and what is left of them is not: the one makes up for it later.
         """
         first, second = self._projection.numbers[one], self._projection.numbers[two]
         return first[choice.number] == second[choice.number] or first[start.number] != second[start.number]
 
     def _ways_alone(self) -> Iterator[tuple[Hashable, bool]]:
         """Shared choices, with the outcome that leaves a rank without peers: ``if not is_distributed:``."""
-        for node in self._words.nodes:
+        for node in self._graph.nodes:
             if isinstance(node, Choice) and node.condition.varies is None:
                 for chosen in (False, True):
                     if self._leaves_alone(node.condition, chosen):
@@ -202,7 +212,7 @@ class Comparison:
         """Does a way lead to the choice before the rank has made it elsewhere (``if mine:`` .. ``if not mine:``)?"""
         same = {
             node.number
-            for node in self._words.nodes
+            for node in self._graph.nodes
             if isinstance(node, Choice) and node is not choice and self._projection.truth(node.condition, 0) == key
         }
         if not same:
@@ -220,7 +230,7 @@ class Comparison:
     def _reached(self, start: Node, world: int) -> set[int]:
         """Numbers of the nodes that a rank of this world can come to."""
         reached = {start.number}
-        for node in reversed(self._words.nodes):
+        for node in reversed(self._graph.nodes):
             if node.number not in reached:
                 continue
             truth = self._projection.truth(node.condition, world) if isinstance(node, Choice) else None
@@ -233,7 +243,7 @@ class Comparison:
     def _assumed(self, start: Node) -> dict[int, dict[Hashable, bool]]:
         """The shared choices that every way to a node has made."""
         found: dict[int, dict[Hashable, bool]] = {start.number: {}}
-        for node in reversed(self._words.nodes):
+        for node in reversed(self._graph.nodes):
             mine = found.get(node.number)
             if mine is None:
                 continue
@@ -248,7 +258,7 @@ class Comparison:
         return found
 
     def _ways(self, node: Node) -> list[tuple[Node, dict[Hashable, bool]]]:
-        if isinstance(node, Emit):
+        if isinstance(node, EventNode):
             return [(node.after, {})]
         if isinstance(node, Loop):
             return [(node.body, {}), (node.after, {})]
@@ -260,35 +270,35 @@ class Comparison:
         return []
 
     def of_rounds(self) -> Iterator[Difference]:
-        """Loops with letters that ranks go round a different number of times."""
-        for node in self._words.nodes:
+        """Loops with events that ranks go round a different number of times."""
+        for node in self._graph.nodes:
             if not isinstance(node, Loop) or node.rounds is None or not self._projection.is_live(node):
                 continue
             if node.rounds.varies is None or not self._may_part(node.rounds):
                 continue
-            letter = self._first_letter(Side(node.body, 0, {}))
-            if letter is not None:
-                parted = Step(node.rounds, True, node.span, None, 0)
-                side = Side(node.body, 0, {}, parted)
-                yield Difference(letter, None, side, Side(node.after, 1, {}, parted), parted, "rounds", node)
+            event = self._first_event(Side(node.body, 0, {}))
+            if event is not None:
+                fork = Step(node.rounds, True, node.span, None, 0)
+                side = Side(node.body, 0, {}, fork)
+                yield Difference(event, None, side, Side(node.after, 1, {}, fork), fork, "rounds", node)
 
     def of_crossings(self) -> Iterator[Difference]:
         """Arms of a rank test that move the same two tensors with calls of one name, the other way round."""
-        for node in self._words.nodes:
+        for node in self._graph.nodes:
             if not isinstance(node, Choice) or node.condition.open or not self._may_part(node.condition):
                 continue
             for first, second in ((0, 1), (1, 0)):
                 if self._projection.truth(node.condition, first) and not self._projection.truth(node.condition, second):
-                    parted = Step(node.condition, True, node.span, None, 0)
+                    fork = Step(node.condition, True, node.span, None, 0)
                     other = Step(node.condition, False, node.span, None, 0)
-                    yield from self._crossing(Side(node.yes, first, {}, parted), Side(node.no, second, {}, other))
+                    yield from self._crossing(Side(node.yes, first, {}, fork), Side(node.no, second, {}, other))
 
     def _crossing(self, one: Side, two: Side) -> Iterator[Difference]:
         mine, other = self.upcoming(one, 2), self.upcoming(two, 2)
-        if len(mine) < 2 or any(letter.symbol != mine[0].symbol or letter.chain for letter in (*mine, *other)):
+        if len(mine) < 2 or any(event.symbol != mine[0].symbol or event.chain for event in (*mine, *other)):
             return
-        buffers = [letter.buffer for letter in mine]
-        if all(buffers) and buffers[0] != buffers[1] and buffers == [letter.buffer for letter in other[::-1]]:
+        buffers = [event.buffer for event in mine]
+        if all(buffers) and buffers[0] != buffers[1] and buffers == [event.buffer for event in other[::-1]]:
             assert one.trail is not None
             yield Difference(mine[0], other[0], one, two, one.trail, "crossed")
 
@@ -328,7 +338,7 @@ class Comparison:
             or self._tries_again(two, matched)
         ):
             return
-        elif isinstance(one.node, Emit) and isinstance(two.node, Emit) and self._alike(one.node, two.node):
+        elif isinstance(one.node, EventNode) and isinstance(two.node, EventNode) and self._alike(one.node, two.node):
             self._meet(one, two)
             difference = self._arguments(one, two)
             if difference is not None:
@@ -371,7 +381,7 @@ class Comparison:
     def _questions_below(self) -> list[frozenset[Hashable]]:
         """For each node the shared choices further down; of those in another round nothing is known."""
         found: list[frozenset[Hashable]] = []
-        for node in self._words.nodes:
+        for node in self._graph.nodes:
             below = [found[child.number] for child, _ in self._ways(node)]
             union = below[0] if len(below) == 1 else frozenset().union(*below)
             if isinstance(node, Choice) and (node.condition.open or node.condition.varies is None):
@@ -381,45 +391,47 @@ class Comparison:
         return found
 
     def _meet(self, one: Side, two: Side) -> None:
-        """Letters at different places that the two come to together, as far as no choice lies between."""
+        """Events at different places that the two come to together, as far as no choice lies between."""
         if one.node is two.node:
             return
         one, two = self._advance(one, 0), self._advance(two, 0)
-        while one.node is not two.node and isinstance(one.node, Emit) and isinstance(two.node, Emit):
+        while one.node is not two.node and isinstance(one.node, EventNode) and isinstance(two.node, EventNode):
+            if not self._alike(one.node, two.node):
+                return
             self._met |= {(one.node.number, two.world), (two.node.number, one.world)}
             one, two = self._advance(one.at(one.node.after), 0), self._advance(two.at(two.node.after), 0)
 
     def _tries_again(self, side: Side, matched: int) -> bool:
-        """Does it go round once more and come to the same letters later, however often it does so?
+        """Does it go round once more and come to the same events later, however often it does so?
 
-        That is so where letters always leave the loop (``continue`` until a file is found, then a barrier and `break`),
-        and after a round without letters in a loop that only a round with letters leaves (ask again for a prompt),
+        That is so where events always leave the loop (``continue`` until a file is found, then a barrier and `break`),
+        and after a round without events in a loop that only a round with events leaves (ask again for a prompt),
         be they those of another group: what its members agree on ends the loop for all of them.
         """
         loop = self._projection.loop_of(side.node) if isinstance(side.node, End) else None
         if loop is None or side.node is not loop.again or self._is_for_good(side, loop):
             return False
-        if not self._comes_to(loop, lambda node: node is loop.again, after_letters=True):
+        if not self._comes_to(loop, lambda node: node is loop.again, after_events=True):
             return True
         if not loop.endless or not self._was_empty(side, loop, matched):
             return False
         return not self._comes_to(loop, self._is_out_of(loop), of_any_group=True)
 
     def _is_for_good(self, side: Side, loop: Loop) -> bool:
-        """Did the rank pass by the letters because of its number, as it will in each round?"""
+        """Did the rank pass by the events because of its number, as it will in each round?"""
         step = side.trail
         if step is None or not _inside(step.span, loop.span) or step.condition.varies is None:
             return False
         return step.condition.varies.cause == "rank" and not step.condition.open
 
     def _was_empty(self, side: Side, loop: Loop, matched: int) -> bool:
-        """Did the round of this side have no letters, neither since its last choice nor before?"""
+        """Did the round of this side have no events, neither since its last choice nor before?"""
         step = next(side.trail.backwards(), None) if side.trail else None
         if step is None or step.matched != matched or not _inside(step.span, loop.span):
             return False
         chosen = step.condition
         return not self._comes_to(
-            loop, lambda node: isinstance(node, Choice) and node.condition is chosen, after_letters=True
+            loop, lambda node: isinstance(node, Choice) and node.condition is chosen, after_events=True
         )
 
     def _is_out_of(self, loop: Loop) -> Callable[[Node], bool]:
@@ -427,18 +439,18 @@ class Comparison:
         return lambda node: node is loop.leave or (node.number < loop.again.number and not self._doomed[node.number])
 
     def _comes_to(
-        self, loop: Loop, goal: Callable[[Node], bool], *, after_letters: bool = False, of_any_group: bool = False
+        self, loop: Loop, goal: Callable[[Node], bool], *, after_events: bool = False, of_any_group: bool = False
     ) -> bool:
-        """Does a way lead from the start of a round to the goal: one without letters, or one `after_letters`?"""
+        """Does a way lead from the start of a round to the goal: one without events, or one `after_events`?"""
         stack, seen = [(loop.body, False)], set()
         while stack:
             node, emitted = stack.pop()
             if (node.number, emitted) in seen:
                 continue
             seen.add((node.number, emitted))
-            if goal(node) and emitted is after_letters:
+            if goal(node) and emitted is after_events:
                 return True
-            emitted = emitted or (isinstance(node, Emit) and (of_any_group or self._projection.holds(node.letter)))
+            emitted = emitted or (isinstance(node, EventNode) and (of_any_group or self._projection.holds(node.event)))
             inner = self._projection.loop_of(node) if isinstance(node, End) else None
             if inner is not None and inner is not loop:
                 stack.append((inner.after, emitted))
@@ -448,27 +460,27 @@ class Comparison:
     @staticmethod
     def _past(difference: Difference) -> Iterator[tuple[Side, Side]]:
         """Where both go on once the call that only one of them makes in its branch is set aside."""
-        letter, node = difference.letter, difference.first.node
-        if difference.how == "missing" and under(letter, difference.parted.span):
-            assert isinstance(node, (Emit, Loop))
-            if difference.other is None or not under(difference.other, difference.parted.span):
+        event, node = difference.event, difference.first.node
+        if difference.how == "missing" and under(event, difference.fork.span):
+            assert isinstance(node, (EventNode, Loop))
+            if difference.other is None or not under(difference.other, difference.fork.span):
                 yield difference.first.at(node.after), difference.second
 
     def _at_drift(self, difference: Difference, drift: Drift) -> Difference:
         """A lone call that pairs with the peer's next one of the same name: the lone call is the cause, not the end."""
         for one, two in (drift, drift[::-1]):
-            letter, other = self._letter_at(one), self._letter_at(two)
-            parted = self._parted(one, two, letter)
-            if letter is not None and parted is not None and self._behind(one, two):
+            event, other = self._event_at(one), self._event_at(two)
+            fork = self._fork(one, two, event)
+            if event is not None and fork is not None and self._behind(one, two):
                 return dataclasses.replace(
-                    difference, letter=letter, other=other, first=one, second=two, parted=parted, how="missing"
+                    difference, event=event, other=other, first=one, second=two, fork=fork, how="missing"
                 )
-        region = difference.parted.span
+        region = difference.fork.span
         for one, two in (drift, drift[::-1]):
-            letter = self._letter_at(one)
-            if letter is not None and under(letter, region) and not under(difference.letter, region):
+            event = self._event_at(one)
+            if event is not None and under(event, region) and not under(difference.event, region):
                 return dataclasses.replace(
-                    difference, letter=letter, other=self._letter_at(two), first=one, second=two, how="missing"
+                    difference, event=event, other=self._event_at(two), first=one, second=two, how="missing"
                 )
         return difference
 
@@ -477,22 +489,22 @@ class Comparison:
         return numbers[one.world][one.node.number] == numbers[two.world][two.node.number]
 
     @staticmethod
-    def _alike(one: Emit, two: Emit) -> bool:
-        return one.letter.symbol == two.letter.symbol
+    def _alike(one: EventNode, two: EventNode) -> bool:
+        return one.event.symbol == two.event.symbol
 
     def _may_part(self, condition: Condition) -> bool:
-        return condition.varies is not None and self._projection.parts(condition.varies)
+        return condition.varies is not None and self._projection.diverges(condition.varies)
 
     def _advance(self, side: Side, matched: int) -> Side:
-        """Past letters of other streams, choices that the world or the rank has made, and loops without letters."""
+        """Past events of other streams, choices that the world or the rank has made, and loops without events."""
         while True:
             node = side.node
-            if isinstance(node, Emit) and not self._projection.holds(node.letter):
+            if isinstance(node, EventNode) and not self._projection.holds(node.event):
                 side = side.at(node.after)
             elif isinstance(node, Loop) and not self._projection.is_live(node):
                 side = side.at(node.body)
             elif isinstance(node, Loop) and self._is_passed_by(side, node):
-                side = side.at(node.after)  # all its letters are behind a choice that came out the other way
+                side = side.at(node.after)  # all its events are behind a choice that came out the other way
             elif isinstance(node, End) and (loop := self._projection.loop_of(node)) is not None:
                 if self._projection.is_live(loop):
                     return side
@@ -500,10 +512,10 @@ class Comparison:
             elif isinstance(node, Choice):
                 truth = self._projection.truth(node.condition, side.world)
                 if not isinstance(truth, bool):
-                    told = side.own[truth] if truth in side.own else self._excluded(truth, side)
-                    if told is None:
+                    known = side.own[truth] if truth in side.own else self._excluded(truth, side)
+                    if known is None:
                         return side
-                    truth = told
+                    truth = known
                 elif not self._tells(node.condition):
                     side = side.at(node.yes if truth else node.no)
                     continue
@@ -512,11 +524,11 @@ class Comparison:
                 return side
 
     def _is_passed_by(self, side: Side, loop: Loop) -> bool:
-        """Has the loop no letters for a rank of this world, or none for one that has chosen like this?"""
+        """Has the loop no events for a rank of this world, or none for one that has chosen like this?"""
         numbers = self._projection.numbers[side.world]
         if numbers[loop.number] == numbers[loop.after.number]:
             return True
-        return bool(side.own) and self._first_letter(side.at(loop.body)) is None
+        return bool(side.own) and self._first_event(side.at(loop.body)) is None
 
     def _excluded(self, choice: Hashable, side: Side) -> bool | None:
         """False for ``mode == "b"`` on a side that has chosen ``mode == "a"``; None where its choices tell nothing."""
@@ -555,7 +567,7 @@ class Comparison:
     def _ends_in_error(self) -> list[bool]:
         """For each node: does every way from it end in an error? Then the job ends, and nobody is waited for."""
         doomed: list[bool] = []
-        for node in self._words.nodes:
+        for node in self._graph.nodes:
             if isinstance(node, End):
                 doomed.append(node.what == "error")
             elif isinstance(node, Choice):
@@ -589,7 +601,7 @@ class Comparison:
     # ---- what a difference is
 
     def _ends(self, one: Side, two: Side) -> Difference | None:
-        """One side goes round again while the other leaves the loop: letters of the loop are missed."""
+        """One side goes round again while the other leaves the loop: events of the loop are missed."""
         whats = (one.node.what, two.node.what) if isinstance(one.node, End) and isinstance(two.node, End) else ("", "")
         if "error" in whats or whats[0] == whats[1]:
             return None
@@ -603,17 +615,17 @@ class Comparison:
         )
         if loop is None:
             return None
-        letter = self._first_letter(one.at(loop.body))
+        event = self._first_event(one.at(loop.body))
         goes_on, leaves = (one, two) if whats[0] == "again" else (two, one)
-        parted = self._parted(goes_on, leaves, letter)
-        if letter is None or parted is None:
+        fork = self._fork(goes_on, leaves, event)
+        if event is None or fork is None:
             return None
-        return Difference(letter, None, goes_on, leaves, parted, "rounds", loop)
+        return Difference(event, None, goes_on, leaves, fork, "rounds", loop)
 
     def _part(self, one: Side, two: Side) -> Difference | None:
         if self._doomed[one.node.number] or self._doomed[two.node.number]:
             return None
-        here, there = self._letter_at(one), self._letter_at(two)
+        here, there = self._event_at(one), self._event_at(two)
         if here is not None and there is not None:
             if self._behind(one, two):
                 there_first = False
@@ -625,42 +637,42 @@ class Comparison:
                 one, two, here, there = two, one, there, here
         elif here is None:
             one, two, here, there = two, one, there, here
-        parted = self._parted(one, two, here)
-        if here is None or parted is None:
+        fork = self._fork(one, two, here)
+        if here is None or fork is None:
             return None
         # A call in the very branch is missed, whatever the rank does that passes by.
-        rounds = isinstance(two.node, End) and two.node.what == "break" and not under(here, parted.span)
-        return Difference(here, there, one, two, parted, "rounds" if rounds else "missing")
+        rounds = isinstance(two.node, End) and two.node.what == "break" and not under(here, fork.span)
+        return Difference(here, there, one, two, fork, "rounds" if rounds else "missing")
 
-    def _unlike(self, one: Side, two: Side, here: Letter, there: Letter) -> Difference | None:
-        parted = self._parted(one, two, here) or self._parted(two, one, there)
-        if parted is None:
+    def _unlike(self, one: Side, two: Side, here: Event, there: Event) -> Difference | None:
+        fork = self._fork(one, two, here) or self._fork(two, one, there)
+        if fork is None:
             return None
-        swapped = self._letters_after(one) == [there.symbol, here.symbol][::-1] and self._letters_after(two) == [
+        swapped = self._events_after(one) == [there.symbol, here.symbol][::-1] and self._events_after(two) == [
             there.symbol,
             here.symbol,
         ]
-        if not swapped and _inside(there.span, parted.span) and not _inside(here.span, parted.span):
+        if not swapped and _inside(there.span, fork.span) and not _inside(here.span, fork.span):
             one, two, here, there = two, one, there, here
-        return Difference(here, there, one, two, parted, "swapped" if swapped else "missing")
+        return Difference(here, there, one, two, fork, "swapped" if swapped else "missing")
 
-    def _letters_after(self, side: Side) -> list[Hashable]:
-        return [letter.symbol for letter in self.upcoming(side, 2)]
+    def _events_after(self, side: Side) -> list[Hashable]:
+        return [event.symbol for event in self.upcoming(side, 2)]
 
     def next_round(self, side: Side) -> Loop | None:
-        """The loop whose next round the side comes to before any letter."""
+        """The loop whose next round the side comes to before any event."""
         node = self._advance(side, 0).node
         loop = self._projection.loop_of(node) if isinstance(node, End) else None
         return loop if loop is not None and node is loop.again else None
 
-    def upcoming(self, side: Side, count: int) -> list[Letter]:
-        """The next letters of a side; unknown choices are taken as if true."""
-        found: list[Letter] = []
+    def upcoming(self, side: Side, count: int) -> list[Event]:
+        """The next events of a side; unknown choices are taken as if true."""
+        found: list[Event] = []
         for _ in range(200):
             side = self._advance(side, 0)
             node = side.node
-            if isinstance(node, Emit):
-                found.append(node.letter)
+            if isinstance(node, EventNode):
+                found.append(node.event)
                 side = side.at(node.after)
             elif isinstance(node, Choice):
                 side = side.at(node.yes)
@@ -675,28 +687,28 @@ class Comparison:
         return found
 
     def _behind(self, one: Side, two: Side) -> bool:
-        """Would both go on alike if `one` skipped its letter?"""
-        assert isinstance(one.node, (Emit, Loop))
+        """Would both go on alike if `one` skipped its event?"""
+        assert isinstance(one.node, (EventNode, Loop))
         return self._equal(self._advance(one.at(one.node.after), 0), two)
 
-    def _letter_at(self, side: Side) -> Letter | None:
-        if isinstance(side.node, Emit):
-            return side.node.letter
+    def _event_at(self, side: Side) -> Event | None:
+        if isinstance(side.node, EventNode):
+            return side.node.event
         if isinstance(side.node, Loop):
-            return self._first_letter(side.at(side.node.body))
+            return self._first_event(side.at(side.node.body))
         return None
 
-    def _first_letter(self, side: Side) -> Letter | None:
-        """The first letter in source order that a rank with these choices may come to."""
+    def _first_event(self, side: Side) -> Event | None:
+        """The first event in source order that a rank with these choices may come to."""
         stack, seen = [side.node], set()
         while stack:
             node = stack.pop()
             if node.number in seen:
                 continue
             seen.add(node.number)
-            if isinstance(node, Emit):
-                if self._projection.holds(node.letter):
-                    return node.letter
+            if isinstance(node, EventNode):
+                if self._projection.holds(node.event):
+                    return node.event
                 stack.append(node.after)
             elif isinstance(node, Choice):
                 truth = self._projection.truth(node.condition, side.world)
@@ -707,10 +719,13 @@ class Comparison:
         return None
 
     @staticmethod
-    def _parted(one: Side, two: Side, letter: Letter | None) -> Step | None:
+    def _fork(one: Side, two: Side, event: Event | None) -> Step | None:
         """The choice that set the two apart: the last that both made, each its own way, else the last of either."""
-        others = {id(step.condition): step for step in two.trail.backwards()} if two.trail else {}
+        others: dict[int, Step] = {}
+        rest = two.trail.backwards() if two.trail else iter(())  # the choice is near the end: trails are long
         for step in one.trail.backwards() if one.trail else ():
+            while id(step.condition) not in others and (before := next(rest, None)) is not None:
+                others.setdefault(id(before.condition), before)
             other = others.get(id(step.condition))
             if other is not None and other.chosen != step.chosen and step.condition.varies is not None:
                 return step
@@ -721,32 +736,33 @@ class Comparison:
         return None
 
     def _arguments(self, one: Side, two: Side) -> Difference | None:
-        """Letters that match in name but not in root or reduce operation."""
-        assert isinstance(one.node, Emit) and isinstance(two.node, Emit)
-        first, second = one.node.letter, two.node.letter
+        """Events that match in name but not in root or reduce operation."""
+        assert isinstance(one.node, EventNode) and isinstance(two.node, EventNode)
+        first, second = one.node.event, two.node.event
         if first is second:
             return None
         for mine, other in ((first.root, second.root), (first.reduce_op, second.reduce_op)):
-            if told(mine) is not None and told(other) is not None and told(mine) != told(other):
-                parted = self._parted(one, two, first)
-                return Difference(first, second, one, two, parted, "argument") if parted is not None else None
+            known = {constant_or_name(mine), constant_or_name(other)} - {None}
+            if len(known) > 1:
+                fork = self._fork(one, two, first)
+                return Difference(first, second, one, two, fork, "argument") if fork is not None else None
         return None
 
 
-def _own_question(side: Side, other: Side, parted: Step) -> bool:
-    """Has the side, since the two parted, made a choice that is the same on all ranks and that the other did not?"""
+def _own_question(side: Side, other: Side, fork: Step) -> bool:
+    """Has the side, since the fork, made a choice that is the same on all ranks and that the other did not?"""
     asked = {id(step.condition) for step in other.trail.backwards()} if other.trail else set()
     for step in side.trail.backwards() if side.trail else ():
-        if step.condition is parted.condition:
+        if step.condition is fork.condition:
             return False
         if step.condition.varies is None and id(step.condition) not in asked:
             return True
     return False
 
 
-def under(letter: Letter, region: Span) -> bool:
+def under(event: Event, region: Span) -> bool:
     """Is the call, or one on the way from it to the collective, in the region?"""
-    return any(_inside(span, region) for span in (letter.span, *(label.span for label in letter.chain)))
+    return any(_inside(span, region) for span in (event.span, *(label.span for label in event.chain)))
 
 
 def _inside(span: Span, region: Span) -> bool:
@@ -754,6 +770,6 @@ def _inside(span: Span, region: Span) -> bool:
 
 
 def varies_of(difference: Difference) -> Variation:
-    varies = difference.parted.condition.varies
+    varies = difference.fork.condition.varies
     assert varies is not None
     return varies

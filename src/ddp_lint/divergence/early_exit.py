@@ -1,4 +1,4 @@
-"""One early exit, one finding: what the ranks that left miss further down is told with the first of it."""
+"""One early exit, one finding: what the ranks that left miss further down is joined with the first of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 
-from ddp_lint.divergence.partings import Kind, Parting
+from ddp_lint.divergence.mismatches import Kind, Mismatch
 from ddp_lint.divergence.resolve import children
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project.facts import ModuleFacts
@@ -21,23 +21,23 @@ _SHORT = 40
 _LEAVING = {ast.Return: "returns", ast.Continue: "goes on to the next round", ast.Break: "leaves the loop"}
 
 
-def one_for_each_exit(partings: Iterable[Parting], facts: ModuleFacts) -> Iterator[Parting]:
-    """Partings, the sure ones first; those that follow from the same early exit are folded into the first by line."""
-    by_exit: dict[Span, list[Parting]] = {}
-    for parting in partings:
-        if parting.branch is not None and parting.confidence is not Confidence.LOW and _is_passed(parting, facts):
-            by_exit.setdefault(parting.branch, []).append(parting)
+def one_for_each_exit(mismatches: Iterable[Mismatch], facts: ModuleFacts) -> Iterator[Mismatch]:
+    """Mismatches, the sure ones first; those that follow from the same early exit are folded into the first by line."""
+    by_exit: dict[Span, list[Mismatch]] = {}
+    for mismatch in mismatches:
+        if mismatch.branch is not None and mismatch.confidence is not Confidence.LOW and _is_passed(mismatch, facts):
+            by_exit.setdefault(mismatch.branch, []).append(mismatch)
         else:
-            yield parting
+            yield mismatch
     for place, missed in by_exit.items():
-        first, *others = sorted(missed, key=lambda parting: (parting.kind is Kind.STEP, parting.span))
+        first, *others = sorted(missed, key=lambda mismatch: (mismatch.kind is Kind.STEP, mismatch.span))
         branch, left = _exit_in(facts, place)
-        yield _as_one_exit(first, others, branch, left) if branch and left else first.told_with(others)
+        yield _as_one_exit(first, others, branch, left) if branch and left else first.with_similar(others)
 
 
-def _is_passed(parting: Parting, facts: ModuleFacts) -> bool:
+def _is_passed(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     """Does the call come after the branch, maybe in the next round, so that some rank has left in between?"""
-    branch, span = parting.branch, parting.span
+    branch, span = mismatch.branch, mismatch.span
     if branch is None or branch.path != span.path or branch.line <= span.line <= branch.end_line:
         return False
     return span.line > branch.end_line or isinstance(_exit_in(facts, branch)[1], (ast.Return, ast.Break))
@@ -52,12 +52,12 @@ def _exit_in(facts: ModuleFacts, branch: Span) -> tuple[ast.If | None, ast.stmt 
     return None, None
 
 
-def _as_one_exit(first: Parting, others: list[Parting], branch: ast.If, left: ast.stmt) -> Parting:
+def _as_one_exit(first: Mismatch, others: list[Mismatch], branch: ast.If, left: ast.stmt) -> Mismatch:
     labels = list(first.labels)
     end = left.end_col_offset or left.col_offset + 1
     span = Span(first.span.path, left.lineno, left.col_offset + 1, left.end_lineno or left.lineno, end + 1)
     labels.insert(1, Label(span, f"{first.ranks[1]} {_LEAVING[type(left)]} here"))
-    told = dataclasses.replace(
+    joined = dataclasses.replace(
         first,
         labels=tuple(labels),
         exit=span,
@@ -65,7 +65,7 @@ def _as_one_exit(first: Parting, others: list[Parting], branch: ast.If, left: as
         excuse=_excuse(branch, left),
         sees_nan=_asks_for_nan(branch),
     )
-    return told.told_with(others)
+    return joined.with_similar(others)
 
 
 def _excuse(branch: ast.If, left: ast.stmt) -> str:
@@ -79,10 +79,10 @@ def _excuse(branch: ast.If, left: ast.stmt) -> str:
 
 def _text_of(statement: ast.stmt) -> str:
     call = statement.value if isinstance(statement, ast.Expr) else None
-    said = call.args[0] if isinstance(call, ast.Call) and call.args else None
-    if not isinstance(said, ast.Constant) or not isinstance(said.value, str):
+    text = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    if not isinstance(text, ast.Constant) or not isinstance(text.value, str):
         return ""
-    sentence = _LEVEL.sub("", said.value.strip()).partition(". ")[0].rstrip(".!")
+    sentence = _LEVEL.sub("", text.value.strip()).partition(". ")[0].rstrip(".!")
     return sentence if len(sentence) <= _SHORT and "%" not in sentence else ""
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.values import Condition, Test
-from ddp_lint.divergence.words import Letter
 from ddp_lint.findings import Confidence, Span
 
 
 @dataclasses.dataclass(eq=False, slots=True)
-class Emitted:
-    letter: Letter
+class EventStep:
+    event: Event
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -72,7 +72,7 @@ class Inline:
     yields: list[Effect] | None = None
     #: Body of a `with`: leaving it runs the rest of the callee.
     manager: bool = False
-    #: The callee is defined in the caller: what parts the ranks in it is told with the caller, whose names it sees.
+    #: The callee is defined in the caller: what parts the ranks in it is shown with the caller, whose names it sees.
     nested: bool = False
     #: Of a generator: through how many calls it was handed on before it ran. It was made that much further up.
     handed: int = 0
@@ -83,13 +83,13 @@ class Yielded:
     """The place where a generator hands over."""
 
 
-Effect = Emitted | Branch | Rounds | Leave | Attempt | Inline | Yielded
+Effect = EventStep | Branch | Rounds | Leave | Attempt | Inline | Yielded
 
 
 def matters(effects: list[Effect]) -> bool:
     """Is there anything in the tree that other ranks can wait for, or a hand-over?"""
     for effect in effects:
-        if isinstance(effect, (Emitted, Yielded)):
+        if isinstance(effect, (EventStep, Yielded)):
             return True
         if isinstance(effect, Branch) and (matters(effect.yes) or matters(effect.no)):
             return True
@@ -105,8 +105,8 @@ def matters(effects: list[Effect]) -> bool:
 
 
 def communicates(effects: list[Effect]) -> bool:
-    """Is there a letter anywhere in the tree?"""
-    return any(isinstance(effect, Emitted) for part in _lists(effects) for effect in part)
+    """Is there an event anywhere in the tree?"""
+    return any(isinstance(effect, EventStep) for part in _lists(effects) for effect in part)
 
 
 def _lists(effects: list[Effect]) -> Iterator[list[Effect]]:
@@ -135,7 +135,7 @@ def _below(effect: Effect) -> list[list[Effect]]:
 
 
 def flat(effects: list[Effect]) -> Iterator[Effect]:
-    """The effects one after the other: those of branches too, of loops and callees the letters alone."""
+    """The effects one after the other: those of branches too, of loops and callees the events alone."""
     for effect in effects:
         yield effect
         if isinstance(effect, Branch):
@@ -144,9 +144,9 @@ def flat(effects: list[Effect]) -> Iterator[Effect]:
         elif isinstance(effect, Attempt):
             yield from flat(effect.body)
         elif isinstance(effect, Rounds):
-            yield from (inner for inner in flat(effect.body) if isinstance(inner, Emitted))
+            yield from (inner for inner in flat(effect.body) if isinstance(inner, EventStep))
         elif isinstance(effect, Inline):
-            yield from (inner for inner in flat(effect.effects) if isinstance(inner, Emitted))
+            yield from (inner for inner in flat(effect.effects) if isinstance(inner, EventStep))
 
 
 def choices(effects: list[Effect]) -> Iterator[Condition]:
@@ -175,13 +175,13 @@ def _without_exit(effect: Effect) -> Effect:
 
 
 def doubtful(effects: list[Effect]) -> list[Effect]:
-    """The same tree with letters of low confidence: what may well have happened before."""
+    """The same tree with events of low confidence: what may well have happened before."""
     return [_doubted(effect) for effect in effects]
 
 
 def _doubted(effect: Effect) -> Effect:
-    if isinstance(effect, Emitted):
-        return Emitted(dataclasses.replace(effect.letter, confidence=Confidence.LOW))
+    if isinstance(effect, EventStep):
+        return EventStep(dataclasses.replace(effect.event, confidence=Confidence.LOW))
     if isinstance(effect, Branch):
         return dataclasses.replace(effect, yes=doubtful(effect.yes), no=doubtful(effect.no))
     if isinstance(effect, Rounds):

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
@@ -15,7 +15,7 @@ from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.references import SET, ClassRef, FunctionRef, Generator, Instance, Reference
 from ddp_lint.divergence.resolve import Linker, known
-from ddp_lint.divergence.values import Condition, Test, Value, Variation, constant, divergent, per_rank, unknown
+from ddp_lint.divergence.values import Condition, Known, Test, Value, Variation, constant, divergent, per_rank, unknown
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Rank
 from ddp_lint.knowledge.project_names import rank_value
@@ -26,6 +26,10 @@ from ddp_lint.source.syntax import starting_with
 
 #: Expressions that have no dotted name.
 _BARE = ("name", "environment")
+
+#: The name of the number of processes that a job is started with: a variable of the environment that a program can set.
+JOB_SIZE: Final = "os.environ['WORLD_SIZE']"
+_ONE: Final = (Known(1), Known("1"))
 
 #: Kinds of expressions to what evaluates them.
 Handlers: TypeAlias = "Mapping[type[ast.expr], Callable[[Frame, Any], Value]]"
@@ -85,8 +89,8 @@ class Frame:
     depth: int = 0
     #: Variables of modules at the last `yield`.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
-    #: The function has started a job of one process: there is nobody to communicate with.
-    single: bool = False
+    #: What each `yield` hands over.
+    yielded: list[Value] = dataclasses.field(default_factory=list)
     #: Names that a collective has made the same on all ranks.
     agreed: set[str] = dataclasses.field(default_factory=set)
     #: Names that a call has made an object of another class (``fully_shard(model)``).
@@ -95,6 +99,12 @@ class Frame:
     @property
     def linker(self) -> Linker:
         return self.summaries.linker
+
+    @property
+    def single(self) -> bool:
+        """Has the function set up a job of one process? Then there is nobody to communicate with."""
+        size = self.env.get(JOB_SIZE)
+        return size is not None and size.constant in _ONE
 
     def span(self, node: ast.AST) -> Span:
         return span_of(self.facts, node)
@@ -120,10 +130,10 @@ class Frame:
             group and entry.value == "rank"
         ):
             scope = f"group:{group}"
-        says = "the rank"
+        description = "the rank"
         weak = (entry.what in ("name", "attribute") and not entry.on) or entry.name.startswith("*.")
         origin = Label(self.span(node), f"`{text or self.text(node)}` differs between ranks")
-        varies = Variation("rank", says, scope, origin, Confidence.MEDIUM if weak else Confidence.HIGH)
+        varies = Variation("rank", description, scope, origin, Confidence.MEDIUM if weak else Confidence.HIGH)
         numbers = worlds.known(entry.value)
         if numbers is None:
             return divergent(("member", self.text(node)), dataclasses.replace(varies, cause="membership"))
@@ -137,15 +147,15 @@ class Frame:
         return value
 
     def named_rank(self, what: str, name: str, node: ast.AST, on: str = "") -> Value | None:
-        told = self.told_rank(node, name) if self.summaries.own is not None and what in _BARE else None
-        if told is not None:
-            return told
+        configured = self.configured_rank(node, name) if self.summaries.own is not None and what in _BARE else None
+        if configured is not None:
+            return configured
         if known().is_uniform(what, name):
             return None
         entry = known().rank(what, name, on)
         return self.rank_value(entry, node) if entry is not None else None
 
-    def told_rank(self, node: ast.AST, *spelled: str, group: str = "") -> Value | None:
+    def configured_rank(self, node: ast.AST, *spelled: str, group: str = "") -> Value | None:
         """The value of an expression that the configuration calls a rank expression, None for any other."""
         own = self.summaries.own
         name = own.ranks.find(*spelled) if own is not None else ""
@@ -160,21 +170,21 @@ def either_way(frame: Frame, node: ast.AST | None) -> Test:
 def span_of(facts: ModuleFacts, node: ast.AST) -> Span:
     """1-based, end exclusive, columns in characters; a module's is the whole file."""
     if isinstance(node, ast.Module):
-        lines = facts.file.lines or [""]
-        return Span(facts.file.path, 1, 1, len(lines), len(lines[-1].rstrip()) + 1)
+        lines = facts.source.lines or [""]
+        return Span(facts.source.path, 1, 1, len(lines), len(lines[-1].rstrip()) + 1)
     line: int = getattr(node, "lineno", 1)
     end_line: int = getattr(node, "end_lineno", None) or line
     end_column: int = getattr(node, "end_col_offset", None) or 0
     start = _characters(facts, line, getattr(node, "col_offset", 0))
     end = _characters(facts, end_line, end_column)
-    return Span(facts.file.path, line, start + 1, end_line, end + 1)
+    return Span(facts.source.path, line, start + 1, end_line, end + 1)
 
 
 def _characters(facts: ModuleFacts, line: int, column: int) -> int:
     """`ast` counts UTF-8 bytes, findings count characters."""
-    if column == 0 or facts.file.text.isascii():
+    if column == 0 or facts.source.text.isascii():
         return column
-    lines = facts.file.lines
+    lines = facts.source.lines
     if not 0 < line <= len(lines):
         return column
     return len(lines[line - 1].encode("utf-8", "surrogatepass")[:column].decode(errors="ignore"))
@@ -205,7 +215,7 @@ def entering(value: Value) -> Value:
         value = _handed(value, value.reference, 1)
     if value.varies is None:
         return value
-    varies = dataclasses.replace(value.varies, foreign=value.varies.foreign + 1)
+    varies = dataclasses.replace(value.varies, call_depth=value.varies.call_depth + 1)
     return dataclasses.replace(value, varies=varies, test=_shifted(value.test, 1), missing=_shifted(value.missing, 1))
 
 
@@ -213,9 +223,9 @@ def leaving(value: Value) -> Value:
     """A returned value as the caller sees it."""
     if isinstance(value.reference, (Generator, Instance)):
         value = _handed(value, value.reference, -1)
-    if value.varies is None or not value.varies.foreign:
+    if value.varies is None or not value.varies.call_depth:
         return value
-    varies = dataclasses.replace(value.varies, foreign=value.varies.foreign - 1)
+    varies = dataclasses.replace(value.varies, call_depth=value.varies.call_depth - 1)
     return dataclasses.replace(value, varies=varies, test=_shifted(value.test, -1), missing=_shifted(value.missing, -1))
 
 
@@ -234,7 +244,7 @@ def _shifted(test: Test | None, by: int) -> Test | None:
         return None
     atom = test.atom
     if atom is not None and atom.varies is not None:
-        varies = dataclasses.replace(atom.varies, foreign=max(0, atom.varies.foreign + by))
+        varies = dataclasses.replace(atom.varies, call_depth=max(0, atom.varies.call_depth + by))
         atom = dataclasses.replace(atom, varies=varies)
     parts = tuple(shifted for part in test.parts if (shifted := _shifted(part, by)) is not None)
     return Test(test.op, parts, atom)

@@ -160,14 +160,14 @@ def holds_all_of(counted: str, group: Group) -> bool:
     return not counted or counted == group.key or (bool(group.axis) and axis_in(counted) == group.axis)
 
 
-def replicas_can_part(varies: Variation) -> bool:
+def replicas_can_diverge(varies: Variation) -> bool:
     """Can two replicas of one model differ in it? They share their place along every other parallel axis."""
     if varies.cause == "membership":
         return False
     return varies.cause != "rank" or varies.scope in (WORLD_AXIS, "node", "data")
 
 
-def can_part(varies: Variation, group: Group) -> bool:
+def can_diverge(varies: Variation, group: Group) -> bool:
     """Can two members of `group` differ in a value that varies like this?
 
     All ranks of a data-parallel group share their pipeline stage, so a stage test keeps such a group together; a

@@ -40,11 +40,11 @@ def spellings(frame: Frame, node: ast.expr, reference: Reference | None) -> tupl
     return (name, *(frame.facts.imports.starred(name) if free else known))
 
 
-def told(frame: Frame, value: Value, node: ast.AST, *spelled: str) -> Value:
+def as_configured(frame: Frame, value: Value, node: ast.AST, *spelled: str) -> Value:
     """The value of an expression: the rank, if the configuration says so and the code does not tell of what kind."""
     if value.varies is not None or isinstance(value.reference, _DEFINED):
         return value
-    ranked = frame.told_rank(node, *spelled)
+    ranked = frame.configured_rank(node, *spelled)
     return ranked.with_reference(value.reference) if ranked is not None else value
 
 

@@ -46,7 +46,7 @@ class Instance:
     whole: bool = False
     #: A loader whose batches come from a stream of this rank's own, and end with it.
     streams: bool = False
-    #: Of a set: through how many calls it came in as an argument (see `Variation.foreign`).
+    #: Of a set: through how many calls it came in as an argument (see `Variation.call_depth`).
     handed: int = 0
     #: Of a list in the order of a set: the loop over the set that has filled it.
     filled: Any = dataclasses.field(default=None, compare=False)
@@ -108,6 +108,8 @@ class Generator:
     switched: Mapping[tuple[str, str], Any] = dataclasses.field(default_factory=dict, compare=False)
     #: For each position of the tuples that it yields, whether each `yield` has a literal there; () for anything else.
     literal: tuple[bool, ...] = dataclasses.field(default=(), compare=False)
+    #: What it yields, position by position, where that is a number that all ranks share, or a pair with one.
+    yields: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)

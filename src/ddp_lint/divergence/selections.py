@@ -21,12 +21,8 @@ PADDED = "builtins.padded"
 #: Lists of the tensors of a kind, which have its shape once they are one tensor.
 LISTED: Final = {SELECTION: f"{SELECTION}s", PADDED: f"{PADDED}s"}
 _KIND_OF: Final = {listed: kind for kind, listed in LISTED.items()}
-#: What depends on whether a rank has any of the data depends on this.
-EMPTINESS: Final = "whether this rank's own data give any elements"
 #: How the key of a list of gradients begins, and of its length.
 GRADIENTS: Final = "gradients"
-#: What depends on whether a rank has such a field depends on this.
-MODALITY: Final = "whether this rank's own samples have it"
 _KNOWN = table("tensors")["selection"]
 #: Functions that make a tensor of a size, with the number of leading arguments that are sizes (0: all are).
 MAKING: Final[dict[str, int]] = _KNOWN["making"]
@@ -133,8 +129,8 @@ def keeps(method: str) -> bool:
 def own_size(frame: Frame, node: ast.AST) -> Variation:
     """Why the number of elements is a rank's own."""
     origin = Label(frame.span(node), "each rank selects as many elements as its own data give")
-    says = "how many elements this rank's own data select"
-    return Variation("data", says, origin=origin, confidence=Confidence.MEDIUM)
+    description = "how many elements this rank's own data select"
+    return Variation("data", description, origin=origin, confidence=Confidence.MEDIUM)
 
 
 #: Tensors of a rank's own data by name; those of the model have one size on all ranks.
@@ -182,20 +178,20 @@ def may_be_lacking(field: ast.expr, of: ast.expr) -> bool:
 def own_modality(frame: Frame, node: ast.AST) -> Variation:
     """Why a field of the samples is missing on some ranks."""
     origin = Label(frame.span(node), "a rank whose own samples lack it has none here")
-    return Variation("data", MODALITY, origin=origin, confidence=Confidence.MEDIUM, confined=True)
+    return Variation.of_data("modality", origin, Confidence.MEDIUM, local_only=True)
 
 
 def own_gradients(frame: Frame, node: ast.AST) -> Variation:
     """Why no parameter has a gradient on some ranks."""
     origin = Label(frame.span(node), "a rank whose part of the parameters has no gradients has none here")
-    says = "whether this rank's own parameters have gradients"
-    return Variation("data", says, origin=origin, confidence=Confidence.MEDIUM, confined=True)
+    description = "whether this rank's own parameters have gradients"
+    return Variation("data", description, origin=origin, confidence=Confidence.MEDIUM, local_only=True)
 
 
 def own_emptiness(frame: Frame, node: ast.AST) -> Variation:
     """Why a tensor is empty on some ranks."""
     origin = Label(frame.span(node), "a rank whose own data give nothing has an empty tensor here")
-    return Variation("data", EMPTINESS, origin=origin, confidence=Confidence.MEDIUM, confined=True)
+    return Variation.of_data("emptiness", origin, Confidence.MEDIUM, local_only=True)
 
 
 def own_longest(frame: Frame, node: ast.AST) -> Variation:

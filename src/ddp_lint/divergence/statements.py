@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.conditions import test_of
-from ddp_lint.divergence.effects import Attempt, Branch, Effect, Emitted, Inline, Leave, Rounds, doubtful, matters
+from ddp_lint.divergence.effects import Attempt, Branch, Effect, EventStep, Inline, Leave, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visible
-from ddp_lint.divergence.frame import Frame, none, reference_of
+from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
 from ddp_lint.divergence.names import is_collective_name
@@ -29,6 +28,7 @@ from ddp_lint.divergence.values import (
     Variation,
     combine,
     divergent,
+    equality,
     merge,
     negated,
     symbols_in,
@@ -36,6 +36,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
+from ddp_lint.project.parts import PART_OF, kept_by_node
 from ddp_lint.source.syntax import walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
@@ -103,14 +104,23 @@ def _join(frame: Frame, test: Test, yes: dict[str, Value], no: dict[str, Value],
 
 
 def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AST) -> Value:
-    """A name that only one arm binds keeps that value; an attribute had one before, which other ranks still see."""
+    """A name that only one arm binds keeps that value; an attribute had one before, which other ranks still see, and
+    so had a variable of the environment."""
+    if name == JOB_SIZE and not _says(negated(test), unknown(("environment", "WORLD_SIZE")), value):
+        return unknown(("set", frame.key(node), name))
     varies = test.varying()
-    if "." not in name or varies is None or varies.confined or value.reference is not None or not value.same:
+    if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
         return value
     key = ("set", frame.key(node), name)
     if value.constant is None:
         return divergent(key, varies)
     return merge(test, value, unknown(key), key)
+
+
+def _says(test: Test, what: Value, value: Value) -> bool:
+    """Does the test hold only where the one equals the other: ``what == value``?"""
+    compared = equality(test.atom.truths[0]) if test.atom is not None else None
+    return compared is not None and compared == (what.key, value.constant)
 
 
 def _if(frame: Frame, node: ast.If) -> None:
@@ -164,22 +174,22 @@ def _fills(frame: Frame, cache: ast.expr, body: Sequence[ast.AST]) -> bool:
 
 
 def _narrowed_arm(frame: Frame, node: ast.If, test: Test) -> tuple[list[Effect], dict[str, Value], bool]:
-    """The arm in which ``isinstance(x, DTensor)`` has told what `x` is."""
-    told = dict(_told_classes(frame, node.test))
-    before = {name: frame.env[name] for name in told if name in frame.env}
-    frame.env.update(told)
+    """The arm in which ``isinstance(x, DTensor)`` has shown what `x` is."""
+    narrowed = dict(_narrowed_classes(frame, node.test))
+    before = {name: frame.env[name] for name in narrowed if name in frame.env}
+    frame.env.update(narrowed)
     effects, env, alive = _arm(frame, node.body, test)
     for scope in (frame.env, env):
-        for name in [name for name in told if scope.get(name) is told[name]]:
+        for name in [name for name in narrowed if scope.get(name) is narrowed[name]]:
             del scope[name]
             scope.update({name: before[name]} if name in before else {})
     return effects, env, alive
 
 
-def _told_classes(frame: Frame, test: ast.expr) -> Iterator[tuple[str, Value]]:
+def _narrowed_classes(frame: Frame, test: ast.expr) -> Iterator[tuple[str, Value]]:
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for part in test.values:
-            yield from _told_classes(frame, part)
+            yield from _narrowed_classes(frame, part)
     elif frame.depth and frame.closure is None:
         return  # a helper that copes with sharded tensors says nothing of the one that it gets
     elif isinstance(test, ast.Call) and getattr(test.func, "id", "") == "isinstance" and len(test.args) == 2:
@@ -201,7 +211,7 @@ def _continue_after(
         frame.alive = False
 
 
-@functools.lru_cache(maxsize=8192)
+@kept_by_node(8192)
 def _assigned(node: ast.AST) -> frozenset[str]:
     """Names that the statement binds."""
     found: set[str] = set()
@@ -249,7 +259,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
 
 
 def _within_common_rounds(body: list[Effect]) -> bool:
-    """Do all letters of a round stand under a test that its number is below one that all ranks share, as many as each
+    """Do all events of a round stand under a test that its number is below one that all ranks share, as many as each
     of them goes round at least (``if i < fewest and i % 20 == 0: barrier()``)?"""
     for effect in body:
         if isinstance(effect, Branch) and not matters(effect.no):
@@ -318,7 +328,7 @@ def _counted_on(frame: Frame, node: ast.stmt, after: dict[str, Value], entry: di
     return after
 
 
-@functools.lru_cache(maxsize=8192)
+@kept_by_node(8192)
 def _counters(node: ast.stmt) -> frozenset[str]:
     """Names that the loop adds to."""
     return frozenset(dotted(child.target) for child in children(node) if isinstance(child, ast.AugAssign))
@@ -399,13 +409,13 @@ def _join_flags(
     frame: Frame, condition: Condition, raised: dict[str, Value], normal: dict[str, Value], node: ast.AST
 ) -> dict[str, Value]:
     """After a `try`: flags that a handler sets tell whether this rank failed; other values are taken to be alike."""
-    told = Test("atom", atom=condition)
+    failed = Test("atom", atom=condition)
     alike = Test("atom", atom=Condition(condition.truths, condition.text))
     merged = _join(frame, alike, raised, normal, node)
     for name, value in raised.items():
         other = normal.get(name)
         if other is not None and other is not value and "." not in name and _is_flag(value, other):
-            merged[name] = merge(told, value, other, ("merge", frame.key(node), name))
+            merged[name] = merge(failed, value, other, ("merge", frame.key(node), name))
     return merged
 
 
@@ -430,7 +440,7 @@ def _body_of_try(frame: Frame, node: ast.Try) -> tuple[list[Effect], list[Effect
     if node.finalbody and any(isinstance(effect, Leave) for effect in effects[:boundary]):
         boundary = 0
     prefix = effects[:boundary]
-    if not all(isinstance(effect, (Emitted, Inline)) for effect in prefix):
+    if not all(isinstance(effect, (EventStep, Inline)) for effect in prefix):
         return [], effects, env, alive
     return prefix, effects[boundary:], env, alive
 
@@ -445,7 +455,7 @@ def _may_fail(frame: Frame, statement: ast.stmt) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=8192)
+@kept_by_node(8192)
 def _called_in(statement: ast.stmt) -> frozenset[str]:
     """The last parts of the names that a statement calls."""
     calls = (child for child in (statement, *children(statement)) if isinstance(child, ast.Call))
@@ -463,16 +473,19 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
         return Condition((key,) * worlds.COUNT, text)
     if _survives_lack_of_memory(handler, names):
         origin = Label(frame.span(handler), "a rank that runs out of memory goes on here")
-        says = "whether this rank has run out of memory"
+        description = "whether this rank has run out of memory"
         return Condition(
-            (key,) * worlds.COUNT, text, Variation("memory", says, origin=origin, confidence=Confidence.MEDIUM), True
+            (key,) * worlds.COUNT,
+            text,
+            Variation("memory", description, origin=origin, confidence=Confidence.MEDIUM),
+            True,
         )
     if names & _LOCAL_ERRORS and any(_may_fail(frame, statement) for statement in node.body):
         origin = Label(frame.span(node.body[0]), "this may raise on one rank alone")
-        says, cause = "an exception that only this rank may have raised", "exception"
+        description, cause = "an exception that only this rank may have raised", "exception"
         if any(v.cause != "exception" for test in frame.path if (v := test.varying()) is not None):
-            says, cause = "whether what only this rank does here has failed", "failure"
-        varies = Variation(cause, says, origin=origin, confidence=Confidence.MEDIUM)
+            description, cause = "whether what only this rank does here has failed", "failure"
+        varies = Variation(cause, description, origin=origin, confidence=Confidence.MEDIUM)
         return Condition((key,) * worlds.COUNT, text, varies, open=True)
     return Condition((key,) * worlds.COUNT, text)
 
@@ -511,7 +524,7 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
     reference = reference_of(manager)
     call = item.context_expr
     deferred: list[Effect] = []
-    if isinstance(call, ast.Call) and _is_context_letter(frame, call, frame.effects[start:]):
+    if isinstance(call, ast.Call) and _is_context_event(frame, call, frame.effects[start:]):
         deferred = [frame.effects.pop()]
     outer, frame.effects = frame.effects, []
     with frame.summaries.variables.switched(reference.switched if isinstance(reference, ref.Generator) else {}):
@@ -539,12 +552,12 @@ def _entered(frame: Frame, manager: Value, node: ast.expr) -> Value:
     )
 
 
-def _is_context_letter(frame: Frame, call: ast.Call, effects: list[Effect]) -> bool:
-    """A framework's context manager has its letter where it ends."""
-    if not effects or not isinstance(effects[-1], Emitted):
+def _is_context_event(frame: Frame, call: ast.Call, effects: list[Effect]) -> bool:
+    """A framework's context manager has its event where it ends."""
+    if not effects or not isinstance(effects[-1], EventStep):
         return False
     name = dotted(call.func).rpartition(".")[2] or getattr(call.func, "attr", "")
-    return effects[-1].letter.op == name or name.endswith("_first")
+    return effects[-1].event.op == name or name.endswith("_first")
 
 
 def _suppresses(frame: Frame, call: ast.Call) -> bool:
@@ -741,3 +754,4 @@ _HANDLERS: dict[type[ast.stmt], Callable[[Frame, Any], None]] = {
 }  # fmt: skip
 if hasattr(ast, "TryStar"):  # Python 3.11
     _HANDLERS[ast.TryStar] = _try
+_HANDLERS |= {part: _HANDLERS[kind] for kind, part in PART_OF.items()}  # type: ignore[index]

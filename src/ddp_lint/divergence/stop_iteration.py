@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.effects import Effect, Emitted, flat
+from ddp_lint.divergence.effects import Effect, EventStep, flat
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.lengths import own_length
@@ -48,9 +48,9 @@ def own_refusal(frame: Frame, handler: ast.ExceptHandler, body: list[Effect]) ->
     of = frame.linker.expression(frame.facts, handler.type) if handler.type is not None else None
     if not isinstance(of, ref.ClassRef) or _ENDS.search(of.node.name) or isinstance(handler.body[-1], ast.Raise):
         return None
-    if not any(isinstance(e, Emitted) and e.letter.kind in ("forward", "backward") for e in flat(body)):
+    if not any(isinstance(e, EventStep) and e.event.kind in ("forward", "backward") for e in flat(body)):
         return None
     origin = Label(frame.span(handler), f"a rank goes on here without the step if its own batch raises {of.node.name}")
-    says = f"whether this rank's own batch raises {of.node.name}"
-    varies = Variation("data", says, origin=origin, confidence=Confidence.MEDIUM)
+    description = f"whether this rank's own batch raises {of.node.name}"
+    varies = Variation("data", description, origin=origin, confidence=Confidence.MEDIUM)
     return Condition((("refused", frame.key(handler)),) * worlds.COUNT, f"except {of.node.name}", varies, open=True)

@@ -11,7 +11,7 @@ from ddp_lint.divergence.collectives import communicate
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers
 from ddp_lint.divergence.lengths import extent_of, is_size, size_of
-from ddp_lint.divergence.project_names import told
+from ddp_lint.divergence.project_names import as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Value, Variation, divergent, filled, is_new_container, unknown
 from ddp_lint.findings import Confidence
@@ -51,7 +51,7 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, count
         frame.summaries.variables.set_global(frame, target.id, value)
     frame.forget_parts(path)
     if frame.summaries.own is not None and not counted and value.constant is None:
-        value = told(frame, value, target, path)
+        value = as_configured(frame, value, target, path)
     frame.env[path] = value
 
 

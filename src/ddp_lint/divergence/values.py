@@ -1,7 +1,7 @@
 """What is known of a value on each rank: a constant, an unknown that all ranks share, or one that differs.
 
 A value has one component for each world of `worlds.WORLDS`: `Known` or `Symbol` (unknown). Equal symbols are equal on
-all ranks. A `Divergence` says that ranks may differ although no world tells how: their clocks, files, batches.
+all ranks. A `Variation` says that ranks may differ although no world tells how: their clocks, files, batches.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from ddp_lint.divergence import worlds
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge.communication import ASPECTS, Aspect, Source
 
 # What follows is made by the hundred thousand, and never changed: a frozen dataclass would take three times as long to
 # make.
@@ -69,19 +70,29 @@ Component = Known | Symbol
 class Variation:
     """Why and over which ranks a value varies.
 
-    `cause` is 'rank', 'membership' or a cause of the knowledge; `says` completes "depends on"; `scope` is the axis
-    that the value varies over: 'world', 'node', a parallel axis, or ``group:<key>``; `origin` where the value came
-    from; `foreign` through how many calls it came
-    in as an argument (0: it arose in the function at hand). What a test sets that is `confined` is not taken to vary.
+    `cause` is 'rank', 'membership' or a cause of the knowledge; `description` completes "depends on"; `scope` is the
+    axis that the value varies over: 'world', 'node', a parallel axis, or ``group:<key>``; `origin` where the value came
+    from; `call_depth` through how many calls it came in as an argument (0: it arose in the function at hand). What a
+    test sets that is `local_only` is not taken to vary. `aspect` is what of the rank's data it follows from.
     """
 
     cause: str
-    says: str
+    description: str
     scope: str = "world"
     origin: Label | None = None
     confidence: Confidence = Confidence.HIGH
-    foreign: int = 0
-    confined: bool = False
+    call_depth: int = 0
+    local_only: bool = False
+    aspect: Aspect = ""
+
+    @classmethod
+    def of_data(cls, aspect: Aspect, origin: Label, confidence: Confidence, *, local_only: bool = False) -> Variation:
+        return cls("data", ASPECTS[aspect], "world", origin, confidence, local_only=local_only, aspect=aspect)
+
+    @classmethod
+    def of_source(cls, source: Source, origin: Label) -> Variation:
+        """Of a value that the knowledge names."""
+        return cls(source.cause, source.description, "world", origin, Confidence.MEDIUM, aspect=source.aspect)
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
@@ -107,11 +118,11 @@ class Condition:
         """Whether it tells the ranks of one node apart, and is the same on the first ranks of two nodes."""
         first, second, other_node = self.truths[:3]
         of_node = self.varies is not None and self.varies.scope == "node"
-        told = isinstance(first, bool) and not self.open and of_node
-        return told and first == other_node and first != second
+        separates = isinstance(first, bool) and not self.open and of_node
+        return separates and first == other_node and first != second
 
     @property
-    def may_part(self) -> bool:
+    def may_diverge(self) -> bool:
         """Whether two ranks may choose differently at all."""
         return self.varies is not None or self.truths.count(self.truths[0]) < len(self.truths)
 
@@ -141,13 +152,13 @@ class Test:
         if self.op == "not":
             inner = self.parts[0].truth(world)
             return None if inner is None else not inner
-        decisive, told = self.op == "or", True
+        decisive, known = self.op == "or", True
         for part in self.parts:
             truth = part.truth(world)
             if truth is decisive:
                 return decisive
-            told = told and truth is not None
-        return not decisive if told else None
+            known = known and truth is not None
+        return not decisive if known else None
 
     @property
     def settled(self) -> bool | None:
@@ -225,6 +236,8 @@ _PARTS = frozenset({"item", "element", "attribute", "part"})
 MADE: Final = "object"
 
 
+#: How the key of the number of a round begins, which an ``enumerate()`` hands out.
+INDEX: Final = "index"
 #: How the key of a number of ranks begins, followed by the group that it counts ("" is the world).
 WORLD_SIZE: Final = "world size"
 #: How the key of the question begins whether that is one.
@@ -256,6 +269,39 @@ def alone_in(choice: Hashable) -> str | None:
     symbol = choice[1] if isinstance(choice, tuple) and len(choice) == 2 and choice[0] == "truth" else None
     key = getattr(symbol, "key", None)
     return key[1] if isinstance(key, tuple) and key[:1] == (ALONE,) else None
+
+
+#: How the key of the question begins whether a model or a tensor is sharded.
+SHARDED: Final = "sharded"
+
+
+def whether_sharded(key: Hashable, text: str) -> Value:
+    """``isinstance(model, FSDP)``: the same for all ranks, and False in a job that only replicates its models."""
+    value = unknown((SHARDED, key))
+    return dataclasses.replace(
+        value, test=Test("atom", atom=Condition((("truth", value.components[0]),) * worlds.COUNT, text))
+    )
+
+
+def asks_for_shards(condition: Condition) -> bool:
+    """Is it true only where something is sharded?"""
+    first = condition.truths[0]
+    key = getattr(first[1], "key", None) if isinstance(first, tuple) and len(first) == 2 else None
+    return isinstance(key, tuple) and key[:1] == (SHARDED,)
+
+
+def needs_shards(test: Test) -> bool:
+    """Does the test hold only where something is sharded?"""
+    if test.atom is not None:
+        return asks_for_shards(test.atom)
+    if test.op == "not" or not test.parts:
+        return False
+    return (any if test.op == "and" else all)(map(needs_shards, test.parts))
+
+
+def is_whether_sharded(value: Value) -> bool:
+    """Is it true only where something is sharded?"""
+    return needs_shards(value.test) if value.test is not None else value.kind == SHARDED
 
 
 def negated(test: Test) -> Test:
@@ -348,7 +394,7 @@ class ArgumentKey(NamedTuple):
 
 def argument_key(value: Value) -> ArgumentKey:
     plain = value.varies is None and all(isinstance(component, Symbol) for component in value.components)
-    varies = value.varies and (value.varies.cause, value.varies.scope, value.varies.foreign)
+    varies = value.varies and (value.varies.cause, value.varies.scope, value.varies.call_depth)
     items = tuple(argument_key(item) for item in value.items) if value.items is not None else None
     entries = tuple((k, argument_key(v)) for k, v in value.entries.items()) if value.entries is not None else None
     components = None if plain else value.components
@@ -467,8 +513,8 @@ _UNCOUNTED = (Known(1), Known(0), Known(-1))
 def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     """The value after ``if test: x = yes`` / ``else: x = no``."""
     varies = test.varying()
-    if varies is not None and varies.confined and _formula(test, yes, no) is None:
-        test, varies = Test("atom", atom=Condition((("confined", key),) * worlds.COUNT, "")), None
+    if varies is not None and varies.local_only and _formula(test, yes, no) is None:
+        test, varies = Test("atom", atom=Condition((("local_only", key),) * worlds.COUNT, "")), None
     merged = _merged(test, yes, no, key)
     if varies is None:
         even = (yes.even or no.even) and all(value.even or value.varies is None for value in (yes, no))
@@ -527,8 +573,8 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if special is not None:
         return special
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
-    told = test.varying() is not None
-    if told and all(outcome is not None for outcome in outcomes):
+    by_rank = test.varying() is not None
+    if by_rank and all(outcome is not None for outcome in outcomes):
         picked = tuple((yes if outcome else no).components[world] for world, outcome in enumerate(outcomes))
         formula = _formula(test, yes, no)
         open_ = next((v for v in (yes, no) if v.open), None)
@@ -541,9 +587,9 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
         varies = formula.varying()
         return Value((Symbol(key),) * worlds.COUNT, varies, varies is not None, reference, test=formula)
     for candidate, other in ((yes, no), (no, yes)):
-        if candidate.varies is not None and (other.constant is not None or other.varies is not None or not told):
+        if candidate.varies is not None and (other.constant is not None or other.varies is not None or not by_rank):
             return dataclasses.replace(candidate, reference=reference)
-    if told and test.varying() is not None:
+    if by_rank and test.varying() is not None:
         if any(outcome is not None for outcome in outcomes) and yes.same and no.same:
             return _partly(test, outcomes, yes, no, key, reference)
         varies = test.varying()
@@ -552,7 +598,16 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     varies = weaker(yes, no)
     if varies is not None:
         return dataclasses.replace(divergent(key, varies), reference=reference)
-    return unknown(key, reference)
+    return dataclasses.replace(unknown(key, reference), items=_merged_items(test, yes, no, key))
+
+
+def _merged_items(test: Test, yes: Value, no: Value, key: Hashable) -> tuple[Value, ...] | None:
+    """The elements of what is one of two tuples, or of a tuple where the other is None."""
+    if yes.constant == Known(None) or no.constant == Known(None):
+        return no.items if yes.constant == Known(None) else yes.items
+    if yes.items is None or no.items is None or len(yes.items) != len(no.items):
+        return None
+    return tuple(merge(test, *pair, (key, index)) for index, pair in enumerate(zip(yes.items, no.items, strict=True)))
 
 
 def _of_several(yes: Value, no: Value) -> Value | None:
@@ -573,6 +628,11 @@ def _with_other_keys(varies: Variation, yes: Value, no: Value, key: Hashable) ->
 def _is_empty(value: Value) -> bool:
     """Is it what a name holds before it holds an object: None or an empty list?"""
     return value.constant == Known(None) or value.items == ()
+
+
+def is_numbered(value: Value) -> bool:
+    """Is it a number of a round, or what an ``enumerate()`` hands out?"""
+    return value.kind == INDEX or any(item.kind == INDEX for item in value.items or ())
 
 
 def is_new_container(value: Value) -> bool:

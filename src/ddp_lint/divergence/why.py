@@ -7,11 +7,11 @@ import dataclasses
 import pathlib
 
 from ddp_lint.config import Settings
-from ddp_lint.divergence.analyse import classes_in, hooked, result_of, roots, summaries_of, word_of
+from ddp_lint.divergence.analyse import classes_in, graph_of, hooked, result_of, roots, summaries_of
+from ddp_lint.divergence.event_graph import Choice, Event, EventGraph, EventNode, Loop, Projection, TooLarge
 from ddp_lint.divergence.frame import span_of, text_of
-from ddp_lint.divergence.partings import Parting
+from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.values import Condition
-from ddp_lint.divergence.words import Choice, Emit, Letter, Loop, Projection, TooLarge, Words
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -35,7 +35,7 @@ def explain(path: pathlib.Path, project: Project, settings: Settings, line: int 
     if facts is None:
         return []
     summaries = summaries_of(project)
-    partings = {parting.span: parting for parting in result_of(facts, project).partings}
+    mismatches = {mismatch.span: mismatch for mismatch in result_of(facts, project).mismatches}
     found: dict[Span, Explanation] = {}
     inherited = (root for of in classes_in(facts, summaries) for root in hooked(of, summaries))
     for root in (*inherited, *roots(facts, summaries, every=True)):
@@ -43,16 +43,16 @@ def explain(path: pathlib.Path, project: Project, settings: Settings, line: int 
         if line is not None and root.function is not None and not region.line <= line <= region.end_line:
             continue
         try:
-            words, _ = word_of(root, facts, summaries)
+            graph, _ = graph_of(root, facts, summaries)
         except (TooLarge, RecursionError):
             header = dataclasses.replace(region, end_line=region.line, end_column=region.column + 1)
-            reason = "the function is too large for the analysis, nothing is said about it"
+            reason = "the function is too large for the analysis, it was not analysed"
             found.setdefault(header, Explanation(header, root.name, False, reason))
             continue
-        for node in words.nodes:
-            if isinstance(node, Emit) and node.letter.span.path == facts.file.path:
-                explanation = _explained(node, words, partings.get(node.letter.span))
-                found.setdefault(node.letter.span, explanation)
+        for node in graph.nodes:
+            if isinstance(node, EventNode) and node.event.span.path == facts.file.path:
+                explanation = _explained(node, graph, mismatches.get(node.event.span))
+                found.setdefault(node.event.span, explanation)
     every = sorted(found.values(), key=lambda explanation: explanation.span)
     if line is None:
         return every
@@ -70,42 +70,42 @@ def _silent_calls(facts: ModuleFacts, line: int) -> list[Explanation]:
     return found
 
 
-def _explained(node: Emit, words: Words, parting: Parting | None) -> Explanation:
-    letter = node.letter
-    what = letter.call if letter.call.endswith(letter.op) else f"{letter.call} ({letter.op})"
-    if parting is not None and parting.confidence is not Confidence.LOW:
-        return Explanation(letter.span, what, True, f"reported: {parting.kind.value}", parting.labels)
-    if parting is not None:
-        doubt = f"communicates only {parting.when}, of which nothing is to be seen" if parting.when else "doubtful"
-        return Explanation(letter.span, what, False, f"not reported by default: {doubt}", parting.labels)
-    guards = _guards(node, words, letter)
+def _explained(node: EventNode, graph: EventGraph, mismatch: Mismatch | None) -> Explanation:
+    event = node.event
+    what = event.call if event.call.endswith(event.op) else f"{event.call} ({event.op})"
+    if mismatch is not None and mismatch.confidence is not Confidence.LOW:
+        return Explanation(event.span, what, True, f"reported: {mismatch.kind.value}", mismatch.labels)
+    if mismatch is not None:
+        doubt = f"communicates only {mismatch.when}, of which nothing is to be seen" if mismatch.when else "doubtful"
+        return Explanation(event.span, what, False, f"not reported by default: {doubt}", mismatch.labels)
+    guards = _guards(node, graph, event)
     varying = [guard for guard in guards if guard.condition.varies is not None]
     if not guards:
-        return Explanation(letter.span, what, False, "every rank comes here: no condition leads to it")
+        return Explanation(event.span, what, False, "every rank comes here: no condition leads to it")
     if not varying:
         texts = " and ".join(f"`{guard.condition.text}`" for guard in guards[-2:])
         reason = f"the guard is uniform: nothing here makes {texts} differ between ranks"
-        return Explanation(letter.span, what, False, reason, _labels(guards[-2:]))
-    projection = Projection(words, letter.stream)
+        return Explanation(event.span, what, False, reason, _labels(guards[-2:]))
+    projection = Projection(graph, event.stream)
     guard = varying[-1]
     assert guard.condition.varies is not None
-    if not projection.parts(guard.condition.varies):
+    if not projection.diverges(guard.condition.varies):
         reason = f"only whole groups come here: `{guard.condition.text}` does not tell members of the group apart"
-    elif guard.condition.varies.foreign:
+    elif guard.condition.varies.call_depth:
         reason = f"`{guard.condition.text}` differs only if a caller passes a value that does"
     else:
-        reason = f"equal words: the ranks for which `{guard.condition.text}` differs call it elsewhere, or all end"
-    return Explanation(letter.span, what, False, reason, _labels([guard]))
+        reason = f"equal events: the ranks for which `{guard.condition.text}` differs call it elsewhere, or all end"
+    return Explanation(event.span, what, False, reason, _labels([guard]))
 
 
-def _guards(node: Emit, words: Words, letter: Letter) -> list[Choice]:
-    """The choices of which only one arm leads to the letter, outermost first."""
-    reaches = [False] * len(words.nodes)
+def _guards(node: EventNode, graph: EventGraph, event: Event) -> list[Choice]:
+    """The choices of which only one arm leads to the event, outermost first."""
+    reaches = [False] * len(graph.nodes)
     guards: list[Choice] = []
-    for other in words.nodes:
+    for other in graph.nodes:
         if other is node:
             reaches[other.number] = True
-        elif isinstance(other, Emit):
+        elif isinstance(other, EventNode):
             reaches[other.number] = reaches[other.after.number]
         elif isinstance(other, Loop):
             reaches[other.number] = reaches[other.body.number] or reaches[other.after.number]

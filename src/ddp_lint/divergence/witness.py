@@ -1,4 +1,4 @@
-"""From a difference of words to what a reader is shown: kind, places, and what each rank does."""
+"""From a difference of event graphs to what a reader is shown: kind, places, and what each rank does."""
 
 from __future__ import annotations
 
@@ -7,65 +7,64 @@ from collections.abc import Iterator
 
 from ddp_lint.divergence import file_race, worlds
 from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, varies_of
+from ddp_lint.divergence.event_graph import CONFIDENCES, Choice, Event, EventGraph, EventNode
 from ddp_lint.divergence.groups import shown
-from ddp_lint.divergence.lengths import COUNT, SHARE
-from ddp_lint.divergence.partings import Kind, Parting
-from ddp_lint.divergence.selections import EMPTINESS, MODALITY
-from ddp_lint.divergence.values import Component, Known, Value, Variation
-from ddp_lint.divergence.words import CONFIDENCES, Choice, Emit, Letter, Words
+from ddp_lint.divergence.mismatches import Kind, Mismatch
+from ddp_lint.divergence.values import Component, Known, Value, Variation, asks_for_shards
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
+from ddp_lint.knowledge.communication import LEARNING_RATE
 
 
-def parting_of(difference: Difference, comparison: Comparison, region: Span) -> Parting:
-    letter = difference.letter
-    varies = file_race.race_of(difference, varies_of(difference), _chosen(difference.first, difference.parted))
+def mismatch_of(difference: Difference, comparison: Comparison, region: Span) -> Mismatch:
+    event = difference.event
+    varies = file_race.race_of(difference, varies_of(difference), _chosen(difference.first, difference.fork))
     ranks = _ranks(difference, varies)
-    branch = difference.parted.span
+    branch = difference.fork.span
     labels = [Label(branch, _branch_text(difference, varies, ranks))]
     if varies.origin is not None and varies.origin.span.line != branch.line:
         labels.append(varies.origin)
-    labels.extend(letter.chain)
+    labels.extend(event.chain)
     if difference.other is not None:
         labels.append(Label(difference.other.span, f"{ranks[1]} calls {difference.other.call}() here instead"))
-    return Parting(
+    return Mismatch(
         kind=_kind(difference, varies),
-        span=letter.span,
-        op=letter.op,
-        call=letter.call,
-        confidence=_confidence(letter, varies, difference),
+        span=event.span,
+        op=event.op,
+        call=event.call,
+        confidence=_confidence(event, varies, difference),
         branch=branch,
-        condition=difference.parted.condition.text,
+        condition=difference.fork.condition.text,
         cause=varies.cause,
-        says=varies.says,
-        group=shown(letter.group),
-        when=letter.when,
-        evident=letter.evident,
+        description=varies.description,
+        group=shown(event.group),
+        when=event.when,
+        evident=event.evident,
         reason=_reason(difference),
         ranks=ranks,
         labels=tuple(labels),
-        way=letter.chain,
+        way=event.chain,
         instead=difference.other.call if difference.other is not None else "",
-        caught=difference.parted.condition.caught,
-        by_node=difference.parted.condition.by_node,
+        caught=difference.fork.condition.caught,
+        by_node=difference.fork.condition.by_node,
         rounds=_goes_round(difference),
         witness=(
-            _trace(ranks[0], difference.first, difference, comparison, letter, region),
+            _trace(ranks[0], difference.first, difference, comparison, event, region),
             _trace(ranks[1], difference.second, difference, comparison, difference.other, region),
         ),
     )
 
 
 def _kind(difference: Difference, varies: Variation) -> Kind:
-    letter = difference.letter
+    event = difference.event
     if difference.how == "argument":
         return Kind.ARGUMENT
     if varies.cause == "length":
         return Kind.LOOP
-    if letter.kind in ("step", "backward"):
+    if event.kind in ("step", "backward"):
         return Kind.STEP
-    if letter.kind == "forward":
+    if event.kind == "forward":
         return Kind.FORWARD
-    if letter.kind == "group":
+    if event.kind == "group":
         return Kind.GROUP
     if varies.cause == "order" or difference.how in ("swapped", "crossed"):
         return Kind.ORDER
@@ -73,56 +72,65 @@ def _kind(difference: Difference, varies: Variation) -> Kind:
         return Kind.LOOP
     if varies.cause not in ("rank", "membership"):
         return Kind.CONDITION
-    return Kind.IMPLICIT if letter.implicit else Kind.BRANCH
+    return Kind.IMPLICIT if event.implicit else Kind.BRANCH
 
 
 def _reason(difference: Difference) -> str:
     if difference.how == "argument":
         other = difference.other
-        same_root = other is None or difference.letter.root is None or other.root is None
+        same_root = other is None or difference.event.root is None or other.root is None
         return "reduce op" if same_root else "root"
     if difference.how == "crossed":
         return "tensors"
-    return difference.letter.kind if difference.letter.kind in ("step", "backward") else ""
+    return difference.event.kind if difference.event.kind in ("step", "backward") else ""
 
 
-def _confidence(letter: Letter, varies: Variation, difference: Difference) -> Confidence:
-    sharded = varies.cause == "order" and letter.op == "full_tensor"  # in an order of its own, wherever it may be done
-    limits = [Confidence.MEDIUM if sharded else letter.confidence, varies.confidence]
-    if len(letter.chain) > 4 or letter.kind == "leave" or letter.streams:
+def _confidence(event: Event, varies: Variation, difference: Difference) -> Confidence:
+    sharded = varies.cause == "order" and event.op == "full_tensor"  # in an order of its own, wherever it may be done
+    limits = [Confidence.MEDIUM if sharded else event.confidence, varies.confidence]
+    if len(event.chain) > 4 or event.kind == "leave" or event.streams:
         limits.append(Confidence.MEDIUM)
-    if letter.group.key and not letter.group.axis and varies.scope != f"group:{letter.group.key}":
+    if event.group.key and not event.group.axis and varies.scope != f"group:{event.group.key}":
         limits.append(Confidence.MEDIUM)
-    if letter.group.hidden and varies.cause in ("rank", "membership"):
+    if event.group.hidden and varies.cause in ("rank", "membership"):
         limits.append(Confidence.LOW)
-    if letter.kind == "leave" or (letter.kind == "group" and varies.cause not in ("rank", "membership")):
+    if event.kind == "leave" or (event.kind == "group" and varies.cause not in ("rank", "membership")):
         limits.append(Confidence.LOW)
-    if varies.cause == "order" and ("object" in letter.op or letter.op == "barrier" or letter.streams):
+    if varies.cause == "order" and ("object" in event.op or event.op == "barrier" or event.streams):
         limits.append(Confidence.LOW)  # the same call whatever the element
     if (
-        letter.kind in ("step", "backward")
+        event.kind in ("step", "backward")
         and _goes_round(difference)
         and varies.cause not in ("length", "rank", "clock", "signal")
-        and varies.says not in (SHARE, COUNT)
+        and varies.aspect not in ("share", "count")
     ):
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
-    if varies.says in (EMPTINESS, MODALITY) and "broadcast" in letter.op:
+    if varies.aspect in ("emptiness", "modality") and "broadcast" in event.op:
         limits.append(Confidence.LOW)  # all receive what one rank sends, an empty tensor as well
-    if varies.says == MODALITY and letter.group.key:
+    if varies.aspect == "modality" and event.group.key:
         limits.append(Confidence.LOW)  # ranks of a smaller group mostly share their samples
-    if letter.op == "learning rate" and varies.cause != "rank":
+    if event.op == LEARNING_RATE and varies.cause != "rank":
         limits.append(Confidence.LOW)  # in a script of one process it may follow the loss
     other_when = difference.other.when if difference.other is not None else ""
-    if (letter.when or other_when) and _without_sharding(difference):
+    if (event.when or other_when) and _without_sharding(difference):
         limits.append(Confidence.LOW)  # `if is_main or sharded:`, the rank test is off where the call communicates
-    if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.parted.span.line):
+    if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.fork.span.line):
         limits.append(Confidence.LOW)  # mostly a file system that all ranks share
     return min(limits, key=CONFIDENCES.index)
 
 
 def _goes_round(difference: Difference) -> bool:
     """Do the ranks part by going round the loop a different number of times, and not by an exit from it?"""
-    return difference.loop is not None and difference.parted.condition is difference.loop.rounds
+    return difference.loop is not None and difference.fork.condition is difference.loop.rounds
+
+
+def needs_shards(difference: Difference) -> bool:
+    """Have both ranks come here because something is sharded: ``if isinstance(model, FSDP):``?"""
+    return difference.event.sharded or any(
+        step.chosen and asks_for_shards(step.condition)
+        for side in (difference.first, difference.second)
+        for step in (side.trail.backwards() if side.trail else ())
+    )
 
 
 def _without_sharding(difference: Difference) -> bool:
@@ -135,7 +143,7 @@ def _without_sharding(difference: Difference) -> bool:
 
 
 def _ranks(difference: Difference, varies: Variation) -> tuple[str, str]:
-    if varies.cause in ("rank", "membership") and not difference.parted.condition.open:
+    if varies.cause in ("rank", "membership") and not difference.fork.condition.open:
         return worlds.WORLDS[difference.first.world].name, worlds.WORLDS[difference.second.world].name
     if varies.cause == "membership":
         return "a member", "another rank"
@@ -145,34 +153,34 @@ def _ranks(difference: Difference, varies: Variation) -> tuple[str, str]:
 
 
 def _branch_text(difference: Difference, varies: Variation, ranks: tuple[str, str]) -> str:
-    text = difference.parted.condition.text
+    text = difference.fork.condition.text
     if _goes_round(difference) and varies.cause == "order":
-        return f"each rank goes round this loop in an order of its own: `{text}` depends on {varies.says}"
+        return f"each rank goes round this loop in an order of its own: `{text}` depends on {varies.description}"
     if _goes_round(difference):
-        return f"ranks go round this loop a different number of times: `{text}` depends on {varies.says}"
-    if varies.cause in ("rank", "membership") and not difference.parted.condition.open:
+        return f"ranks go round this loop a different number of times: `{text}` depends on {varies.description}"
+    if varies.cause in ("rank", "membership") and not difference.fork.condition.open:
         return f"the ranks part here: `{text}`"
-    return f"the ranks part here: `{text}` depends on {varies.says}"
+    return f"the ranks part here: `{text}` depends on {varies.description}"
 
 
 def _trace(
-    rank: str, side: Side, difference: Difference, comparison: Comparison, letter: Letter | None, region: Span
+    rank: str, side: Side, difference: Difference, comparison: Comparison, event: Event | None, region: Span
 ) -> RankTrace:
-    """The choice at the branch, then the next letters."""
+    """The choice at the branch, then the next events."""
     steps: list[Label] = []
-    parted = difference.parted
-    chosen = _chosen(side, parted)
+    fork = difference.fork
+    chosen = _chosen(side, fork)
     if _goes_round(difference):
-        steps.append(Label(parted.span, "goes round once more" if side is difference.first else "has left the loop"))
+        steps.append(Label(fork.span, "goes round once more" if side is difference.first else "has left the loop"))
     elif chosen is not None:
-        steps.append(Label(parted.span, f"`{parted.condition.text}` is {chosen}"))
-    if letter is None and (loop := comparison.next_round(side)) is not None:
+        steps.append(Label(fork.span, f"`{fork.condition.text}` is {chosen}"))
+    if event is None and (loop := comparison.next_round(side)) is not None:
         return RankTrace(rank, (*steps, Label(loop.span, "goes on to the next round without it")))
     upcoming = comparison.upcoming(side, 2)
-    if letter is not None and (not upcoming or upcoming[0].span != letter.span):
-        upcoming = [letter, *upcoming[:1]]
+    if event is not None and (not upcoming or upcoming[0].span != event.span):
+        upcoming = [event, *upcoming[:1]]
     for index, coming in enumerate(upcoming):
-        waits = "calls" if index or letter is None else "waits in"
+        waits = "calls" if index or event is None else "waits in"
         steps.append(Label(coming.span, f"{waits} {coming.call}(){_meaning(coming)}"))
     if not upcoming:
         end = dataclasses.replace(region, line=region.end_line, column=max(1, region.end_column - 1))
@@ -180,84 +188,89 @@ def _trace(
     return RankTrace(rank, tuple(steps))
 
 
-def _meaning(letter: Letter) -> str:
+def _meaning(event: Event) -> str:
     """The collective behind a call of another name, and its group."""
-    parts = [letter.op] if letter.call.rpartition(".")[2] != letter.op else []
-    parts += [f"over {shown(letter.group)}"] if shown(letter.group) else []
+    parts = [event.op] if event.call.rpartition(".")[2] != event.op else []
+    parts += [f"over {shown(event.group)}"] if shown(event.group) else []
     return f" ({' '.join(parts)})" if parts else ""
 
 
-def _chosen(side: Side, parted: Step) -> bool | None:
+def _chosen(side: Side, fork: Step) -> bool | None:
     for step in side.trail.backwards() if side.trail else ():
-        if step.condition is parted.condition:
+        if step.condition is fork.condition:
             return step.chosen
     return None
 
 
-def wrong_arguments(words: Words) -> Iterator[Parting]:
+def wrong_arguments(graph: EventGraph) -> Iterator[Mismatch]:
     """Collectives whose root, reduce operation or shape is another one on every rank: ``broadcast(x, src=rank)``."""
-    paired = {way for node in words.nodes if isinstance(node, Choice) for way in _alternatives(node)}
-    for node in words.nodes:
-        if isinstance(node, Emit) and not node.letter.streams and not node.letter.chain and node not in paired:
-            if node.letter.uneven is not None:
-                yield _uneven_payload(node.letter, node.letter.uneven)
-            if node.letter.decided is not None:
-                yield _own_number(node.letter, node.letter.decided)
-            if node.letter.members is not None:
-                yield _own_members(node.letter, node.letter.members)
-            for value, reason in ((node.letter.root, "root"), (node.letter.reduce_op, "reduce op")):
-                if value is not None and node.letter.group.is_world:
-                    yield from _wrong_argument(node.letter, value, reason)
+    paired = {way for node in graph.nodes if isinstance(node, Choice) for way in _alternatives(node)}
+    for node in graph.nodes:
+        if isinstance(node, EventNode) and not node.event.streams and not node.event.chain and node not in paired:
+            if node.event.uneven is not None:
+                yield _uneven_payload(node.event, node.event.uneven)
+            if node.event.decided is not None:
+                yield _own_number(node.event, node.event.decided)
+            if node.event.members is not None:
+                yield _own_members(node.event, node.event.members)
+            for value, reason in ((node.event.root, "root"), (node.event.reduce_op, "reduce op")):
+                if value is not None and node.event.group.is_world:
+                    yield from _wrong_argument(node.event, value, reason)
 
 
-def _uneven_payload(letter: Letter, varies: Variation) -> Parting:
-    return _unlike_arguments(Kind.ARGUMENT, letter, varies, "payload", "a tensor of its own shape")
+def _uneven_payload(event: Event, varies: Variation) -> Mismatch:
+    return _unlike_arguments(Kind.ARGUMENT, event, varies, "payload", "a tensor of its own shape")
 
 
-def _own_number(letter: Letter, varies: Variation) -> Parting:
-    return _unlike_arguments(Kind.STEP, letter, varies, "decides", "a number of its own")
+def _own_number(event: Event, varies: Variation) -> Mismatch:
+    return _unlike_arguments(Kind.STEP, event, varies, "decides", "a number of its own")
 
 
-def _own_members(letter: Letter, varies: Variation) -> Parting:
-    return _unlike_arguments(Kind.GROUP, letter, varies, "members", "the members of its own group alone")
+def _own_members(event: Event, varies: Variation) -> Mismatch:
+    return _unlike_arguments(Kind.GROUP, event, varies, "members", "the members of its own group alone")
 
 
-def _unlike_arguments(kind: Kind, letter: Letter, varies: Variation, reason: str, given: str) -> Parting:
+def _unlike_arguments(kind: Kind, event: Event, varies: Variation, reason: str, given: str) -> Mismatch:
     """All ranks make the call, each with an argument of its own."""
-    step = Label(letter.span, f"calls {letter.call}() with {given}")
-    return Parting(
-        kind, letter.span, letter.op, letter.call,
-        min(letter.confidence, varies.confidence, key=CONFIDENCES.index), cause=varies.cause, says=varies.says,
-        group=shown(letter.group), when=letter.when, evident=letter.evident, reason=reason,
+    step = Label(event.span, f"calls {event.call}() with {given}")
+    return Mismatch(
+        kind, event.span, event.op, event.call,
+        min(event.confidence, varies.confidence, key=CONFIDENCES.index), cause=varies.cause,
+        description=varies.description,
+        group=shown(event.group), when=event.when, evident=event.evident, reason=reason,
         ranks=(worlds.WORLDS[0].name, worlds.WORLDS[1].name), labels=(varies.origin,) if varies.origin else (),
         witness=tuple(RankTrace(world.name, (step,)) for world in worlds.WORLDS[:2]),
     )  # fmt: skip
 
 
-def _alternatives(node: Choice) -> tuple[Emit, ...]:
+def _alternatives(node: Choice) -> tuple[EventNode, ...]:
     """The same collective at once in both arms: who holds the data sends, the others name that rank."""
-    if isinstance(node.yes, Emit) and isinstance(node.no, Emit) and node.yes.letter.symbol == node.no.letter.symbol:
+    if (
+        isinstance(node.yes, EventNode)
+        and isinstance(node.no, EventNode)
+        and node.yes.event.symbol == node.no.event.symbol
+    ):
         return node.yes, node.no
     return ()
 
 
-def _wrong_argument(letter: Letter, value: Value, reason: str) -> Iterator[Parting]:
-    varies, said = value.varies, [_shown(component) for component in value.components[:2]]
+def _wrong_argument(event: Event, value: Value, reason: str) -> Iterator[Mismatch]:
+    varies, texts = value.varies, [_shown(component) for component in value.components[:2]]
     if varies is None or varies.cause != "rank" or varies.scope not in ("world", "node") or value.open:
         return
-    if reason == "reduce op" and ("unknown" in said or said[0] == said[1]):
+    if reason == "reduce op" and ("unknown" in texts or texts[0] == texts[1]):
         return
     if reason == "root" and varies.confidence is not Confidence.HIGH:
         return  # only its name says that it is this process's rank, where a root was to be named
     labels = (varies.origin,) if varies.origin is not None else ()
     steps = [
-        RankTrace(world.name, (Label(letter.span, f"calls {letter.call}() with {reason} {text}"),))
-        for world, text in zip(worlds.WORLDS, said, strict=False)
+        RankTrace(world.name, (Label(event.span, f"calls {event.call}() with {reason} {text}"),))
+        for world, text in zip(worlds.WORLDS, texts, strict=False)
     ]
-    yield Parting(
-        Kind.ARGUMENT, letter.span, letter.op, letter.call,
-        min(letter.confidence, varies.confidence, key=CONFIDENCES.index), cause="rank", says=varies.says,
-        group=shown(letter.group), when=letter.when, evident=letter.evident, reason=reason,
+    yield Mismatch(
+        Kind.ARGUMENT, event.span, event.op, event.call,
+        min(event.confidence, varies.confidence, key=CONFIDENCES.index), cause="rank", description=varies.description,
+        group=shown(event.group), when=event.when, evident=event.evident, reason=reason,
         ranks=(worlds.WORLDS[0].name, worlds.WORLDS[1].name), labels=labels, witness=tuple(steps),
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind
-from ddp_lint.rules.collectives.parting import PartingRule
+from ddp_lint.rules.collectives.mismatch import PartingRule
 
 
 class CollectiveUnderLocalCondition(PartingRule):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from ddp_lint.divergence import Parting
-from ddp_lint.rules.collectives.parting import PartingRule
+from ddp_lint.divergence import Mismatch
+from ddp_lint.rules.collectives.mismatch import PartingRule
 
 
 class CollectiveUnderFileCondition(PartingRule):
@@ -93,5 +93,5 @@ class CollectiveUnderFileCondition(PartingRule):
 
     default = False
 
-    def concerns(self, parting: Parting) -> bool:
-        return parting.cause == "file"
+    def concerns(self, mismatch: Mismatch) -> bool:
+        return mismatch.cause == "file"

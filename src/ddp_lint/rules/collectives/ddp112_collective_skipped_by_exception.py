@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from ddp_lint.divergence import Parting
-from ddp_lint.rules.collectives.parting import PartingRule
+from ddp_lint.divergence import Mismatch
+from ddp_lint.rules.collectives.mismatch import PartingRule
 
 
 class CollectiveSkippedByException(PartingRule):
@@ -97,5 +97,5 @@ class CollectiveSkippedByException(PartingRule):
 
     default = False
 
-    def concerns(self, parting: Parting) -> bool:
-        return parting.cause == "exception" and parting.caught
+    def concerns(self, mismatch: Mismatch) -> bool:
+        return mismatch.cause == "exception" and mismatch.caught

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_lint.divergence.partings import Kind
+from ddp_lint.divergence.mismatches import Kind
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify.match import Mismatch, Streams, describe, exchanged, place
 from ddp_lint.verify.oracles import Case, Opinion

@@ -1,6 +1,6 @@
 """Small programs and where their ranks part.
 
-A line that ends with `# !kind` must be the span of a parting of that kind, and no other line may be one.
+A line that ends with `# !kind` must be the span of a mismatch of that kind, and no other line may be one.
 """
 
 import pathlib
@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from ddp_lint.divergence import Parting, analyse
+from ddp_lint.divergence import Mismatch, analyse
 from ddp_lint.divergence.analyse import result_of
 from ddp_lint.findings import Confidence
 from ddp_lint.program import Place, index
@@ -19,8 +19,8 @@ HEAD = "import os, time\nimport torch\nimport torch.distributed as dist\n"
 MARK = re.compile(r"# !([\w-]+)\s*$")
 
 
-def partings(folder: pathlib.Path, source: str, **others: str) -> tuple[Parting, ...]:
-    """The partings of a program; `others` are further modules of its project by name."""
+def mismatches(folder: pathlib.Path, source: str, **others: str) -> tuple[Mismatch, ...]:
+    """The mismatches of a program; `others` are further modules of its project by name."""
     (folder / "pyproject.toml").touch()
     for name, text in others.items():
         (folder / f"{name}.py").write_text(HEAD + textwrap.dedent(text))
@@ -34,7 +34,7 @@ def partings(folder: pathlib.Path, source: str, **others: str) -> tuple[Parting,
     return found
 
 
-def _of_what_can_communicate(path: pathlib.Path, folder: pathlib.Path) -> tuple[Parting, ...]:
+def _of_what_can_communicate(path: pathlib.Path, folder: pathlib.Path) -> tuple[Mismatch, ...]:
     """The same, found in the functions that `program.reach` leaves: it may never leave out one that communicates."""
     project = Project(folder, folder)
     project.reach = index(project.python_files(), project.own.names, Place(str(folder), None))
@@ -44,13 +44,81 @@ def _of_what_can_communicate(path: pathlib.Path, folder: pathlib.Path) -> tuple[
 
 
 def check(folder: pathlib.Path, source: str, **others: str) -> None:
-    found = [p for p in partings(folder, source, **others) if p.confidence is not Confidence.LOW]
+    found = [p for p in mismatches(folder, source, **others) if p.confidence is not Confidence.LOW]
     lines = (HEAD + textwrap.dedent(source)).splitlines()
     expected = {(n, m[1]) for n, line in enumerate(lines, 1) if (m := MARK.search(line))}
     assert {(p.span.line, p.kind.value) for p in found} == expected
 
 
 PARTING = {
+    "another event under the same choice, made twice": """
+        def main(x, cfg):
+            if dist.get_rank() == 1 and cfg.save:
+                dist.barrier()
+                dist.all_reduce(x)  # !rank-branch
+            else:
+                dist.barrier()
+            if cfg.save:
+                dist.broadcast(x, src=0)
+    """,
+    "a job of one process where nothing launched several": """
+        def setup(launched):
+            if not launched:
+                os.environ["WORLD_SIZE"] = "1"
+            dist.init_process_group("gloo")
+
+        def main(x, launched):
+            setup(launched)
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+
+        def early(x, launched):
+            if launched:
+                dist.init_process_group("gloo")
+                return
+            dist.init_process_group("gloo", rank=0, world_size=1)
+
+        def evaluate(x, launched):
+            early(x, launched)
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "a closure that all ranks' optimizers call": """
+        def fit(optimizer: torch.optim.Optimizer, x):
+            def closure():
+                if dist.get_rank() == 0:
+                    dist.all_reduce(x)  # !rank-branch
+                return x
+
+            optimizer.step(closure)
+    """,
+    "what a filter leaves of a batch, and a piece that ends where this rank's data do": """
+        def train(model, train_loader):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            for batch in train_loader:
+                kept = batch[batch > 0]
+                if kept.shape[0] == 0:
+                    continue
+                model(kept).sum().backward()  # !optimizer-step
+
+        def shorten(model, train_loader):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            for batch in train_loader:
+                kept = batch[: batch.sum().item()]
+                if kept.shape[0] == 0:
+                    continue
+                model(kept).sum().backward()  # !optimizer-step
+    """,
+    "what a generator yields beside the number of the round": """
+        def numbered(it):
+            for i, batch in enumerate(it):
+                yield i, batch
+
+        def main(train_loader, x):
+            for i, batch in numbered(train_loader):
+                if batch.sum() > 0:
+                    dist.all_reduce(x)  # !data-condition
+    """,
     "an entry that some ranks alone have": """
         def train(model, train_loader):
             for batch in train_loader:
@@ -434,6 +502,30 @@ PARTING = {
                     make(path)
                 dist.barrier()  # !data-condition
             return open(path)
+    """,
+    "a barrier for those that found the file missing, one of which saves it": """
+        def f(path, initial, state):
+            if os.path.exists(path):
+                state = torch.load(path)
+            else:
+                if dist.get_rank() == 0:
+                    torch.save(state, initial)
+                    torch.save(state, path)
+                dist.barrier()  # !data-condition
+            return state
+    """,
+    "a model that is sharded on one rank of a job that shards models": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def save(model, path):
+            if isinstance(model, FSDP):
+                dist.barrier()
+            torch.save(model.state_dict(), path)
+
+        def train(net, path):
+            model = FSDP(net)
+            if dist.get_rank() == 0:
+                save(model, path)  # !rank-branch
     """,
     "a barrier for those that could not open the file": """
         def f(path, make):
@@ -1121,6 +1213,98 @@ PARTING = {
 }
 
 EQUAL = {
+    "a job that the program itself makes one of one process": """
+        def export(state, path):
+            if dist.get_rank() != 0:
+                return
+            elif os.environ.get("WORLD_SIZE") != "1":
+                os.environ["WORLD_SIZE"] = "1"
+            if not dist.is_initialized():
+                dist.init_process_group("gloo")
+            dist.all_reduce(state)
+
+        def prepare():
+            if int(os.environ.get("RANK", 0)) != 0:
+                return False
+            os.environ.update({"RANK": "0", "WORLD_SIZE": "1"})
+            return True
+
+        def serve(state):
+            if not prepare():
+                return
+            dist.init_process_group("gloo")
+            if dist.get_rank() == 0:
+                dist.all_reduce(state)
+
+        def start():
+            dist.init_process_group("gloo", rank=0, world_size=1)
+
+        def test(state):
+            start()
+            if dist.get_rank() == 0:
+                dist.all_reduce(state)
+    """,
+    "rank 0 calls the closure through its optimizer, the others when it tells them to": """
+        def step(model, optimizer: torch.optim.Optimizer, signal, rank: int):
+            def closure():
+                if rank == 0:
+                    signal.fill_(1)
+                    dist.broadcast(signal, src=0)
+                for param in model.parameters():
+                    dist.broadcast(param.data, src=0)
+                loss = model(signal)
+                dist.all_reduce(loss)
+                return loss
+
+            if rank == 0:
+                optimizer.step(closure)
+                signal.fill_(0)
+                dist.broadcast(signal, src=0)
+            else:
+                while True:
+                    dist.broadcast(signal, src=0)
+                    if signal.item() == 0:
+                        break
+                    closure()
+    """,
+    "pieces of a batch": """
+        def train(model, train_loader, n, size):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            for batch in train_loader:
+                inputs = batch[:, :-1]
+                for i in range(n):
+                    part = inputs[i * size : (i + 1) * size]
+                    if part.shape[0] == 0:
+                        break
+                    model(part).sum().backward()
+                for i in range(n):
+                    part = inputs[i * size : (i + 1) * size]
+                    if len(part) == 0 or part.size(0) == 0:
+                        break
+                    model(part).sum().backward()
+    """,
+    "the number of the round that a generator hands on": """
+        def with_last(it):
+            last = None
+            for x in it:
+                if last is not None:
+                    yield last, False
+                last = x
+            if last is not None:
+                yield last, True
+
+        def numbered(it):
+            for i, batch in enumerate(it):
+                yield i, batch
+
+        def main(train_loader, x):
+            for (i, batch), is_last in with_last(enumerate(train_loader, start=3)):
+                if (i + 1) % 10 == 0 or is_last:
+                    dist.all_reduce(x)
+            for i, batch in numbered(train_loader):
+                if i % 10 == 0:
+                    dist.all_reduce(x)
+    """,
     "an entry by a setting": """
         def train(model, train_loader, masks):
             for batch in train_loader:
@@ -1439,6 +1623,17 @@ EQUAL = {
                 print(x)
             finally:
                 dist.barrier()
+    """,
+    "a barrier for those that were given no file": """
+        def f(path, initial, state):
+            if os.path.exists(path):
+                state = torch.load(path)
+            else:
+                if dist.get_rank() == 0:
+                    torch.save(state, initial)
+                dist.barrier()
+                state = torch.load(initial)
+            return state
     """,
     "a barrier for all after the look for the file": """
         def f(path, make):
@@ -2394,17 +2589,17 @@ def test_a_framework_is_no_project_with_a_class_of_the_same_name(tmp_path: pathl
     check(tmp_path, source)
 
 
-def test_one_exit_is_one_parting(tmp_path: pathlib.Path) -> None:
+def test_one_exit_is_one_mismatch(tmp_path: pathlib.Path) -> None:
     check(tmp_path, EXIT)
-    (parting,) = [p for p in partings(tmp_path, EXIT) if p.confidence is not Confidence.LOW]
-    assert parting.exit is not None
-    assert parting.exit.line == parting.span.line - 1
-    assert [label.message for label in parting.labels if "too" in label.message] == [
+    (mismatch,) = [p for p in mismatches(tmp_path, EXIT) if p.confidence is not Confidence.LOW]
+    assert mismatch.exit is not None
+    assert mismatch.exit.line == mismatch.span.line - 1
+    assert [label.message for label in mismatch.labels if "too" in label.message] == [
         "rank 0 misses model(x).sum().backward(), too"
     ]
 
 
-def test_calls_of_one_kind_under_one_branch_are_one_parting_that_shows_them(tmp_path: pathlib.Path) -> None:
+def test_calls_of_one_kind_under_one_branch_are_one_mismatch_that_shows_them(tmp_path: pathlib.Path) -> None:
     source = """
         def f(x):
             if dist.get_rank() == 0:
@@ -2416,14 +2611,14 @@ def test_calls_of_one_kind_under_one_branch_are_one_parting_that_shows_them(tmp_
                 dist.all_reduce(x)
     """
     check(tmp_path, source)
-    (parting,) = partings(tmp_path, source)
-    shown = [label.span.line for label in parting.labels if "too" in label.message]
-    assert shown == [parting.span.line + n for n in (1, 2, 3)]
-    assert parting.notes == ("2 more calls are missed in the same way",)
+    (mismatch,) = mismatches(tmp_path, source)
+    shown = [label.span.line for label in mismatch.labels if "too" in label.message]
+    assert shown == [mismatch.span.line + n for n in (1, 2, 3)]
+    assert mismatch.notes == ("2 more calls are missed in the same way",)
 
 
 def test_a_caller_of_the_function_with_the_branch_is_no_further_call(tmp_path: pathlib.Path) -> None:
-    (parting,) = partings(
+    (mismatch,) = mismatches(
         tmp_path,
         """
         def evaluate(x):
@@ -2435,12 +2630,12 @@ def test_a_caller_of_the_function_with_the_branch_is_no_further_call(tmp_path: p
             evaluate(torch.ones(1))
         """,
     )
-    assert [label.message for label in parting.labels if "too" in label.message] == [
+    assert [label.message for label in mismatch.labels if "too" in label.message] == [
         "rank 1 misses dist.barrier(), too"
     ]
 
 
-def test_two_calls_under_one_branch_are_two_partings(tmp_path: pathlib.Path) -> None:
+def test_two_calls_under_one_branch_are_two_mismatches(tmp_path: pathlib.Path) -> None:
     source = """
         def f(model, x):
             if dist.get_rank() == 0:
@@ -2448,6 +2643,49 @@ def test_two_calls_under_one_branch_are_two_partings(tmp_path: pathlib.Path) -> 
                 model = torch.nn.parallel.DistributedDataParallel(model)  # !implicit-collective
     """
     check(tmp_path, source)
+
+
+SAVES_SHARDS = """
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel as FSDP
+    from torch.distributed.tensor import DTensor
+
+    def is_sharded(model):
+        if isinstance(model, (FSDP, FSDPModule)):
+            return True
+        return any(isinstance(p, DTensor) for p in model.parameters())
+
+    def save(models, path):
+        sharded = False
+        if models:
+            sharded = any(is_sharded(model) for model in models)
+        if sharded:
+            dist.barrier()
+        for model in models:
+            if is_sharded(model):
+                state = get_model_state_dict(model)
+            else:
+                state = model.state_dict()
+            torch.save(state, path)
+"""
+
+
+def test_a_callee_that_communicates_for_sharded_models_alone(tmp_path: pathlib.Path) -> None:
+    source = """
+        from torch.{package} import {wrapper} as Wrapper
+        from saving import save
+
+        def train(net, path):
+            model = Wrapper(net)
+            if dist.get_rank() == 0:
+                save([model], path){mark}
+    """
+    ddp = source.format(package="nn.parallel", wrapper="DistributedDataParallel", mark="")
+    check(tmp_path, ddp, saving=SAVES_SHARDS)
+    fsdp = source.format(
+        package="distributed.fsdp", wrapper="FullyShardedDataParallel", mark="  # !implicit-collective"
+    )
+    check(tmp_path, fsdp, saving=SAVES_SHARDS)
 
 
 def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:
@@ -2471,10 +2709,10 @@ def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:
                 dist.barrier()
     """
     check(tmp_path, source, helpers=helpers)
-    (parting,) = partings(tmp_path, source, helpers=helpers)
-    assert [label.span.path for label in parting.labels].count("helpers.py") >= 2, "the chain into the callee"
-    assert {trace.rank for trace in parting.witness} == {"rank 0", "rank 1"}
-    assert "helpers.py" in {label.span.path for label in parting.labels if "differs between ranks" in label.message}
+    (mismatch,) = mismatches(tmp_path, source, helpers=helpers)
+    assert [label.span.path for label in mismatch.labels].count("helpers.py") >= 2, "the chain into the callee"
+    assert {trace.rank for trace in mismatch.witness} == {"rank 0", "rank 1"}
+    assert "helpers.py" in {label.span.path for label in mismatch.labels if "differs between ranks" in label.message}
 
 
 STEPS = "".join(f"    step({number}, False)\n" for number in range(12))
@@ -2485,7 +2723,7 @@ def test_what_is_found_does_not_depend_on_the_files_before(tmp_path: pathlib.Pat
     source = f"from helpers import step\n\ndef f():\n{STEPS}    step(12, dist.get_rank() == 0)\n"
     other = f"from helpers import step\n\ndef f():\n{STEPS}"
     helpers = "def step(number, flag):\n    if flag:\n        dist.barrier()\n"
-    alone = partings(tmp_path, source, helpers=helpers, other=other)
+    alone = mismatches(tmp_path, source, helpers=helpers, other=other)
     project = Project(tmp_path, tmp_path)
     found = [analyse(facts, project) for facts in map(project.facts_of, sorted(tmp_path.glob("*.py"))) if facts]
     assert len(found) == 3 and found[-1] == alone
@@ -2522,12 +2760,12 @@ def test_a_function_has_arguments_of_its_own_followed(tmp_path: pathlib.Path) ->
 
 
 def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
-    (parting,) = partings(tmp_path, PARTING["early return"])
-    first, second = parting.witness
+    (mismatch,) = mismatches(tmp_path, PARTING["early return"])
+    first, second = mismatch.witness
     assert (first.rank, second.rank) == ("rank 0", "rank 1")
     assert any("waits in dist.barrier()" in step.message for step in first.steps)
     assert any("without it" in step.message for step in second.steps)
-    assert parting.branch is not None and parting.branch.line < parting.span.line
+    assert mismatch.branch is not None and mismatch.branch.line < mismatch.span.line
 
 
 @pytest.mark.parametrize(
@@ -2560,13 +2798,13 @@ def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
     ids=["rounds", "continue", "break"],
 )
 def test_witness_of_a_loop(source: str, told: list[list[str]], tmp_path: pathlib.Path) -> None:
-    (parting,) = partings(tmp_path, source)
-    assert [[step.message for step in trace.steps[:2]] for trace in parting.witness] == told
+    (mismatch,) = mismatches(tmp_path, source)
+    assert [[step.message for step in trace.steps[:2]] for trace in mismatch.witness] == told
 
 
 @pytest.mark.parametrize(("leaving", "skips"), [("continue", True), ("return", False)])
 def test_an_exit_from_the_round_alone_says_so(leaving: str, skips: bool, tmp_path: pathlib.Path) -> None:
-    (parting,) = partings(
+    (mismatch,) = mismatches(
         tmp_path,
         f"""
         def f(loader: torch.utils.data.DataLoader, x):
@@ -2576,7 +2814,7 @@ def test_an_exit_from_the_round_alone_says_so(leaving: str, skips: bool, tmp_pat
                 dist.all_reduce(x)
         """,
     )
-    assert parting.exit is not None and parting.skips is skips
+    assert mismatch.exit is not None and mismatch.skips is skips
 
 
 @pytest.mark.parametrize(
@@ -2598,20 +2836,20 @@ def test_an_exit_from_the_round_alone_says_so(leaving: str, skips: bool, tmp_pat
     ids=["recursion", "mutual recursion", "doubling calls", "nested loops", "branches", "elif chain", "open ranks"],
 )
 def test_terminates(body: str, tmp_path: pathlib.Path) -> None:
-    partings(tmp_path, body)
+    mismatches(tmp_path, body)
 
 
 def test_a_function_beyond_the_bound_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ddp_lint.divergence.words import Words
+    from ddp_lint.divergence.event_graph import EventGraph
 
-    monkeypatch.setattr(Words, "BOUND", 3)
+    monkeypatch.setattr(EventGraph, "BOUND", 3)
     path = tmp_path / "program.py"
     path.write_text(HEAD + textwrap.dedent(PARTING["rank branch"]))
     project = Project(tmp_path, tmp_path)
     facts = project.facts_of(path)
     assert facts is not None
     result = result_of(facts, project)
-    assert result.partings == () and [name for _, name in result.skipped] == ["f"]
+    assert result.mismatches == () and [name for _, name in result.skipped] == ["f"]
 
 
 def test_what_is_found_does_not_depend_on_how_deep_the_stack_is(tmp_path: pathlib.Path) -> None:

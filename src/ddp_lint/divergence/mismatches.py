@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Iterable
 
-from ddp_lint.divergence.words import Called
+from ddp_lint.divergence.event_graph import Called
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 
@@ -34,18 +34,18 @@ class Kind(str, enum.Enum):
 
 
 #: Calls missed for the same reason that are shown with the first.
-_TOLD = 3
+_SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Parting:
+class Mismatch:
     """One point at which ranks of a group take part in different collectives.
 
     `span` is the collective call, or the call in the checked file that reaches it; `branch` is where the ranks part
     (the test of an `if`, the loop, the `try`), None where an argument alone differs. `op` is the collective's name
     (``all_reduce``), `call` the call as written at `span` (``self.save``), `group` a readable group ('' is the
     world), `cause` why the condition differs: 'rank', 'membership', 'failure' (of what only this rank does) or a cause
-    of `knowledge.communication`; `says`
+    of `knowledge.communication`; `description`
     the divergent value in words, for use after "depends on". `ranks` names the two sides of the witness, the side
     that communicates first. `when` is the condition under which an implicit collective communicates, '' for always;
     `evident` shows whether the code shows that this condition holds. `reason` tells the kinds apart where one kind
@@ -62,7 +62,7 @@ class Parting:
     branch: Span | None = None
     condition: str = ""
     cause: str = "rank"
-    says: str = ""
+    description: str = ""
     group: str = ""
     when: str = ""
     evident: bool = True
@@ -92,23 +92,24 @@ class Parting:
     witness: tuple[RankTrace, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def told_with(self, others: Iterable[Parting]) -> Parting:
-        """This parting with labels at calls that one side misses for the same reason; a note counts those left out.
+    def with_similar(self, others: Iterable[Mismatch]) -> Mismatch:
+        """This mismatch with labels at calls that one side misses for the same reason; a note counts those left out.
 
         A call that only leads to one of the others is that one again, seen by the caller.
         """
         others = [other for other in others if other.confidence is not Confidence.LOW]
-        told = {label.span for label in self.labels} | {self.span}
+        shown = {label.span for label in self.labels} | {self.span}
         missed = {self.span, *(other.span for other in others)}
         alike = {
             other.span: other
             for other in others
             if other.span.path == self.span.path
-            and other.span not in told
+            and other.span not in shown
             and not any(label.span in missed for label in other.way)
         }
         labels = [
-            Label(span, f"{other.ranks[1]} misses {other.call}(), too") for span, other in sorted(alike.items())[:_TOLD]
+            Label(span, f"{other.ranks[1]} misses {other.call}(), too")
+            for span, other in sorted(alike.items())[:_SHOWN]
         ]
         left_out = len(alike) - len(labels)
         note = (f"{left_out} more calls are missed in the same way",) if left_out else ()

@@ -1,7 +1,7 @@
-"""Effect words: what a function does with the other ranks, as a graph that shares its continuations.
+"""Event graphs: what a function does with the other ranks, as a graph that shares its continuations.
 
-A word is a graph of nodes, each holding what follows it, so that an early exit is an edge and not a copy, and its size
-is linear in the function. `Words` makes nodes from back to front. What a rank does is a path through it; the words of
+A graph consists of nodes, each holding what follows it, so that an early exit is an edge and not a copy, and its size
+is linear in the function. `EventGraph` makes nodes from back to front. What a rank does is a path through it; graphs of
 two ranks are equal when their projections are (`Projection`).
 """
 
@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Hashable, Iterator
 
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.groups import Group, can_part, replicas_can_part
+from ddp_lint.divergence.groups import Group, can_diverge, replicas_can_diverge
 from ddp_lint.divergence.values import Condition, Value, Variation
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Kind as Effect
@@ -34,11 +34,11 @@ class Called(Label):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Letter:
+class Event:
     """One effect that other ranks wait for.
 
     `span` is the call in the function at hand, `chain` where the effect is when a callee has it (outermost first).
-    `streams` are the words that a call holds letters of when it is kept whole; else its own one. `buffer` is the name
+    `streams` are those that a call holds events of when it is kept whole; else its own one. `buffer` is the name
     of the first tensor that it moves, '' where that is no name.
     """
 
@@ -62,6 +62,8 @@ class Letter:
     chain: tuple[Called, ...] = ()
     streams: frozenset[Hashable] = frozenset()
     buffer: str = ""
+    #: It comes about only where something is sharded, as a test around the call says.
+    sharded: bool = False
 
     @property
     def stream(self) -> Hashable:
@@ -75,10 +77,10 @@ class Letter:
     @property
     def detail(self) -> Hashable:
         """The symbol, with the root and reduce operation as far as they are known."""
-        return (self.op, self.stream, told(self.root), told(self.reduce_op))
+        return (self.op, self.stream, constant_or_name(self.root), constant_or_name(self.reduce_op))
 
 
-def told(value: Value | None) -> Hashable:
+def constant_or_name(value: Value | None) -> Hashable:
     """A constant or the name of one (``ReduceOp.SUM``); None for anything else."""
     if value is None:
         return None
@@ -89,16 +91,16 @@ def told(value: Value | None) -> Hashable:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class End:
-    """Where a word stops: 'end' of the function, 'error', 'again' (the loop's next round), 'break'."""
+    """Where a graph stops: 'end' of the function, 'error', 'again' (the loop's next round), 'break'."""
 
     number: int
     what: str
 
 
 @dataclasses.dataclass(eq=False, slots=True)
-class Emit:
+class EventNode:
     number: int
-    letter: Letter
+    event: Event
     after: Node
 
 
@@ -127,11 +129,11 @@ class Loop:
     endless: bool = False
 
 
-Node = End | Emit | Choice | Loop
+Node = End | EventNode | Choice | Loop
 
 
-class Words:
-    """The nodes of one word, in the order they were made: what follows comes before what it follows."""
+class EventGraph:
+    """The nodes of one graph, in the order they were made: what follows comes before what it follows."""
 
     #: Nodes that one function may have.
     BOUND = 20_000
@@ -151,8 +153,8 @@ class Words:
         self.nodes.append(node)
         return node
 
-    def emit(self, letter: Letter, after: Node) -> Node:
-        node = Emit(self._number(), letter, after)
+    def emit(self, event: Event, after: Node) -> Node:
+        node = EventNode(self._number(), event, after)
         self.nodes.append(node)
         return node
 
@@ -176,11 +178,11 @@ class Words:
 
 
 def streams_of(nodes: list[Node]) -> Iterator[Hashable]:
-    """The words within the word, each once, in source order of their first letters."""
+    """The streams of the graph, each once, in source order of their first events."""
     seen: set[Hashable] = set()
     for node in reversed(nodes):
-        if isinstance(node, Emit):
-            for stream in node.letter.streams or (node.letter.stream,):
+        if isinstance(node, EventNode):
+            for stream in node.event.streams or (node.event.stream,):
                 if stream not in seen:
                     seen.add(stream)
                     yield stream
@@ -190,31 +192,31 @@ def streams_of(nodes: list[Node]) -> Iterator[Hashable]:
 _GUARDS = 40
 
 
-def guards_of_all(words: Words, start: Node) -> list[tuple[Condition, bool]]:
-    """Shared conditions without whose outcome no letter is reached, with that outcome: the way in to all of them."""
+def guards_of_all(graph: EventGraph, start: Node) -> list[tuple[Condition, bool]]:
+    """Shared conditions without whose outcome no event is reached, with that outcome: the way in to all of them."""
     shared = {
         node.condition.truths: node.condition
-        for node in words.nodes
+        for node in graph.nodes
         if isinstance(node, Choice) and node.condition.varies is None and not node.condition.open
     }
     found = []
     for condition in list(shared.values())[:_GUARDS]:
-        reached = [_has_letters(start, condition, outcome) for outcome in (False, True)]
+        reached = [_has_events(start, condition, outcome) for outcome in (False, True)]
         if reached[0] != reached[1]:
             found.append((condition, reached[1]))
     return found
 
 
-def _has_letters(start: Node, condition: Condition, outcome: bool) -> bool:
-    """Is a letter reached where the condition comes out like this?"""
+def _has_events(start: Node, condition: Condition, outcome: bool) -> bool:
+    """Is an event reached where the condition comes out like this?"""
     stack, seen = [start], {start.number}
     while stack:
         node = stack.pop()
-        if isinstance(node, Emit):
+        if isinstance(node, EventNode):
             return True
         if isinstance(node, Choice):
-            told = node.condition.truths == condition.truths
-            ways = [node.yes if outcome else node.no] if told else [node.yes, node.no]
+            settled = node.condition.truths == condition.truths
+            ways = [node.yes if outcome else node.no] if settled else [node.yes, node.no]
         else:
             ways = [node.body, node.after] if isinstance(node, Loop) else []
         stack += [way for way in ways if way.number not in seen]
@@ -223,34 +225,34 @@ def _has_letters(start: Node, condition: Condition, outcome: bool) -> bool:
 
 
 class Projection:
-    """What each world does in one stream: a number for each node, equal when the words from there on are.
+    """What each world does in one stream: a number for each node, equal when the events from there on are.
 
-    Uniform and open choices stay symbolic, so equal numbers mean equal words whatever is chosen alike.
+    Uniform and open choices stay symbolic, so equal numbers mean equal graphs whatever is chosen alike.
     """
 
-    def __init__(self, words: Words, stream: Hashable) -> None:
+    def __init__(self, graph: EventGraph, stream: Hashable) -> None:
         self.stream = stream
         self._table: dict[Hashable, int] = {}
-        self._loops = {node.again: node for node in words.nodes if isinstance(node, Loop)}
-        self._loops |= {node.leave: node for node in words.nodes if isinstance(node, Loop)}
-        self.numbers = [self._project(words, world) for world in range(worlds.COUNT)]
+        self._loops = {node.again: node for node in graph.nodes if isinstance(node, Loop)}
+        self._loops |= {node.leave: node for node in graph.nodes if isinstance(node, Loop)}
+        self.numbers = [self._project(graph, world) for world in range(worlds.COUNT)]
 
-    def holds(self, letter: Letter) -> bool:
-        return self.stream in letter.streams if letter.streams else letter.stream == self.stream
+    def holds(self, event: Event) -> bool:
+        return self.stream in event.streams if event.streams else event.stream == self.stream
 
     def truth(self, condition: Condition, world: int) -> bool | Hashable:
         """The choice in a world; a key where it is the same choice for all members of the stream's group."""
         if condition.open:
             return condition.truths[0]
-        if condition.varies is not None and not self.parts(condition.varies):
+        if condition.varies is not None and not self.diverges(condition.varies):
             return ("together", condition.truths)
         return condition.truths[world]
 
-    def parts(self, varies: Variation) -> bool:
+    def diverges(self, varies: Variation) -> bool:
         """Can two of the ranks that take part in the stream differ in this?"""
         if isinstance(self.stream, Group):
-            return can_part(varies, self.stream)
-        return replicas_can_part(varies)
+            return can_diverge(varies, self.stream)
+        return replicas_can_diverge(varies)
 
     def loop_of(self, end: End) -> Loop | None:
         return self._loops.get(end)
@@ -258,9 +260,9 @@ class Projection:
     def is_live(self, loop: Loop) -> bool:
         return self.stream in loop.streams
 
-    def _project(self, words: Words, world: int) -> list[int]:
-        numbers = [0] * len(words.nodes)
-        for node in words.nodes:
+    def _project(self, graph: EventGraph, world: int) -> list[int]:
+        numbers = [0] * len(graph.nodes)
+        for node in graph.nodes:
             numbers[node.number] = self._number(self._form(node, numbers, world))
         return numbers
 
@@ -272,9 +274,9 @@ class Projection:
             loop = self._loops.get(node)
             dead = loop is not None and not self.is_live(loop)
             return numbers[loop.after.number] if loop is not None and dead else ("stop", node.what)
-        if isinstance(node, Emit):
+        if isinstance(node, EventNode):
             after = numbers[node.after.number]
-            return (node.letter.detail, after) if self.holds(node.letter) else after
+            return (node.event.detail, after) if self.holds(node.event) else after
         if isinstance(node, Choice):
             truth = self.truth(node.condition, world)
             yes, no = numbers[node.yes.number], numbers[node.no.number]
@@ -285,5 +287,5 @@ class Projection:
                 return no if yes == error else yes
             return yes if yes == no else ("choice", truth, yes, no)
         after, body = numbers[node.after.number], numbers[node.body.number]
-        dead = body == (after if not self.is_live(node) else numbers[node.again.number])  # no letters on this rank
+        dead = body == (after if not self.is_live(node) else numbers[node.again.number])  # no events on this rank
         return after if dead else ("loop", body, after)

@@ -1,0 +1,84 @@
+"""What the rules of rank divergence share: each is for one kind of mismatch that the analysis finds."""
+
+from __future__ import annotations
+
+import ast
+from typing import ClassVar
+
+from ddp_lint.divergence import Kind, Mismatch, analyse
+from ddp_lint.divergence.one_process import is_name_of_one_process, is_of_one_process, spawned_alone
+from ddp_lint.findings import CallSite, Cause, Confidence, Sharing
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.collectives.headlines import facts as facts_of
+from ddp_lint.rules.collectives.headlines import headline, remedy
+from ddp_lint.source.syntax import walk
+from ddp_lint.tensors.operations import words_of
+
+#: What a test of ranks that part is named after.
+_CONSEQUENCES = frozenset(
+    {"timeout", "timeouts", "hang", "hangs", "deadlock", "desync", "stall", "mismatch", "watchdog"}
+)
+
+
+class PartingRule(Rule):
+    """A rule whose findings are the mismatches of one kind.
+
+    The analysis (`ddp_lint.divergence`) shows where the ranks diverge and what each of them does, `headlines` what
+    follows. The rule visits no nodes: the analysis reads whole files, and is done once a file for all these rules.
+    """
+
+    kind: ClassVar[Kind]
+    oracles: ClassVar[tuple[str, ...]] = ("sequence", "stall")
+
+    def finish(self) -> None:
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or is_of_one_process(self.module.file):
+            return
+        found = analyse(facts, project)
+        functions = [node for node in walk(facts.tree) if isinstance(node, ast.FunctionDef)] if found else []
+        for mismatch in found:
+            if mismatch.confidence is Confidence.LOW or not self.concerns(mismatch):
+                continue
+            around = _names_around(mismatch.span.line, functions)
+            called = (mismatch.call, *(step.callee for step in mismatch.way))
+            alone = any(is_name_of_one_process(name.rpartition(".")[2]) for name in (*around, *called))
+            alone = alone or bool(spawned_alone(facts.tree).intersection(around))
+            if not alone and not self._is_meant(around):
+                self.report(
+                    mismatch.span,
+                    headline(mismatch),
+                    labels=[(label.span, label.message) for label in mismatch.labels],
+                    notes=facts_of(mismatch),
+                    help=remedy(mismatch),
+                    confidence=mismatch.confidence,
+                    witness=mismatch.witness,
+                    cause=_cause(mismatch),
+                )
+
+    def concerns(self, mismatch: Mismatch) -> bool:
+        """Mismatches by files and by exceptions have rules of their own: they need more than the code to be real."""
+        return mismatch.kind is self.kind and mismatch.cause not in ("file", "exception")
+
+    def _is_meant(self, around: list[str]) -> bool:
+        """Does a test let its ranks part on purpose: one of what comes of it, by the name of the file or function?"""
+        if not self.module.file.is_test:
+            return False
+        name = self.module.file.path.rpartition("/")[2].partition(".")[0]
+        return any(words_of(each) & _CONSEQUENCES for each in (name, *around))
+
+
+def _names_around(line: int, functions: list[ast.FunctionDef]) -> list[str]:
+    """The names of the functions that the line lies in."""
+    return [node.name for node in functions if node.lineno <= line <= (node.end_lineno or line)]
+
+
+def _cause(mismatch: Mismatch) -> Cause | None:
+    """The branch, and the way to the collective."""
+    if mismatch.branch is None:
+        return None
+    own = CallSite(mismatch.span, mismatch.call)
+    way, beside = (tuple(CallSite(step.span, step.callee) for step in of) for of in (mismatch.way, mismatch.beside))
+    shared = Sharing.NEVER
+    if mismatch.cause == "rank" and way:
+        shared = Sharing.ALWAYS if mismatch.kind is Kind.IMPLICIT else Sharing.ALONE
+    return Cause(mismatch.branch, (own, *way) if way else (), beside, shared)
