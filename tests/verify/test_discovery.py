@@ -68,6 +68,20 @@ def test_unused_parameters_are_named() -> None:
         assert found.cause.startswith(f"all_gather (line {line})") is bool(line)
 
 
+def test_calls_that_do_not_belong_together_name_the_condition_between_them(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("def main():\n    if epoch:\n        if rank == 0:\n            save()\n        reduce()\n")
+    caller = Frame(str(path), 9, "<module>")
+    ranks = [
+        dataclasses.replace(call(line, op, path=str(path)), frames=(Frame(str(path), line, "main"), caller))
+        for line, op in ((4, "barrier"), (5, "all_reduce"))
+    ]
+    (found,) = discover([run(*([one] for one in ranks), outcome="hang")], [])
+    assert found.cause == "rank 0 is below `if rank == 0` (line 3) at line 4, rank 1 at line 5 is not"
+    (found,) = discover([run(*([one] for one in reversed(ranks)), outcome="hang")], [])
+    assert found.cause.startswith("rank 1 is below `if rank == 0` (line 3)")
+
+
 def test_a_file_that_one_rank_misses_is_told_with_where_the_other_one_was() -> None:
     missed = Raised(type="FileNotFoundError", message="data.pt", frames=STEP)
     examined = run([], [missed], wrap="script", outcome="exception", how=["stopped", "exception"])

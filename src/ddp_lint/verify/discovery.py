@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
+from ddp_lint.verify.branches import between
 from ddp_lint.verify.causes import Cause, cause_of
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit
@@ -105,7 +106,17 @@ def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
     evidence = Evidence(
         examined.run.wrap, rank, "sequence", str(first), shown(path) if path else "", line, model=examined.run.model
     )
-    return Discovery("mismatch", f"the ranks call different collectives: {first}", evidence=(evidence,))
+    message = f"the ranks call different collectives: {first}"
+    return Discovery("mismatch", message, "", *_why(first), evidence=(evidence,))
+
+
+def _why(first: Mismatch) -> tuple[str, str]:
+    """Cause and fix of a mismatch, as far as the calls and the source above them tell."""
+    calls = [call for call in first.calls.values() if call is not None]
+    if len(calls) > 1 and all(call.op == "send" for call in calls):
+        fix = "let one of them receive first, or use isend() or batch_isend_irecv()"
+        return "each sends first and waits until the other one receives", fix
+    return between(first), ""
 
 
 def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
