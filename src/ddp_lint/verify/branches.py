@@ -22,7 +22,7 @@ def between(mismatch: Mismatch) -> str:
         there = _first_apart(another, one)
         if here is None or there is None or (here.path, here.function) != (there.path, there.function):
             continue
-        conditions = [text for text, lines in _conditions(here) if there.line not in lines]
+        conditions = [text for text, lines in _conditions(here, there.line) if there.line not in lines]
         if 0 < len(conditions) <= _MOST:
             above = " and ".join(conditions)
             return f"rank {rank} is below {above} at line {here.line}, rank {other} at line {there.line} is not"
@@ -38,14 +38,19 @@ def _first_apart(one: Sequence[Frame], another: Sequence[Frame]) -> Frame | None
     return None
 
 
-def _conditions(frame: Frame) -> Iterator[tuple[str, range]]:
-    """The tests above a line, the outermost first, each with the lines of the arm that the line is in."""
+def _conditions(frame: Frame, other: int) -> Iterator[tuple[str, range]]:
+    """The tests above a line, the outermost first, each with the lines of the arm that the line is in.
+
+    Where both ways have an arm, and the other line is in neither, the test is not what parts them.
+    """
     try:
         tree = ast.parse(pathlib.Path(frame.path).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
         if not isinstance(node, ast.If):
+            continue
+        if node.orelse and other not in range(node.lineno, (node.end_lineno or node.lineno) + 1):
             continue
         for arm, word in ((node.body, ""), (node.orelse, "the else of ")):
             lines = range(arm[0].lineno, (arm[-1].end_lineno or arm[-1].lineno) + 1) if arm else range(0)

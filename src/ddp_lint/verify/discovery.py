@@ -12,13 +12,13 @@ from ddp_lint.verify.branches import between
 from ddp_lint.verify.causes import Cause, cause_of
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit
-from ddp_lint.verify.match import Mismatch, describe, place
+from ddp_lint.verify.match import Kind, Mismatch, describe, place
 from ddp_lint.verify.needs import FILES
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.trace import REPLICATED, Collective, Exit, Frame, NoGrad, Race, Raised, Reference, Unordered
+from ddp_lint.verify.trace import REPLICATED, Call, Collective, Exit, Frame, NoGrad, Race, Raised, Reference, Unordered
 
 #: Which kinds of damage one confirmed finding accounts for: what a rank-dependent write also desynchronises is one
 #: fault, not two.
@@ -44,6 +44,8 @@ _EXPLAINS = {
 
 #: The signature of a backward that left parameters of a DDP model out.
 _UNFINISHED = "ddp-unfinished-reduction"
+#: The rule of ranks that meet in one collective with unlike numbers of bytes.
+_SIZES = "DDP105"
 _ON_CUDA = "run on GPUs with --device cuda, or let the script take the CPU where there is none"
 
 
@@ -141,7 +143,7 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
             if event.where in ("caught", "ignored") or secondary(text):
                 continue
             known = explain(text)
-            limit = cpu_limit(text) if examined.run.device == "cpu" else ""
+            limit = cpu_limit(text, event.phase) if examined.run.device == "cpu" else ""
             if known and known.role == "hang" and examined.mismatches:
                 continue
             where = "" if event.where == "main" else f" in a {event.where}"
@@ -195,8 +197,12 @@ def _deaths(examined: Examined) -> Iterator[Discovery]:
         if outcome.how in ("signal", "oom", "exit", "not_started"):
             if outcome.how == "not_started" and examined.run.outcome == "interrupted":
                 continue  # it had not had the time
-            message = f"rank {outcome.rank} {_how(outcome)}"
             known = explain(f"{outcome.message}\n{outcome.log}")
+            met = examined.mismatches[0] if examined.mismatches else None
+            how = _how(outcome)
+            if known is not None and known.code == _SIZES and met is not None and met.kind in (Kind.SHAPE, Kind.DTYPE):
+                how = f"died of {outcome.signal}: {met}"  # torch's own words name no line, and no peer
+            message = f"rank {outcome.rank} {how}"
             evidence = _evidence(examined, outcome.rank, "exception", message, outcome.last.frame)
             yield Discovery("death", message, *_known(known), (evidence,))
 
@@ -222,10 +228,20 @@ def _stalls(examined: Examined) -> Iterator[Discovery]:
     for outcome in examined.run.ranks:
         if outcome.how == "stalled":
             waiting = f" in {outcome.last.collective}" if outcome.last.collective else ""
-            message = f"rank {outcome.rank} stands still{waiting}"
+            message = f"rank {outcome.rank} stands still{waiting or _joining(examined, outcome)}"
             evidence = _evidence(examined, outcome.rank, "stall", message, outcome.last.frame)
             yield Discovery("stall", message, evidence=(evidence,))
             return
+
+
+def _joining(examined: Examined, outcome: RankOutcome) -> str:
+    """It waits for the group to be complete."""
+    call = outcome.trace.last(Call)
+    if call is None or call.name != "init_process_group":
+        return ""
+    asked = call.arguments.get("world_size", -1)
+    told = f" for {asked} ranks" if isinstance(asked, int) and asked > examined.world else ""
+    return f" in init_process_group, which waits{told}: {examined.world} were started"
 
 
 def _hidden(examined: Examined) -> Iterator[Discovery]:

@@ -103,7 +103,7 @@ class Mismatch:
         if call is None and self.direct:
             asked = next(call.op for call in self.calls.values() if call is not None)
             return "never sends to it" if asked == "recv" else "never receives from it"
-        return _in_words(call)
+        return _in_words(call, every_dtype=self.kind is Kind.DTYPE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,13 +202,13 @@ def place(call: Collective) -> tuple[str, int]:
     return site.path, site.line
 
 
-def describe(call: Collective) -> str:
+def describe(call: Collective, *, every_dtype: bool = False) -> str:
     """`all_reduce [4, 4] float64 MAX root 1`: what is compared, with the defaults left out."""
     words = [call.api or call.op]
     words += [str(list(tensor.shape)) for tensor in call.tensors[:2]]
     if len(call.tensors) > 2:
         words.append(f"and {len(call.tensors) - 2} more")
-    words += sorted({tensor.dtype for tensor in call.tensors} - {"float32"})
+    words += sorted({tensor.dtype for tensor in call.tensors} - ({"float32"} if not every_dtype else set()))
     if call.reduce_op not in ("", "SUM"):
         words.append(call.reduce_op)
     if call.root is not None:
@@ -220,11 +220,11 @@ def describe(call: Collective) -> str:
     return " ".join(words)
 
 
-def _in_words(call: Collective | None) -> str:
+def _in_words(call: Collective | None, *, every_dtype: bool = False) -> str:
     if call is None:
         return "calls nothing more"
     line = place(call)[1]
-    return f"calls {describe(call)}" + (f" (line {line})" if line else "")
+    return f"calls {describe(call, every_dtype=every_dtype)}" + (f" (line {line})" if line else "")
 
 
 @dataclasses.dataclass
