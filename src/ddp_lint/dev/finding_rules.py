@@ -34,7 +34,7 @@ def symptoms(root: pathlib.Path) -> list[Symptom]:
 
 def apis(code: str) -> list[str]:
     """The names that a rule looks for."""
-    names = {word for word in declared()[code].triggers if _API.fullmatch(word)}
+    names = {word for word in declared()[code].triggers.words if _API.fullmatch(word)}
     return sorted(names, key=lambda name: (name.lower(), name))
 
 

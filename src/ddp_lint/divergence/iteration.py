@@ -20,7 +20,7 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
-from ddp_lint.divergence.lengths import COUNT, dealt_alike, of_batches, own_length, own_share
+from ddp_lint.divergence.lengths import dealt_alike, of_batches, own_length, own_share
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import GRADIENTS, own_gradients, own_size
 from ddp_lint.divergence.targets import bind
@@ -37,6 +37,7 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge.communication import ASPECTS
 
 #: A loader by name; what holds several loaders hands out loaders.
 _LOADER = re.compile(r"(?<!down)loader(?!s)")
@@ -147,7 +148,7 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         return divergent(("element", frame.key(node)), iterable.varies)
     if is_loader(iterable, path):
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
-        varies = Variation("data", "the batches of this rank", origin=origin, confidence=Confidence.MEDIUM)
+        varies = Variation.of_data("batches", origin, Confidence.MEDIUM)
         return divergent(("element", frame.key(node)), varies)
     whole = isinstance(iterable.reference, ref.Instance) and iterable.reference.whole
     return unknown(("element", frame.key(node)), parameter_group(frame, node), agreed=whole or iterable.agreed)
@@ -214,7 +215,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     truths = tuple(("rounds", component) for component in iterable.components)
     varies = iterable.varies
     if counted and of_batches(varies):
-        varies = dataclasses.replace(varies, description=COUNT)
+        varies = dataclasses.replace(varies, description=ASPECTS["count"], aspect="count")
     return Condition(truths, text, varies, open=True)
 
 

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import re
 from collections.abc import Hashable
-from typing import Final, TypeGuard
+from typing import TypeGuard
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
@@ -17,11 +17,6 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.syntax import walk
-
-#: What depends on how a list was dealt to the ranks depends on this.
-SHARE: Final = "how many elements this rank's share has"
-#: What depends on a number that follows from a rank's own batch depends on this.
-COUNT: Final = "how many this rank's own batch asks for"
 
 #: What pads the data of all ranks to one length.
 _SAMPLER = "DistributedSampler"
@@ -54,7 +49,7 @@ def own_length(
     if source is None:
         return None
     origin = Label(frame.span(node), "these batches end when this rank's own data end")
-    return Variation(source.cause, source.description, origin=origin, confidence=Confidence.MEDIUM)
+    return Variation.of_source(source, origin)
 
 
 def _is_divided(frame: Frame) -> bool:
@@ -90,7 +85,7 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
 
 def is_share(value: Value | None) -> bool:
     """Is it the part of a collection that falls to this rank, which may be longer than that of another one?"""
-    return value is not None and value.varies is not None and value.varies.description == SHARE and not value.even
+    return value is not None and value.varies is not None and value.varies.aspect == "share" and not value.even
 
 
 def deals(node: ast.Call) -> bool:
@@ -116,8 +111,7 @@ def _endless(node: ast.AST) -> bool:
 
 def of_batches(varies: Variation | None) -> TypeGuard[Variation]:
     """Does it vary with the batches of the rank, and not with the share of a collection that falls to it?"""
-    source = known().source("call", "next")
-    return varies is not None and source is not None and varies.description == source.description
+    return varies is not None and varies.aspect == "batches"
 
 
 def size_of(of: Hashable, varies: Variation) -> Value:
@@ -248,11 +242,11 @@ def agrees_to_stop(body: list[Effect]) -> bool:
 def own_share(frame: Frame, node: ast.AST) -> Variation:
     """Why a rank has as many elements as fall to it."""
     origin = Label(frame.span(node), "each rank takes elements of its own, not always equally many")
-    return Variation("data", SHARE, origin=origin)
+    return Variation.of_data("share", origin, Confidence.HIGH)
 
 
 __all__ = [
-    "COUNT", "SHARE", "agrees_to_stop", "assigned_once", "deals", "dealt_alike", "dealt_evenly", "extent_of",
+    "agrees_to_stop", "assigned_once", "deals", "dealt_alike", "dealt_evenly", "extent_of",
     "follows_from_extent", "is_share", "is_size", "is_whole", "of_batches", "own_length", "own_share", "padded_to",
     "size_of",
     "streams",

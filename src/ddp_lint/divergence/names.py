@@ -165,7 +165,7 @@ def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call
         if not _is_batch_iterator(node):
             return unknown(key)
     label = Label(frame.span(node), f"`{frame.text(node)}` depends on {source.description}")
-    return divergent(key, Variation(source.cause, source.description, origin=label, confidence=Confidence.MEDIUM))
+    return divergent(key, Variation.of_source(source, label))
 
 
 @functools.lru_cache(maxsize=8192)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from ddp_lint.divergence import worlds
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge.communication import ASPECTS, Aspect, Source
 
 # What follows is made by the hundred thousand, and never changed: a frozen dataclass would take three times as long to
 # make.
@@ -72,7 +73,7 @@ class Variation:
     `cause` is 'rank', 'membership' or a cause of the knowledge; `description` completes "depends on"; `scope` is the
     axis that the value varies over: 'world', 'node', a parallel axis, or ``group:<key>``; `origin` where the value came
     from; `call_depth` through how many calls it came in as an argument (0: it arose in the function at hand). What a
-    test sets that is `local_only` is not taken to vary.
+    test sets that is `local_only` is not taken to vary. `aspect` is what of the rank's data it follows from.
     """
 
     cause: str
@@ -82,6 +83,16 @@ class Variation:
     confidence: Confidence = Confidence.HIGH
     call_depth: int = 0
     local_only: bool = False
+    aspect: Aspect = ""
+
+    @classmethod
+    def of_data(cls, aspect: Aspect, origin: Label, confidence: Confidence, *, local_only: bool = False) -> Variation:
+        return cls("data", ASPECTS[aspect], "world", origin, confidence, local_only=local_only, aspect=aspect)
+
+    @classmethod
+    def of_source(cls, source: Source, origin: Label) -> Variation:
+        """Of a value that the knowledge names."""
+        return cls(source.cause, source.description, "world", origin, Confidence.MEDIUM, aspect=source.aspect)
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)

@@ -133,6 +133,8 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
             continue
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
+                if not _is_used(name, node, tree):
+                    continue
                 foreign = _is_below(name, known["modules"]) and project.find(name.partition(".")[0]) is None
                 words = _wordy().get(name.partition(".")[0])
                 if foreign and words is not None and words.search(facts.file.text) is None:
@@ -187,6 +189,15 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [base + alias.name for alias in node.names]
 
 
+def _is_used(name: str, imported: ast.Import | ast.ImportFrom, tree: ast.AST) -> bool:
+    """Whether anything is done with what an import brings: an import that was left behind shows nothing."""
+    alias = next((a for a in imported.names if name.endswith(a.name)), None)
+    if alias is None or alias.name == "*" or (alias.asname is None and isinstance(imported, ast.Import)):
+        return True
+    local = alias.asname or alias.name
+    return any(isinstance(n, ast.Name) and n.id == local for n in walk(tree))
+
+
 def _is_below(name: str, modules: frozenset[str]) -> bool:
     parts = name.split(".")
     return any(".".join(parts[:i]) in modules for i in range(1, len(parts) + 1))
@@ -216,10 +227,23 @@ def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     """Whether a test or a decorator around `node` keeps it to one rank (of the job, a node or a group)."""
     own = own_ranks(module)
     for test, taken in conditions(module, node):
-        if first_rank_test(module.code(test), taken, own):
+        if first_rank_test(module.code(test), taken, own) or (taken and _asks_for_first(module, test)):
             return True
     function = module.function_of(node)
     return function is not None and any(_decorator(d).endswith(_decorators()) for d in function.decorators)
+
+
+def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:
+    """Whether a test calls a function of the project that returns whether this is the first rank:
+    ``return not is_initialized() or get_rank() == 0``."""
+    name, project = module.callee(test) if isinstance(test, cst.Call) else "", module.project
+    found = project.split(project.canonical(name)) if name and project is not None else None
+    function = found[0].definitions.get(found[1]) if found is not None else None
+    returned = [n.value for n in walk(function) if isinstance(n, ast.Return)] if function is not None else []
+    if len(returned) != 1 or returned[0] is None:
+        return False
+    either = returned[0].values if isinstance(returned[0], ast.BoolOp) else [returned[0]]
+    return any(first_rank_test(ast.unparse(part), True) for part in either)
 
 
 def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:

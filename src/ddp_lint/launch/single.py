@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import re
 
+import libcst as cst
+
 from ddp_lint.knowledge import table
 from ddp_lint.source import Module
 from ddp_lint.tensors.operations import words_of
@@ -28,6 +30,15 @@ def on_one_node(module: Module) -> bool:
     """Whether a file puts the meeting point of its ranks on this machine, where no rank of another node finds it, or
     says that it is started for one node (``torchrun --standalone``)."""
     return _LOCAL.search(module.file.text) is not None
+
+
+def starts_its_ranks(module: Module) -> bool:
+    """Whether the ranks of a file are those that a Lightning Trainer starts on this machine: one for each of its
+    `devices`, and nothing is said of several nodes."""
+    text = module.file.text
+    trainers = [c for c in module.nodes if type(c) is cst.Call and module.callee(c).endswith("Trainer")]
+    lightning = any("lightning" in module.callee(call) for call in trainers)
+    return lightning and "num_nodes" not in text and "init_process_group(" not in text
 
 
 _LOCAL = re.compile(

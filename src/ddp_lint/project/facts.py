@@ -90,7 +90,6 @@ class ModuleFacts:
     source: SourceFile
     tree: ast.Module
     imports: ImportTable
-    is_package: bool
     #: What `Project.remember` keeps as long as the module.
     kept: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     #: Notes a question about the file.

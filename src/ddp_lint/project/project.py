@@ -278,12 +278,12 @@ class Project:
         if file is None or tree is None:
             self._note(whole)
             return None
-        name, is_package = self._layout.name_of(path)
+        name, _ = self._layout.name_of(path)
         imports = self.imports(tree, pathlib.Path(path), file.text)
         inside = self._relative(path)
         self._parts[path] = parts_of(tree, file.text, repr((name, imports)), self._recorder, inside)
         self._note(f"{PART}:{OUTLINE}:{inside}")
-        return ModuleFacts(name, file, tree, imports, is_package, note=self._note)
+        return ModuleFacts(name, file, tree, imports, note=self._note)
 
     def _file(self, path: str) -> SourceFile | None:
         self._note(f"file:{self._relative(path)}")
@@ -380,7 +380,7 @@ class Project:
 
     def _look_again(self, key: str) -> None:
         """Which of the words that were searched for a file on disk holds now."""
-        data = _bytes_of(key) if key.endswith(".py") else b""
+        data = files.read_or_nothing(key) if key.endswith(".py") else b""
         for word, paths in self._holding.items():
             if (word.encode() in data) is not (key in paths):
                 self._holding[word] = tuple(sorted({*paths} ^ {key}))
@@ -740,13 +740,6 @@ def _digest_of(names: frozenset[str] | None) -> str:
     if names is None:
         return "-"
     return hashlib.sha256("\n".join(sorted(names)).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _bytes_of(path: str) -> bytes:
-    try:
-        return files.read(path)
-    except OSError:
-        return b""
 
 
 def shown_from(folder: str | pathlib.Path, path: pathlib.Path) -> str:

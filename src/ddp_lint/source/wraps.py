@@ -118,6 +118,18 @@ class Wraps:
                 return wrap
         return None
 
+    def around(self, path: str, at: cst.CSTNode) -> Wrap | None:
+        """The wrap before `at` of the model that an object is, or is part of, by its dotted name: of `model` for
+        ``model.module.fc``, also where `model` is the unwrapped twin. Parts of a DDP object are behind `.module`."""
+        parts = path.split(".")
+        for end in range(len(parts), 0, -1):
+            name, wrap = ".".join(parts[:end]), self.of(".".join(parts[:end]), at)
+            if wrap is not None and (wrap.kind != "ddp" or parts[end : end + 1] in ([], ["module"])):
+                return wrap
+            if (twin := self.twin(name, at)) is not None:
+                return twin
+        return None
+
     def after(self, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether `at` runs after the wrap on some path, and mentions the same names.
 

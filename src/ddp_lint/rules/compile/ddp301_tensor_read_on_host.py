@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-from typing import ClassVar
-
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule, Place
 from ddp_lint.rules.compile.need import avoidable, repeated
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.traits import Trait, traits
 
 _READS = {"item", "tolist"}
 _CONVERSIONS = {"float", "int", "bool"}
@@ -110,8 +107,11 @@ class TensorReadOnHost(HostRule):
     """
 
     confidence = Confidence.MEDIUM
-    wants: ClassVar[Wants] = staticmethod(lambda function: Trait.READS in traits(function))
+    triggers = Triggers(Trait.READS, file=("torch",), tests=False)
     oracles = ("graph_break", "sync")
+
+    def start(self) -> None:
+        self._told: set[tuple[int, str]] = set()
 
     def visit_Call(self, node: cst.Call) -> None:
         read, function = self._read(node), self.module.function_of(node)
@@ -124,7 +124,11 @@ class TensorReadOnHost(HostRule):
         place = self.place(node)
         if place is None or not self.costs(read, place) or self._is_read_by_condition(node):
             return
-        if not self._is_captured(node, place):
+        if self._is_captured(node, place):
+            return
+        told = (self.module.span(node).line, self.module.code(node))
+        if told not in self._told:  # ``[x.item() + 1], x.item() + 1``
+            self._told.add(told)
             self._report(node, place)
 
     def _read(self, node: cst.Call) -> cst.BaseExpression | None:

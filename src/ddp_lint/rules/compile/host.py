@@ -10,6 +10,7 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.launch.single import one_process
 from ddp_lint.rules.base import Rule
+from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.tensors import Reached, TensorFile, Value
 from ddp_lint.tensors.callers import constant_arguments, host_arguments
@@ -21,7 +22,7 @@ from ddp_lint.tensors.contexts import (
     outside_of_graphs,
     without_gradient,
 )
-from ddp_lint.tensors.operations import names
+from ddp_lint.tensors.operations import names, words_of
 
 
 def truth_values(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
@@ -50,6 +51,14 @@ def _name_in(test: cst.BaseExpression) -> str:
     while isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         test = test.expression
     return test.value if isinstance(test, cst.Name) else ""
+
+
+def _augments(module: Module) -> bool:
+    """Whether a file holds, by its name, what a data set does with its samples, on the CPU."""
+    return not words_of(module.file.place.rpartition("/")[2].removesuffix(".py")).isdisjoint(_AUGMENTING)
+
+
+_AUGMENTING = frozenset({"augment", "augmentation", "augmentations"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +104,6 @@ class Place:
 class HostRule(Rule):
     """A rule on what a function reads from the device: asks for the place and for values of expressions."""
 
-    requires = ("torch",)
-    in_tests = False  # nobody minds what a test waits for
-
     def value(self, node: cst.BaseExpression, function: cst.FunctionDef) -> Value:
         """What an expression of a function is."""
         return TensorFile.of(self.module).flow(function).value(node)
@@ -115,7 +121,7 @@ class HostRule(Rule):
         function = self.module.function_of(node)
         if function is None or outside_of_graphs(self.module, node) or self._is_disabled(function):
             return None
-        if one_process(self.module):
+        if one_process(self.module) or _augments(self.module):
             return None
         if evaluation_only(self.module, node) or logging_only(self.module, node) or self._tells_of_failure(node):
             return None

@@ -19,7 +19,7 @@ from ddp_lint.source.syntax import below
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.classes import ModuleClass
-from ddp_lint.tensors.traits import is_log
+from ddp_lint.tensors.operations import is_log
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 #: Files that hold the name of a class; where more do, the search for a loop that makes it ends.

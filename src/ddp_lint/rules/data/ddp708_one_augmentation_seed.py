@@ -11,6 +11,7 @@ from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import done_nearby, is_evaluation, mentions_nearby
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
@@ -118,8 +119,7 @@ class OneAugmentationSeed(Rule):
     - https://pytorch.org/docs/stable/data.html#randomness-in-multi-process-data-loading
     """
 
-    triggers = ("seed", *table("data")["seed_helpers"])
-    requires = tuple(table("data")["loader_words"])
+    triggers = Triggers("seed", *table("data")["seed_helpers"], file=(*table("data")["loader_words"],))
     oracles = ("seeds",)
     confidence = Confidence.MEDIUM
 
@@ -177,7 +177,7 @@ class OneAugmentationSeed(Rule):
         """The rank (or an epoch) takes part in this seed, or in one that the function sets later."""
         function = self.module.function_of(call)
         later = calls_in(function.body) if function is not None else iter(())
-        seeds = [call.args[0].value, *(c.args[0].value for c in later if c.args and "seed" in dotted(c.func))]
+        seeds = [a.value for c in (call, *later) if c is call or "seed" in dotted(c.func) for a in c.args]
         texts = [self.module.code(v) for seed in seeds for v in (seed, *self.module.assignments(seed))]
         return any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from collections.abc import Iterator
@@ -9,11 +10,14 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.ranks import Evidence, called_on_one_rank, on_one_rank, several_ranks
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.saved import saved_elsewhere, saved_from_cpu
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.operations import words_of
@@ -87,13 +91,14 @@ class LoadWithoutMapLocation(Rule):
 
     ## When it is silent
 
-    Tests, packages that export models, and files that give each rank's part to one process in a loop; a
-    `map_location` that comes from a parameter, a variable or `**kwargs`; loads on one rank alone, or in a function
-    that only one rank calls; files that no evidence ties to several ranks; schedulers, vocabularies, statistics and
-    other CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with
-    `offload_to_cpu`, and files that only save what lies on the CPU; what goes into `load_state_dict` of a loader, a
-    sampler or a scheduler, and files that the project fills with anything but states of models and optimizers. With
-    `--preview` alone: files of which only a word that other things go by as well shows what they hold (`init_states`).
+    The branch of a process that has no GPU of its own (`if args.gpu is None`). Tests, packages that export models, and
+    files that give each rank's part to one process in a loop; a `map_location` that comes from a parameter, a variable
+    or `**kwargs`; loads on one rank alone, or in a function that only one rank calls; files that no evidence ties to
+    several ranks; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer load
+    decides; checkpoints that FSDP wrote with `offload_to_cpu`, files that only save what lies on the CPU, and a
+    `load_network` whose `save_network` moves it there; what goes into `load_state_dict` of a loader, a sampler or a
+    scheduler, and files that the project fills with anything but states of models and optimizers. With `--preview`
+    alone: files of which only a word that other things go by as well shows what they hold (`init_states`).
 
     ## How to confirm
 
@@ -111,11 +116,9 @@ class LoadWithoutMapLocation(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = ("load",)
-    requires = ("torch",)
+    triggers = Triggers("load", file=("torch",), tests=False)
     oracles = ("device", "exception")
     needs_cuda = True
-    in_tests = False
 
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != "torch.load" or any(arg.star for arg in node.args):
@@ -128,7 +131,7 @@ class LoadWithoutMapLocation(Rule):
         if on_one_rank(self.module, node) or called_on_one_rank(self.module, node):
             return
         evidence = several_ranks(self.module)
-        if evidence is not None and not self._saved_from_cpu() and not self._saved_without_states(node):
+        if evidence is not None and not self._saved_from_cpu(node) and not self._saved_without_states(node):
             self._report(node, where, evidence)
 
     def _is_export(self) -> bool:
@@ -144,7 +147,7 @@ class LoadWithoutMapLocation(Rule):
         """`the GPU it was saved from`, a fixed GPU, or None where each rank may decide."""
         given = argument(call, 1, "map_location")
         if given is None or dotted(given) == "None":
-            return "" if given is not None or not self._in_cpu_arm(call) else None
+            return "" if given is not None or not (self._in_cpu_arm(call) or self._has_no_gpu(call)) else None
         text = _moves_to(given) if isinstance(given, cst.Lambda) else self._literal(given)
         if text in ("cuda:0", "0"):
             return "cuda:0"
@@ -172,6 +175,15 @@ class LoadWithoutMapLocation(Rule):
             text = self.module.code(test)
             if "cuda.is_available" in text and " or " not in text:
                 return taken == text.startswith("not ")
+        return False
+
+    def _has_no_gpu(self, call: cst.Call) -> bool:
+        """Whether the line runs where the process was given no GPU of its own: ``if args.gpu is None: torch.load(..)``.
+        It has all of them then, and is alone on its node."""
+        for test, taken in conditions(self.module, call):
+            name, operator = _compared_with_none(test)
+            if words_of(name.rpartition(".")[2]) & {"gpu", "device"} and taken == (operator == "is"):
+                return True
         return False
 
     def _drops_location(self, call: cst.Call) -> bool:
@@ -289,9 +301,20 @@ class LoadWithoutMapLocation(Rule):
         function, owner = self.module.function_of(call), self.module.class_of(call)
         return {word for place in (function, owner) if place is not None for word in words_of(place.name.value)}
 
-    def _saved_from_cpu(self) -> bool:
+    def _saved_from_cpu(self, call: cst.Call) -> bool:
         text, facts = self.module.file.text, self.module.facts
-        return any(word in text for word in _known("offloaded")) or (facts is not None and saved_from_cpu(facts))
+        if facts is None or any(word in text for word in _known("offloaded")):
+            return facts is not None
+        return saved_from_cpu(facts, facts.tree) or self._partner_saves_from_cpu(call, facts)
+
+    def _partner_saves_from_cpu(self, call: cst.Call, facts: ModuleFacts) -> bool:
+        """Whether `save_network` saves from the CPU what `load_network` beside it loads."""
+        function = self.module.function_of(call)
+        name = "" if function is None else re.sub(r"(^|_)(load|restore|resume)(?=_|$)", r"\1save", function.name.value)
+        if function is None or name == function.name.value:
+            return False
+        partners = [n for n in walk(facts.tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+        return bool(partners) and all(saved_from_cpu(facts, partner) for partner in partners)
 
     # ---- the finding
 
@@ -338,6 +361,16 @@ class LoadWithoutMapLocation(Rule):
 def _receiver(call: cst.Call) -> str:
     """``optimizer`` of ``self.optimizer.load_state_dict(..)``."""
     return dotted(call.func).rpartition(".")[0].rpartition(".")[2]
+
+
+def _compared_with_none(test: cst.BaseExpression) -> tuple[str, str]:
+    """``("args.gpu", "is")`` for ``args.gpu is None``, ``("args.gpu", "is not")`` for the opposite."""
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+        return "", ""
+    target = test.comparisons[0]
+    if dotted(target.comparator) != "None" or not isinstance(target.operator, (cst.Is, cst.IsNot)):
+        return "", ""
+    return dotted(test.left), "is" if isinstance(target.operator, cst.Is) else "is not"
 
 
 #: Evidence that a script which tries a model out does so on several ranks.

@@ -11,6 +11,7 @@ from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
@@ -104,12 +105,19 @@ class CudaBeforeSetDevice(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = (
-        "set_device", "set_device_index", "cuda", "barrier", "broadcast_object_list", "all_gather_object",
-        "gather_object", "scatter_object_list", "Process", "init_process_group",
-    )  # fmt: skip
-    requires = ("set_device", "set_device_index", "init_process_group", "get_context")
-    whole_class = True
+    triggers = Triggers(
+        "set_device",
+        "set_device_index",
+        "cuda",
+        "barrier",
+        "broadcast_object_list",
+        "all_gather_object",
+        "gather_object",
+        "scatter_object_list",
+        "Process",
+        "init_process_group",
+        file=("set_device", "set_device_index", "init_process_group", "get_context"),
+    )
     oracles = ("device", "exception")
     needs_cuda = True
 
@@ -162,12 +170,23 @@ class CudaBeforeSetDevice(Rule):
             named = argument(call, None, "device_ids") or argument(call, None, "device")
             return "" if named is not None or not started else f"`{name.rpartition('.')[2]}` uses cuda:0 on every rank"
         if not name and isinstance(call.func, cst.Attribute) and call.func.attr.value in _TENSOR_METHODS:
+            if self._holds_no_tensor(call.func.value):
+                return ""
             bare = call.func.attr.value == "cuda" and not call.args
             moved = bool(call.args) and call.func.attr.value == "to" and self._is_bare(call.args[0].value)
             return "puts a tensor on cuda:0 on every rank" if bare or moved else ""
         if name.startswith("torch.") and name != "torch.device" and self._is_bare(argument(call, None, "device")):
             return "makes a tensor on cuda:0 on every rank"
         return ""
+
+    def _holds_no_tensor(self, receiver: cst.BaseExpression) -> bool:
+        """Whether it is a loss of PyTorch's without weights, which has nothing to move: ``nn.CrossEntropyLoss()``."""
+        made = receiver if isinstance(receiver, cst.Call) else next(iter(self.module.assignments(receiver)), None)
+        if not isinstance(made, cst.Call):
+            return False
+        name = self.module.qualified(made.func)
+        weighed = any(arg.keyword is None or arg.keyword.value.endswith("weight") for arg in made.args)
+        return name.startswith("torch.nn.") and name.endswith("Loss") and not weighed
 
     def _is_bare(self, node: cst.BaseExpression | None) -> bool:
         return isinstance(node, cst.SimpleString) and node.evaluated_value == "cuda"

@@ -15,9 +15,9 @@ from ddp_lint.tensors.operations import is_factory, words_of
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def saved_from_cpu(facts: ModuleFacts) -> bool:
-    """Whether a module saves, and all that it saves by `torch.save` comes from the CPU."""
-    calls = [n for n in walk(facts.tree) if isinstance(n, ast.Call) and n.args]
+def saved_from_cpu(facts: ModuleFacts, scope: ast.AST) -> bool:
+    """Whether a module, or a function of it, saves, and all that it saves by `torch.save` comes from the CPU."""
+    calls = [n for n in walk(scope) if isinstance(n, ast.Call) and n.args]
     saved = [call.args[0] for call in calls if facts.qualified(call.func) == "torch.save"]
     return bool(saved) and all(_is_on_cpu(value, facts) for value in saved)
 
@@ -82,8 +82,17 @@ def _is_on_cpu(value: ast.expr, facts: ModuleFacts) -> bool:
         return len(others) < len(value.values) and not any(".state_dict()" in ast.unparse(part) for part in others)
     if isinstance(value, ast.Name):
         given = list(assigned_to(value.id, facts.tree))
+        if any(_is_part(n.targets[0], value.id) and _comes_from_cpu(n.value, facts) for n in _assigned_in_loops(facts)):
+            return True
         return any(_comes_from_cpu(v, facts) for v in given) and not any(_calls(v, "cuda") for v in given)
     return _comes_from_cpu(value, facts)
+
+
+def _assigned_in_loops(facts: ModuleFacts) -> Iterator[ast.Assign]:
+    """``for key, value in state.items(): state[key] = value.cpu()``: each part in turn."""
+    for loop in walk(facts.tree):
+        if isinstance(loop, ast.For):
+            yield from (n for n in walk(loop) if isinstance(n, ast.Assign))
 
 
 def _comes_from_cpu(value: ast.expr, facts: ModuleFacts) -> bool:

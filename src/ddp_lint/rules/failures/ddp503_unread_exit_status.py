@@ -8,6 +8,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import only_logs, starts_ranks
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
@@ -103,7 +104,7 @@ class UnreadExitStatus(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = (
+    triggers = Triggers(
         "Process",
         "Popen",
         "Thread",
@@ -111,9 +112,8 @@ class UnreadExitStatus(Rule):
         "poll",
         "returncode",
         *(c.rpartition(".")[2] for c in _COMMANDS),
+        file=("Process", "subprocess", "Thread", "system"),
     )
-    requires = ("Process", "subprocess", "Thread", "system")
-    whole_class = True
     oracles = ("exit",)
 
     def start(self) -> None:
@@ -139,7 +139,7 @@ class UnreadExitStatus(Rule):
         return any(isinstance(m, cst.Call) and self.module.qualified(m.func) in _CONTEXTS for m in makers)
 
     def _visit_process(self, node: cst.Call) -> None:
-        if self._reads_status or _TOLD.search(self.module.file.text) or self._is_daemon(node):
+        if self._reads_status or _TOLD.search(self.module.file.text) or self._is_daemon(node) or self._answers(node):
             return
         joined, started = (self._next_call_on(node, method) for method in ("join", "start"))
         if joined is not None and joined not in self._told and not self._is_looked_at(node, joined):
@@ -152,6 +152,13 @@ class UnreadExitStatus(Rule):
                 "itself",
             )
 
+    def _answers(self, node: cst.Call) -> bool:
+        """Whether the parent asks its workers through pipes, and waits for each answer: it hears of one that died."""
+        scope = self.module.class_of(node) or self.module.function_of(node) or self.module.tree
+        asks, hears, pipes = (next(methods(scope, name), None) for name in ("send", "recv", "Pipe"))
+        made = any(isinstance(n, cst.Call) and last_name(n.func) == "Pipe" for n in descendants(scope))
+        return asks is not None and hears is not None and (made or pipes is not None)
+
     def _is_looked_at(self, node: cst.Call, joined: cst.Call) -> bool:
         """Whether what the worker has done is looked at after the join: ``if not results``, in a test an assertion."""
         line = self.module.span(joined).line
@@ -159,6 +166,8 @@ class UnreadExitStatus(Rule):
         if any(self._is_ended(call, joined) for name in ("kill", "terminate") for call in methods(scope, name)):
             return True
         later = [n for n in descendants(scope) if isinstance(n, (cst.Name, cst.Assert)) and self._is_below(n, line)]
+        if any(isinstance(n, cst.If) and self._is_below(n, line) and _reads_value(n.test) for n in descendants(scope)):
+            return True  # a shared number in which the worker leaves how it ended
         handed = argument(node, 3, "args")
         shared = {dotted(n) for n in descendants(handed) if self._is_shared(n)} if handed is not None else set()
         if any(not call.args and self._is_queue(receiver(call)) for call in methods(scope, "get")):
@@ -363,3 +372,8 @@ class UnreadExitStatus(Rule):
             if isinstance(other, cst.Return) and other.value is not None:
                 return True
         return False
+
+
+def _reads_value(test: cst.BaseExpression) -> bool:
+    """``result.value != 0``."""
+    return any(isinstance(n, cst.Attribute) and n.attr.value == "value" for n in descendants(test))

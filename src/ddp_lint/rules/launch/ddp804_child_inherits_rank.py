@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -9,8 +10,11 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.ranks import Evidence, evidence_in
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import literal_text
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 
@@ -101,10 +105,18 @@ class ChildInheritsRank(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("run", "call", "check_call", "check_output", "Popen", "subprocess", "executable", "CalledProcessError")
-    requires = ("subprocess",)
-    in_tests = False
-    whole_class = True
+    triggers = Triggers(
+        "run",
+        "call",
+        "check_call",
+        "check_output",
+        "Popen",
+        "subprocess",
+        "executable",
+        "CalledProcessError",
+        file=("subprocess",),
+        tests=False,
+    )
     oracles = ("stall", "exception", "exit")
 
     def start(self) -> None:
@@ -147,7 +159,7 @@ class ChildInheritsRank(Rule):
 
     def _visit_start(self, node: cst.Call, command: cst.BaseExpression | None) -> None:
         what = next(self._group_builders(command), "") if command is not None else ""
-        if not what or self._rank is None:
+        if not what or self._rank is None or self._is_launcher(node):
             return
         self.report(
             node,
@@ -156,6 +168,20 @@ class ChildInheritsRank(Rule):
             labels=[(self._rank.span, f"`{self._rank.word}`: this process is a rank")],
             help="start it with an environment without RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
         )
+
+    def _is_launcher(self, node: cst.Call) -> bool:
+        """Whether the file starts the ranks itself: what builds the group is a function that only other files call, and
+        the start stands in one that only this file calls."""
+        facts, here = self.module.facts, self.module.function_of(node)
+        if facts is None or here is None or self._rank is None or self._rank.word != "init_process_group":
+            return False
+        line = self._rank.span.line
+        functions = (n for n in facts.tree.body if isinstance(n, ast.FunctionDef))
+        builder = next((f for f in functions if f.lineno <= line <= (f.end_lineno or line)), None)
+        if builder is None or builder.name == here.name.value:
+            return False
+        called = {dotted_ast(n.func) for n in walk(facts.tree) if isinstance(n, ast.Call)}
+        return builder.name not in called and here.name.value in called
 
     def _own_environment(self, node: cst.Call) -> bool:
         given = argument(node, None, "env")

@@ -6,7 +6,9 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.environment import Write
+from ddp_lint.launch.single import starts_its_ranks
 from ddp_lint.rules.launch.variables import WriteRule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
 
@@ -79,8 +81,7 @@ class LauncherVariableOverwritten(WriteRule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("environ",)
-    requires = ("LOCAL_RANK", "RANK")
+    triggers = Triggers("environ", file=("LOCAL_RANK", "RANK"))
     oracles = ("stall", "exception", "environment")
 
     def start(self) -> None:
@@ -89,6 +90,7 @@ class LauncherVariableOverwritten(WriteRule):
 
     def check(self, write: Write) -> None:
         sets = self._launched and write.own and not write.default and write.name in _VARIABLES
+        sets = sets and not (write.name.startswith("MASTER_") and starts_its_ranks(self.module))
         if sets and isinstance(write.value, (cst.SimpleString, cst.FormattedString)) and not self._asked(write):
             self.report(
                 write.key,

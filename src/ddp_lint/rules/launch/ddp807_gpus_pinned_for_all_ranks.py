@@ -8,9 +8,12 @@ from ddp_lint.launch.environment import Write, writes
 from ddp_lint.launch.ranks import evidence_in
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
 
+#: What a script of one process makes as well.
+_ALONE = ("Accelerator", "accelerate.Accelerator")
 _STRONG = ("LOCAL_RANK", *frameworks.every(lambda framework: framework.launch.starts))
 
 
@@ -66,7 +69,8 @@ class GpusPinnedForAllRanks(Rule):
     ## When it is silent
 
     `setdefault`; values that come from the rank, from arguments or from a test that the variable is unset; scripts of
-    one process; an empty value, which hides the GPUs on purpose; tests.
+    one process, which is what a single GPU beside an `Accelerator` speaks of; an empty value, which
+    hides the GPUs on purpose; tests.
 
     ## How to confirm
 
@@ -82,10 +86,9 @@ class GpusPinnedForAllRanks(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("CUDA_VISIBLE_DEVICES",)
+    triggers = Triggers("CUDA_VISIBLE_DEVICES", tests=False)
     oracles = ("exception", "device", "environment")
     needs_cuda = True
-    in_tests = False
 
     def visit_Assign(self, node: cst.Assign) -> None:
         for write in writes(self.module, node):
@@ -105,6 +108,8 @@ class GpusPinnedForAllRanks(Rule):
             return
         own = evidence_in(facts, project, (*_STRONG, *project.own.names.beside(_STRONG)))
         if own is not None:
+            if own.word in _ALONE and "," not in self.module.code(write.value or write.key):
+                return  # one GPU for an object that serves one process as well: the script is started without ranks
             self._report(
                 write,
                 [(own.span, own.text)],

@@ -7,8 +7,10 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.tensors.contexts import evaluation_only, without_gradient
+from ddp_lint.tensors.operations import words_of
 
 _HALF = re.compile(r"\.half\b|float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
 #: Words by which the files are found that may train in half precision what another file defines.
@@ -33,12 +35,14 @@ class LogOfSaturated(Rule):
     ## What it does
 
     Finds `log(softmax(x))`, `log(sigmoid(x))`, `log(gumbel_softmax(x))` (as functions or methods, also one
-    assignment apart, also with a tiny constant added), and `log(exp(a) + exp(b))`.
+    assignment apart, also with a tiny constant added), `log(exp(a) + exp(b))`, and the logarithm of a mask that is
+    added to what a softmax takes.
 
     ## Why it breaks
 
     The inner function rounds to 0 (or the sum of exponentials to infinity) long before the logarithm is small:
-    log(softmax([-200, 0, 200])) is [-inf, -inf, 0], and 1e-8 or 1e-10 added inside is 0 in fp16. One infinity in
+    log(softmax([-200, 0, 200])) is [-inf, -inf, 0], and 1e-8 or 1e-10 added inside is 0 in fp16. A row whose mask is 0
+    everywhere is -inf everywhere, of which a softmax makes NaN. One infinity in
     rank 0's batch makes NaN gradients there, and the gradient all-reduce hands them to rank 1 and every other rank.
 
     ## Example
@@ -74,7 +78,8 @@ class LogOfSaturated(Rule):
     ## When it is silent
 
     `clamp(min=...)` in between, a constant of 1e-6 or more added (any in files that say nothing of half precision),
-    `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask, code under `no_grad`, evaluation, inference
+    `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask that is
+    added to nothing, code under `no_grad`, evaluation, inference
     and tests.
 
     ## How to confirm
@@ -92,9 +97,7 @@ class LogOfSaturated(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("log",)
-    requires = ("softmax", "sigmoid", "gumbel_softmax", "exp")
-    in_tests = False
+    triggers = Triggers("log", file=("softmax", "sigmoid", "gumbel_softmax", "exp"), tests=False)
     oracles = ("finite",)
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -102,6 +105,11 @@ class LogOfSaturated(Rule):
         if operand is None or without_gradient(self.module, node):
             return
         if evaluation_only(self.module, node):
+            return
+        if self._is_added_mask(node, operand):
+            self._report(
+                node, "the mask of a row that is masked whole is all 0", "(mask + tiny).log(), or masked_fill", None
+            )
             return
         operand = self._behind_name(operand)
         if isinstance(operand, cst.BinaryOperation) and isinstance(operand.operator, cst.Add):
@@ -115,6 +123,11 @@ class LogOfSaturated(Rule):
             if argument is not None:
                 fix = self._fix(node, operand, argument, instead)
                 self._report(node, f"{inner} rounds to 0 for a confident input", name, fix)
+
+    def _is_added_mask(self, node: cst.Call, operand: cst.BaseExpression) -> bool:
+        """``vector + mask.log()``, which a softmax makes NaN of where nothing is left of a row."""
+        added = isinstance(up := self.module.parent(node), cst.BinaryOperation) and isinstance(up.operator, cst.Add)
+        return added and "mask" in words_of(dotted(operand).rpartition(".")[2])
 
     def _in_half_precision(self) -> bool:
         """Whether this file, or one that imports it, speaks of half precision."""

@@ -3,8 +3,10 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.accumulation import calls_of_round, guards, is_backward, is_step
 from ddp_lint.source.control_flow import opposed
+from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.tensors.operations import words_of
 
@@ -104,12 +106,11 @@ class ClipOnEveryMicroBatch(Rule):
     - https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation#the-finished-code
     """
 
-    triggers = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
-    requires = ("backward",)
+    triggers = Triggers("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", file=("backward",))
     oracles = ("clipped",)
 
     def visit_Call(self, node: cst.Call) -> None:
-        if called(node) in _CLIPS:
+        if called(node) in _CLIPS and not any(is_false(arg.value) for arg in node.args if arg.keyword is not None):
             where, what = self._by_accelerate(node) or self._by_round(node) or (None, "")
             unscaled = self._unscaled(node) if where is not None else None
             if where is not None and unscaled is not None:

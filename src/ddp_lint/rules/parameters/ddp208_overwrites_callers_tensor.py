@@ -17,6 +17,8 @@ from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.operations import keeps_output, layer_kind, names, words_of
 
+#: Attributes and methods of a tensor that look at it and keep nothing.
+_ASKED = {"shape", "size", "dim", "ndim", "device", "dtype", "is_cuda", "numel", "new_zeros", "new_ones"}
 _ARITHMETIC = {"add_", "sub_", "mul_", "div_", "pow_", "exp_", "sqrt_", "sigmoid_", "tanh_", "softmax_", "neg_", "abs_"}
 
 
@@ -162,6 +164,8 @@ class OverwritesCallersTensor(InPlaceRule):
     def _is_data(self, write: Write) -> bool:
         """Whether no gradient flows to the argument: in a frontend, and where ``x.requires_grad`` is false."""
         owner = self.module.class_of(write.node)
+        if words_of(self.module.file.place.rpartition("/")[2].removesuffix(".py")) & names("in_place", "data_classes"):
+            return True
         if owner is not None and words_of(owner.name.value) & names("in_place", "data_classes"):
             return True
         asked = f"{self.module.code(write.target).partition('[')[0]}.requires_grad"
@@ -211,20 +215,52 @@ def _calls_of(name: str, function: ast.FunctionDef) -> Iterator[tuple[ast.Call, 
 
 def _is_replaced(call: ast.Call, into: str, caller: tuple[ModuleClass, ast.FunctionDef]) -> bool:
     cls, function = caller
-    given = (*call.args, *(k.value for k in call.keywords))
-    if not into or not any(dotted_ast(argument) == into for argument in given):
-        return False
+    given = {dotted_ast(a) for a in (*call.args, *(k.value for k in call.keywords))}
+    name = into if into in given else next((n for n in given if n and _is_spent(n, call, function)), "")
     made = [
-        n.value
+        n
         for n in walk(function)
-        if isinstance(n, ast.Assign) and n.lineno < call.lineno and dotted_ast(n.targets[0]) == into
+        if isinstance(n, ast.Assign) and n.lineno < call.lineno and name and name in _bound(n.targets[0])
     ]
-    return bool(made) and _is_fresh(made[-1], cls)
+    return bool(made) and _is_fresh(made[-1].value, cls) and not _kept_between(name, made[-1], call, function)
+
+
+def _bound(target: ast.expr) -> set[str]:
+    return {dotted_ast(t) for t in (target.elts if isinstance(target, ast.Tuple) else [target])}
+
+
+def _is_spent(name: str, call: ast.Call, function: ast.FunctionDef) -> bool:
+    """Whether a local name is not read any more once the call has it."""
+    if name in {p.arg for p in parameters(function)}:  # unless the function has given it another value, see `made`
+        made = any(name in _bound(n.targets[0]) for n in walk(function) if isinstance(n, ast.Assign))
+        if not made:
+            return False
+    last = call.end_lineno or call.lineno
+    reads = (n for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    return not any(n.id == name and n.lineno > last for n in reads)
+
+
+def _kept_between(name: str, made: ast.Assign, call: ast.Call, function: ast.FunctionDef) -> bool:
+    """Whether what lies between may keep the tensor for backward. Asking for its shape and packing it, which copies it,
+    does not."""
+    around = {id(c): parent for parent in walk(function) for c in ast.iter_child_nodes(parent)}
+    for node in walk(function):
+        between = isinstance(node, ast.Name) and made.lineno < node.lineno < call.lineno
+        if not isinstance(node, ast.Name) or not between or node.id != name:
+            continue
+        parent = around.get(id(node))
+        asked = isinstance(parent, ast.Attribute) and parent.attr in _ASKED
+        copied = isinstance(parent, ast.Call) and dotted_ast(parent.func).rpartition(".")[2] == "pack_padded_sequence"
+        if not asked and not copied:
+            return True
+    return False
 
 
 def _is_fresh(value: ast.expr, cls: ModuleClass) -> bool:
-    """Whether a value comes out of a layer of PyTorch's that does not keep its output."""
+    """Whether a value comes out of a layer of PyTorch's that does not keep its output, or out of a packed sequence."""
     written = dotted_ast(value.func) if isinstance(value, ast.Call) else ""
+    if written.rpartition(".")[2] == "pad_packed_sequence":
+        return True
     layer = cls.attribute(written[5:]) if written.startswith("self.") else None
     return layer is not None and bool(layer_kind(layer.maker)) and not keeps_output(layer.maker)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import children
 from ddp_lint.tensors import Flow, Write
 from ddp_lint.tensors.operations import names, words_of
@@ -51,13 +55,29 @@ class Replicas:
         called = (qualified or dotted(node.func) or _method(node)).rpartition(".")[2]
         if called.strip("_") in names("random", "calls"):
             return False
-        understood = self._flow.value(node).kind is not Kind.UNKNOWN
+        understood = self._flow.value(node).kind is not Kind.UNKNOWN or self._is_plain(node)
         receiver = node.func.value if isinstance(node.func, cst.Attribute) and not qualified else None
         return (
             understood
             and (receiver is None or self._is_common(receiver, followed))
             and all(self._is_common(arg.value, followed) for arg in node.args)
         )
+
+    def _is_plain(self, call: cst.Call) -> bool:
+        """Whether a function of the project is called that works with its arguments alone: it draws nothing at random,
+        asks for no rank, and reads no object of its own."""
+        name, project = self._module.callee(call), self._module.project
+        found = project.split(project.canonical(name)) if name and project is not None else None
+        function = found[0].definitions.get(found[1]) if found is not None else None
+        if found is None or not isinstance(function, ast.FunctionDef) or "." in found[1]:
+            return False
+        random = names("random", "calls")
+        for node in walk(function):
+            called = dotted_ast(node.func).rpartition(".")[2].strip("_") if isinstance(node, ast.Call) else ""
+            named = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+            if called in random or words_of(named) & {"rank", "self"} or isinstance(node, ast.Global):
+                return False
+        return True
 
 
 def _method(call: cst.Call) -> str:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in, is_false
 from ddp_lint.source.wraps import argument
@@ -97,8 +99,7 @@ class GradScalerPerShard(Rule):
     - https://pytorch.org/docs/stable/fsdp.html
     """
 
-    triggers = ("GradScaler", "FullyShardedDataParallel")
-    requires = ("FullyShardedDataParallel",)
+    triggers = Triggers("GradScaler", "FullyShardedDataParallel", file=("FullyShardedDataParallel",))
     oracles = ("value",)
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -110,7 +111,8 @@ class GradScalerPerShard(Rule):
         for wrap in self.module.wraps.all:
             same_function = self.module.function_of(wrap.call) is here
             same_class = owner is not None and self.module.class_of(wrap.call) is owner
-            if wrap.kind == "fsdp1" and (same_function or same_class) and not exclusive(self.module, node, wrap.call):
+            together = (same_function or same_class) and not exclusive(self.module, node, wrap.call)
+            if wrap.kind == "fsdp1" and together and not self._is_replaced(node, wrap.call):
                 self.report(
                     node,
                     "looks for overflow in this rank's shard only: one rank skips a step that another takes",
@@ -119,3 +121,11 @@ class GradScalerPerShard(Rule):
                     help="use torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
                 )
                 return
+
+    def _is_replaced(self, node: cst.Call, wrap: cst.Call) -> bool:
+        """Whether what the scaler went into is made anew once the model is sharded:
+        ``stepper = Stepper(GradScaler())``, then ``model = FSDP(model)`` and ``stepper = ShardedStepper()``."""
+        around = next((up for up in self.module.ancestors(node) if isinstance(up, cst.Assign)), None)
+        name = dotted(around.targets[0].target) if around is not None and around.value is not node else ""
+        later = self.module.bindings(name, wrap) if name else []
+        return any(b.value is not None and self.module.span(b.node).line > self.module.span(wrap).line for b in later)

