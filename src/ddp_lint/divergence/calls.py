@@ -38,7 +38,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.knowledge.communication import Gate
+from ddp_lint.knowledge.communication import Collective, Gate
 from ddp_lint.project.project_names import Own
 
 #: An object of a framework that works on one device.
@@ -325,6 +325,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         if method.guessed and method.name == "step" and len(arguments.positional) > 1:
             entry = None  # whatever it is called, no optimizer and no schedule: a diffusion's ``scheduler.step(x, t)``
         if entry is not None and not (method.guessed and _is_project_method(frame, method)):
+            _call_closure(frame, entry, arguments, node)
             return communicate(frame, entry, arguments, node, guessed=method.guessed)
         rank = knows.rank("method", method.name, method.of)
         if rank is not None:
@@ -406,6 +407,17 @@ def _unresolved(
     if name in _GROWING:
         grow(frame, node, arguments.values)
     return by_name(frame, name, parts, node, key)
+
+
+def _call_closure(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call) -> None:
+    """``optimizer.step(closure)``: it calls the closure, as often as it needs to."""
+    closure = arguments.get("closure", ("closure",))[0] if entry.kind == "step" else None
+    if closure is not None and isinstance(closure.reference, ref.FunctionRef):
+        outer, frame.effects = frame.effects, []
+        invoke(frame, closure, Arguments(starred=True), node)
+        inside, frame.effects = frame.effects, outer
+        if matters(inside):
+            frame.effects.append(Rounds(inside, [], None, frame.span(node)))
 
 
 def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:

@@ -396,6 +396,8 @@ class Comparison:
             return
         one, two = self._advance(one, 0), self._advance(two, 0)
         while one.node is not two.node and isinstance(one.node, EventNode) and isinstance(two.node, EventNode):
+            if not self._alike(one.node, two.node):
+                return
             self._met |= {(one.node.number, two.world), (two.node.number, one.world)}
             one, two = self._advance(one.at(one.node.after), 0), self._advance(two.at(two.node.after), 0)
 

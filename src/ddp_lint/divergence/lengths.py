@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import children, known
-from ddp_lint.divergence.values import Symbol, Value, Variation, divergent
+from ddp_lint.divergence.values import Known, Symbol, Value, Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
@@ -120,6 +120,39 @@ def size_of(of: Hashable, varies: Variation) -> Value:
     A loader gives all ranks as many, but one may have filtered all of its own away.
     """
     return dataclasses.replace(divergent(("size", of), varies), even=True)
+
+
+#: How the key of a piece begins that the code cuts off from a rank's own batch, by bounds that all ranks share.
+PIECE: Final = "piece"
+_SHAPE_OF_PIECE: Final = "shape of a piece"
+
+
+def length_of(value: Value, of: Value) -> Value:
+    """How many there are in `of`, as far as the ranks' batches tell: a piece of one is as long on all ranks."""
+    if value.varies is None:
+        return value
+    return dataclasses.replace(value, even=True) if of.kind == PIECE else size_of(value.key, value.varies)
+
+
+def shape_of(key: Hashable, base: Value) -> Value | None:
+    """``batch.shape``, or that of a piece of it; None for anything else."""
+    if not of_batches(base.varies):
+        return None
+    if base.kind == PIECE:
+        return dataclasses.replace(divergent((_SHAPE_OF_PIECE, key), base.varies), even=True)
+    return size_of(key, base.varies)
+
+
+def dimension_of(shape: Value, dimension: Known | None) -> Value | None:
+    """``batch.shape[0]``; None where it is no shape or the dimension is not known."""
+    if shape.varies is None or dimension is None or shape.kind not in ("size", _SHAPE_OF_PIECE):
+        return None
+    key = (shape.key, dimension)
+    if dimension != Known(0):
+        return extent_of(key, shape.varies)
+    if shape.kind == "size":
+        return size_of(key, shape.varies)
+    return dataclasses.replace(divergent(("item", key), shape.varies), even=True)
 
 
 def is_size(value: Value) -> bool:
@@ -246,8 +279,7 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 
 
 __all__ = [
-    "agrees_to_stop", "assigned_once", "deals", "dealt_alike", "dealt_evenly", "extent_of",
-    "follows_from_extent", "is_share", "is_size", "is_whole", "of_batches", "own_length", "own_share", "padded_to",
-    "size_of",
-    "streams",
+    "PIECE", "agrees_to_stop", "assigned_once", "deals", "dealt_alike", "dealt_evenly", "dimension_of", "extent_of",
+    "follows_from_extent", "is_share", "is_size", "is_whole", "length_of", "of_batches", "own_length", "own_share",
+    "padded_to", "shape_of", "size_of", "streams",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, EventStep, Inline, Leave, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visible
-from ddp_lint.divergence.frame import Frame, none, reference_of
+from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
 from ddp_lint.divergence.names import is_collective_name
@@ -28,6 +28,7 @@ from ddp_lint.divergence.values import (
     Variation,
     combine,
     divergent,
+    equality,
     merge,
     negated,
     symbols_in,
@@ -103,7 +104,10 @@ def _join(frame: Frame, test: Test, yes: dict[str, Value], no: dict[str, Value],
 
 
 def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AST) -> Value:
-    """A name that only one arm binds keeps that value; an attribute had one before, which other ranks still see."""
+    """A name that only one arm binds keeps that value; an attribute had one before, which other ranks still see, and
+    so had a variable of the environment."""
+    if name == JOB_SIZE and not _says(negated(test), unknown(("environment", "WORLD_SIZE")), value):
+        return unknown(("set", frame.key(node), name))
     varies = test.varying()
     if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
         return value
@@ -111,6 +115,12 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
     if value.constant is None:
         return divergent(key, varies)
     return merge(test, value, unknown(key), key)
+
+
+def _says(test: Test, what: Value, value: Value) -> bool:
+    """Does the test hold only where the one equals the other: ``what == value``?"""
+    compared = equality(test.atom.truths[0]) if test.atom is not None else None
+    return compared is not None and compared == (what.key, value.constant)
 
 
 def _if(frame: Frame, node: ast.If) -> None:

@@ -10,7 +10,7 @@ from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Si
 from ddp_lint.divergence.event_graph import CONFIDENCES, Choice, Event, EventGraph, EventNode
 from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.mismatches import Kind, Mismatch
-from ddp_lint.divergence.values import Component, Known, Value, Variation
+from ddp_lint.divergence.values import Component, Known, Value, Variation, asks_for_shards
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 from ddp_lint.knowledge.communication import LEARNING_RATE
 
@@ -122,6 +122,15 @@ def _confidence(event: Event, varies: Variation, difference: Difference) -> Conf
 def _goes_round(difference: Difference) -> bool:
     """Do the ranks part by going round the loop a different number of times, and not by an exit from it?"""
     return difference.loop is not None and difference.fork.condition is difference.loop.rounds
+
+
+def needs_shards(difference: Difference) -> bool:
+    """Have both ranks come here because something is sharded: ``if isinstance(model, FSDP):``?"""
+    return difference.event.sharded or any(
+        step.chosen and asks_for_shards(step.condition)
+        for side in (difference.first, difference.second)
+        for step in (side.trail.backwards() if side.trail else ())
+    )
 
 
 def _without_sharding(difference: Difference) -> bool:

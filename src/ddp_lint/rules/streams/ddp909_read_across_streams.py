@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.streams.stream import stream_of
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
@@ -133,11 +134,9 @@ class ReadAcrossStreams(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("stream",)
-    requires = ("torch",)
+    triggers = Triggers("stream", file=("torch",), tests=False)
     oracles = ("streams",)
     needs_cuda = True
-    in_tests = False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         sides = {self._side(n) for n in descendants(node.body) if isinstance(n, cst.With)} - {""}
