@@ -9,7 +9,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false
-from ddp_lint.source.syntax import statements, walk
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.tensors import Kind, ModuleClass, TensorFile
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
