@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import re
 from collections.abc import Hashable
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
