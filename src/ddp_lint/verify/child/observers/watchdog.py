@@ -67,7 +67,7 @@ class Watchdog:
         self._flush = flush
         self._timeout = recorder.spec.timeout
         self._main = threading.main_thread()
-        self._sleeps = Sleeps(recorder, longest_wait(recorder.spec.timeout))
+        self._sleeps = Sleeps(recorder, longest_wait(recorder.spec.timeout), 2 * recorder.spec.timeout)
         self._doing = ""
         #: When it was asked last what this rank does, and when it was last seen to record or to do something.
         self._asked = self._moved = time.monotonic()
