@@ -201,7 +201,7 @@ def run(target: Target, options: Options, watch: Watch, progress: Progress = lam
 
 
 def started(target: Target, options: Options, stack: contextlib.ExitStack) -> Pool | None:
-    """A pool whose processes are starting already, closed by `stack`; None where the runs of this target need their own.
+    """A pool whose processes are starting already, closed by `stack`; None where the target needs another one.
 
     Raises UsageError where there is no torch, or not the devices that were asked for.
     """
