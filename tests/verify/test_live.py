@@ -110,6 +110,14 @@ def test_ranks_that_send_to_each_other_are_given_time(tmp_path: pathlib.Path) ->
     assert parted is not None and parted.direct
 
 
+def test_a_rank_that_waits_for_a_lock_for_ever_ends_the_run(tmp_path: pathlib.Path) -> None:
+    ranks = Ranks(tmp_path, [call(1)], [])
+    live = ranks.live()
+    assert live.poll() is None and not ranks.marks.has(0, "parted")
+    ranks.marks.set(1, "locked")
+    assert live.poll() is None and ranks.marks.has(0, "parted")
+
+
 def test_a_program_that_starts_its_own_ranks_tells_how_many(tmp_path: pathlib.Path) -> None:
     ranks = Ranks(tmp_path, [call(2)], [call(3, "barrier")])
     live = Live(tmp_path, None)

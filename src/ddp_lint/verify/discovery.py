@@ -18,7 +18,19 @@ from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.trace import REPLICATED, Call, Collective, Exit, Frame, NoGrad, Race, Raised, Reference, Unordered
+from ddp_lint.verify.trace import (
+    REPLICATED,
+    Call,
+    Collective,
+    Exit,
+    Frame,
+    NoGrad,
+    Race,
+    Raised,
+    Reference,
+    Stall,
+    Unordered,
+)
 
 #: Which kinds of damage one confirmed finding accounts for: what a rank-dependent write also desynchronises is one
 #: fault, not two.
@@ -44,6 +56,11 @@ _EXPLAINS = {
 
 #: The signature of a backward that left parameters of a DDP model out.
 _UNFINISHED = "ddp-unfinished-reduction"
+#: Cause and fix where a rank waits for a lock that nothing releases.
+_LOCKED = (
+    "no thread is left to release the lock: who took it has not given it back (an exception in between?)",
+    "take it by `with lock:`, which gives it back whatever happens",
+)
 #: The rule of ranks that meet in one collective with unlike numbers of bytes.
 _SIZES = "DDP105"
 _ON_CUDA = "run on GPUs with --device cuda, or let the script take the CPU where there is none"
@@ -132,7 +149,10 @@ def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
                 f"rank {outcome.rank} stands still at line {frame.line} in {frame.function}; "
                 f"rank {rank} waits for it in {describe(call)} (line {place(call)[1]})"
             )
-            return Discovery("stall", message, evidence=(_evidence(examined, outcome.rank, "stall", message, frame),))
+            stall = outcome.trace.last(Stall)
+            why = _LOCKED if stall is not None and stall.reason == "lock" else ("", "")
+            evidence = (_evidence(examined, outcome.rank, "stall", message, frame),)
+            return Discovery("stall", message, "", *why, evidence=evidence)
     return None
 
 

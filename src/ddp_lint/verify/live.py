@@ -22,6 +22,8 @@ _STILL = 1.2
 #: The same where ranks send to each other: a small tensor may be on its way, and its sender at other work, which a
 #: rank shows every few seconds.
 _STILL_SENDING = 5.0
+#: The same where a rank waits for a lock: the others may be at work that they show every few seconds.
+_STILL_LOCKED = 3.0
 _HANGS = frozenset({Kind.ORDER, Kind.MISSING, Kind.SHAPE, Kind.DTYPE, Kind.ROOT})
 _COLLECTIVE = b'{"kind": "collective"'
 
@@ -51,7 +53,7 @@ class Live:
         return {rank: _Tail(self._marks.directory / f"rank{rank}.jsonl") for rank in ranks}
 
     def poll(self) -> Mismatch | None:
-        """Read what has been written since; the mismatch where the ranks were told to end because of one."""
+        """Read what has been written since; where the ranks were told to end because of a mismatch, that."""
         if self._told or any(self._marks.has(rank, "dying") for rank in self._tails):
             return None
         if self._ranks is None and self._marks.has(0, "world"):
@@ -61,7 +63,7 @@ class Live:
             for call in tail.read():
                 self._take(rank, call)
         parted = self.parted or self._missing()
-        if parted is None or not self._hangs(parted):
+        if (parted is None or not self._hangs(parted)) and not self._locked():
             return None
         self._told = True
         for rank in self._tails:
@@ -128,6 +130,13 @@ class Live:
         return None
 
     # ---- stillness
+
+    def _locked(self) -> bool:
+        """A rank waits for a lock that nothing is left to release, and the others for it: none of them moves."""
+        living = [rank for rank in self._tails if not self._ended(rank)]
+        locked = any(self._marks.time(rank, "locked") > self._marks.moved(rank) for rank in living)
+        now = time.time()
+        return locked and all(now - self._marks.moved(rank) > _STILL_LOCKED for rank in living)
 
     def _ended(self, rank: int) -> bool:
         return self._marks.has(rank, "over") or self._marks.has(rank, "exit")

@@ -108,6 +108,8 @@ def _stood(stall: Stall) -> tuple[str, str]:
     if stall.reason == "slow":
         doing = stall.doing or "moves"
         return "slow", f"is slow, not stuck: it still {doing} after {stall.seconds:.0f} s; raise --timeout"
+    if stall.reason == "lock":
+        return "stalled", "waits for a lock that no thread is left to release"
     if stall.reason == "mismatch":
         return "stalled", _PARTED
     return "stalled", f"no progress for {stall.seconds:.0f} s"

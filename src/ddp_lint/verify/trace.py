@@ -461,8 +461,8 @@ class Exit(Event):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stall(Event):
     """Stacks of all threads. `reason`: timeout (nothing moved for `--timeout`), mismatch (the launcher saw that what is
-    called here meets nothing), slow (nothing was recorded for several timeouts, but `doing` says what the rank was busy
-    with), peer (another rank is dying).
+    called here meets nothing), lock (nothing is left to release the lock that this rank waits for), slow (nothing was
+    recorded for several timeouts, but `doing` says what the rank was busy with), peer (another rank is dying).
 
     The event's own `frames` are the user frames of the main thread; `pending` are the event numbers of collectives
     that have not completed as far as can be told, the oldest first; `seconds` since the last progress;
@@ -480,7 +480,7 @@ class Stall(Event):
     @property
     def stuck(self) -> bool:
         """The rank was ended because it stood still."""
-        return self.reason in ("timeout", "mismatch")
+        return self.reason in ("timeout", "mismatch", "lock")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

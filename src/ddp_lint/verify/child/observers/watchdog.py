@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ddp_lint.verify import trace
+from ddp_lint.verify.child.observers.locks import waits_for_ever
 from ddp_lint.verify.child.observers.progress import Activity, Sleeps
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import as_frame, outwards, user_frames
@@ -30,6 +31,8 @@ _ENDED = ("dying", "over", "exit")
 _SILENT = ("dumped", *_ENDED)
 #: A rank that another one's death interrupts after this share of the timeout was stuck itself.
 _STUCK_SHARE = 0.7
+#: Seconds without progress after which a rank is asked whether it waits for a lock.
+_LOCKED_AFTER = 2.0
 _RECORDER_ENTRIES = 5
 #: Seconds between two questions what this rank does, which cost more than waiting; and their least number in a timeout.
 _ASK, _ASKED = 2.0, 4
@@ -71,6 +74,7 @@ class Watchdog:
         self._doing = ""
         #: When it was asked last what this rank does, and when it was last seen to record or to do something.
         self._asked = self._moved = time.monotonic()
+        self._locked = False
         self._dumped = False
         self._dump_lock = threading.Lock()
         self._stopped = threading.Event()
@@ -103,8 +107,9 @@ class Watchdog:
             if ticks == written and self._recorder.ticks == written + 1:
                 ticks += 1  # what is written here is no progress of the rank
             idle = now - self._moved
+            self._look_for_lock(idle)
             if self._recorder.marks.has(self._recorder.rank, "parted"):
-                self._end("mismatch", now - recorded)
+                self._end("lock" if self._locked else "mismatch", now - recorded)
             dying = self._dying()
             if dying and not self._dumped:
                 ready = self._ready(self._recorder.rank, now - began)
@@ -129,6 +134,12 @@ class Watchdog:
         if self._doing:
             self._moved = now
             self._recorder.marks.set(self._recorder.rank, "busy")
+
+    def _look_for_lock(self, idle: float) -> None:
+        if idle > _LOCKED_AFTER and not self._locked:
+            self._locked = waits_for_ever(sys._current_frames().get(self._main.ident or 0))
+            if self._locked:
+                self._recorder.marks.set(self._recorder.rank, "locked")
 
     def _flush_often(self, now: float) -> None:
         if now - self._flushed > 1.0:
@@ -155,7 +166,7 @@ class Watchdog:
 
     def _end(self, reason: str, seconds: float) -> None:
         self.dump(reason, seconds)
-        self.wait_for_peers(reason, _TOLD_WAIT if reason == "mismatch" else _PEER_WAIT)
+        self.wait_for_peers(reason, _TOLD_WAIT if reason in ("mismatch", "lock") else _PEER_WAIT)
         os._exit(STALLED)
 
     # ---- dumps

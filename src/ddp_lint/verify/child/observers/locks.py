@@ -1,0 +1,70 @@
+"""Whether a thread waits for a lock that nothing is left to release."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+import itertools
+import linecache
+import threading
+from types import FrameType
+from typing import Any
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+#: Threads of this package do not touch the program's locks.
+_OWN = "ddp-lint"
+
+
+def waits_for_ever(frame: FrameType | None) -> bool:
+    """The main thread stands in `lock.acquire()` or `with lock`, without a time limit, and no other thread of Python is
+    alive. Told by the source at the frame: False where that is not to be had (before Python 3.11)."""
+    if frame is None or any(_may_release(thread) for thread in threading.enumerate()):
+        return False
+    wanted = _taken(frame)
+    return wanted is not None and isinstance(_value(wanted, frame), _LOCKS)
+
+
+def _may_release(thread: threading.Thread) -> bool:
+    return thread is not threading.main_thread() and not thread.name.startswith(_OWN)
+
+
+def _taken(frame: FrameType) -> ast.expr | None:
+    """The expression of the lock that the frame takes at its instruction."""
+    code = frame.f_code
+    if not hasattr(code, "co_positions"):
+        return None
+    first, last, start, end = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
+    if first is None or last is None or start is None or end is None:
+        return None
+    lines = [line.encode() for line in linecache.getlines(code.co_filename)[first - 1 : last]]
+    if not lines:
+        return None
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    try:
+        (statement,) = ast.parse(b"".join(lines).decode()).body
+    except (SyntaxError, ValueError):
+        return None
+    if dis.opname[code.co_code[frame.f_lasti]] == "BEFORE_WITH":
+        return _entered(statement)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or call.args or call.keywords or not isinstance(call.func, ast.Attribute):
+        return None
+    return call.func.value if call.func.attr == "acquire" else None
+
+
+def _entered(statement: ast.stmt) -> ast.expr | None:
+    """What a `with` of one item enters; versions of Python differ in whether the instruction spans all of it."""
+    if isinstance(statement, ast.With) and len(statement.items) == 1:
+        return statement.items[0].context_expr
+    return statement.value if isinstance(statement, ast.Expr) else None
+
+
+def _value(node: ast.expr, frame: FrameType) -> Any:
+    """What a name or a chain of attributes stands for, without running code of the program; else None."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        return inspect.getattr_static(_value(node.value, frame), node.attr, None)
+    return None

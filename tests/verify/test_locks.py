@@ -1,0 +1,81 @@
+"""Which waits for a lock can have no end."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, SimpleNamespace
+
+import pytest
+
+from ddp_lint.verify.child.observers import locks
+
+
+def plain(held: threading.Lock) -> None:
+    held.acquire()
+
+
+def inside(held: threading.Lock) -> None:
+    owner = SimpleNamespace(lock=held)
+    with owner.lock:
+        pass
+
+
+def event(_: threading.Lock) -> None:
+    threading.Event().wait()
+
+
+def limited(held: threading.Lock) -> None:
+    held.acquire(timeout=5)
+
+
+def items(_: threading.Lock) -> None:
+    with contextlib.suppress(queue.Empty):
+        queue.Queue().get(timeout=5)
+
+
+def asleep(_: threading.Lock) -> None:
+    time.sleep(5)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tells no positions in a line")
+@pytest.mark.parametrize(
+    ("wait", "expected"),
+    [
+        (plain, True),
+        (inside, sys.version_info < (3, 14)),
+        (event, True),
+        (limited, False),
+        (items, False),
+        (asleep, False),
+    ],
+)
+def test_what_waits_for_ever(
+    monkeypatch: pytest.MonkeyPatch, wait: Callable[[threading.Lock], None], expected: bool
+) -> None:
+    held = threading.Lock()
+    monkeypatch.setattr(locks, "_may_release", lambda _: False)
+    with held:
+        thread = threading.Thread(target=wait, args=(held,), daemon=True)
+        thread.start()
+        assert found(thread, expected) is expected
+        monkeypatch.setattr(locks, "_may_release", lambda _: True)
+        assert not locks.waits_for_ever(frame_of(thread)), "another thread may release it"
+
+
+def frame_of(thread: threading.Thread) -> FrameType | None:
+    return sys._current_frames().get(thread.ident or 0)
+
+
+def found(thread: threading.Thread, expected: bool) -> bool:
+    """What is told once the thread has come to its wait, which takes as long as the machine takes."""
+    until = time.monotonic() + (20.0 if expected else 0.3)
+    while time.monotonic() < until:
+        if locks.waits_for_ever(frame_of(thread)):
+            return True
+        time.sleep(0.01)
+    return False
