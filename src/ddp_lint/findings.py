@@ -91,7 +91,7 @@ class Cause:
 
     `place` is the branch, the loop or the statement that has to change; `way` the calls that lead into functions of the
     project: that of the finding first, the collective itself last. `beside` are the calls of what the finding says
-    of besides. `shared`: whether the collective at the end of the way is a cause that others have, too.
+    besides. `shared`: whether the collective at the end of the way is a cause that others have, too.
     """
 
     place: Span

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class CollectiveArgumentsDiffer(PartingRule):
+class CollectiveArgumentsDiffer(MismatchRule):
     """All ranks make the call, with another root, reduce operation or shape on each.
 
     ## What it does
