@@ -8,7 +8,7 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import table
-from ddp_lint.source import Module
+from ddp_lint.source import Module, dotted
 from ddp_lint.tensors.operations import words_of
 
 
@@ -30,6 +30,20 @@ def on_one_node(module: Module) -> bool:
     """Whether a file puts the meeting point of its ranks on this machine, where no rank of another node finds it, or
     says that it is started for one node (``torchrun --standalone``)."""
     return _LOCAL.search(module.file.text) is not None
+
+
+def transforms_samples(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a place is in what a data set does with single samples, on the CPU and without gradients: by the name of
+    its file or folder, or by what its class inherits from."""
+    *folders, name = module.file.place.split("/")
+    if words_of(name.removesuffix(".py")) & _AUGMENTING or {"transform", "transforms"} & set(folders):
+        return True
+    owner = module.class_of(node)
+    bases = [dotted(base.value).rpartition(".")[2] for base in owner.bases] if owner is not None else []
+    return any(base in ("Transform", "BaseTransform") for base in bases)
+
+
+_AUGMENTING = frozenset({"augment", "augmentation", "augmentations"})
 
 
 def starts_its_ranks(module: Module) -> bool:

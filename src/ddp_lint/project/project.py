@@ -6,6 +6,7 @@ import collections
 import contextlib
 import functools
 import hashlib
+import importlib
 import os
 import pathlib
 import re
@@ -21,9 +22,11 @@ from ddp_lint.project.parts import (
     OF_FILE,
     OUTLINE,
     PART,
+    PASSES,
     SAYS,
     SHOWS,
     STORES,
+    TESTS,
     Parts,
     Recorder,
     digest_of_stores,
@@ -500,6 +503,13 @@ class Project:
         pattern = frameworks.shows(what, *(rf"\b{re.escape(last(name))}\b" for name in own))
         return str(int(pattern.search(file.text) is not None))
 
+    def passes(self, path: pathlib.Path, test: str) -> bool:
+        """Whether the text of a file passes one of the `TESTS`: who asks rests on that alone."""
+        key = os.path.normpath(path)
+        question = f"{PASSES}:{test}:{self._relative(key)}"
+        self._note(question)
+        return self._part_answer(question) == "1"
+
     # ---- classes
 
     def class_facts(self, name: str) -> ClassFacts | None:
@@ -664,6 +674,8 @@ class Project:
             path = self.absolute(inside)
             if kind == SAYS:
                 self._answers[question] = str(int(self._says(what, path)))
+            elif kind == PASSES:
+                self._answers[question] = _passed(self._content(path), what)
             elif kind == SHOWS:
                 self._answers[question] = self._shown_by(self._content(path), what)
             elif kind == STORES:
@@ -703,6 +715,13 @@ class Project:
                 script, name, folder = rest.split(":", 2)
                 self._locate(name, self.absolute(folder), script == "1")
         return self._answers.get(question, "?")
+
+
+def _passed(file: SourceFile | None, test: str) -> str:
+    if test not in TESTS:
+        return "?"
+    module, name = TESTS[test]
+    return str(int(file is not None and bool(getattr(importlib.import_module(module), name)(file.text))))
 
 
 def _joined(questions: Iterable[str], inside: str) -> Iterator[str]:

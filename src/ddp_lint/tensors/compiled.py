@@ -151,16 +151,13 @@ class _Reach:
 
 def _roots_in(project: Project, path: pathlib.Path) -> tuple[tuple[_Code, Compiled], ...]:
     """What a file compiles. Kept for each, so that an edit of one leaves what the others compile."""
-    text = project.text(path)
-    if text is None or "torch" not in text or not _starts(text):
-        return ()
-    facts = project.facts_of(path)
+    facts = project.facts_of(path) if project.passes(path, "compiles") else None
     return tuple(_Roots(project, facts).found()) if facts is not None else ()
 
 
-def _starts(text: str) -> bool:
-    """Whether a file mentions the compiler, and compiles anything or asks whether it is compiled."""
-    passages = list(_passages(text))
+def may_compile(text: str) -> bool:
+    """Whether a file mentions the compiler, and compiles anything or asks whether it is compiled (`parts.TESTS`)."""
+    passages = list(_passages(text)) if "torch" in text else []
     mentions = "torch._dynamo" in text or any(map(_MENTIONS.search, passages))
     return mentions and any(map(_STARTS.search, passages))
 

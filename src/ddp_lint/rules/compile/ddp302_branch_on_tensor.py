@@ -7,6 +7,7 @@ from ddp_lint.rules.compile.host import HostRule, Place, truth_values
 from ddp_lint.rules.compile.need import repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
 
 
@@ -141,6 +142,9 @@ class BranchOnTensor(HostRule):
             return None
         value = self.value(condition, function)
         bare_argument = isinstance(condition, cst.Name) and bool(value.argument)
+        around = (outer for outer, taken in conditions(self.module, test) if taken)
+        if any(_number_checked(outer) & _names(condition) for outer in around):
+            return None
         if not value.tensor or bare_argument or _type_checked(test) & _names(condition):
             return None
         place = self.place(condition)
@@ -166,6 +170,14 @@ def _type_checked(test: cst.BaseExpression) -> set[str]:
     calls = [n for n in (test, *descendants(test)) if isinstance(n, cst.Call) and n.args]
     asking = [c for c in calls if dotted(c.func).rpartition(".")[2] in ("isinstance", "is_tensor")]
     return {dotted(c.args[0].value) for c in asking}
+
+
+def _number_checked(test: cst.BaseExpression) -> set[str]:
+    """Names that a condition around says are numbers: ``isinstance(lengths, int)``."""
+    if not isinstance(test, cst.Call) or dotted(test.func) != "isinstance" or len(test.args) != 2:
+        return set()
+    kinds = _names(test.args[1].value)
+    return {dotted(test.args[0].value)} if kinds and kinds <= {"int", "float", "bool", "str"} else set()
 
 
 def _names(node: cst.BaseExpression) -> set[str]:

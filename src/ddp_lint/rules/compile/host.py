@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Span
-from ddp_lint.launch.single import one_process
+from ddp_lint.launch.single import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
-from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.tensors import Reached, TensorFile, Value
 from ddp_lint.tensors.callers import constant_arguments, host_arguments
@@ -22,7 +21,7 @@ from ddp_lint.tensors.contexts import (
     outside_of_graphs,
     without_gradient,
 )
-from ddp_lint.tensors.operations import names, words_of
+from ddp_lint.tensors.operations import names
 
 
 def truth_values(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
@@ -51,14 +50,6 @@ def _name_in(test: cst.BaseExpression) -> str:
     while isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         test = test.expression
     return test.value if isinstance(test, cst.Name) else ""
-
-
-def _augments(module: Module) -> bool:
-    """Whether a file holds, by its name, what a data set does with its samples, on the CPU."""
-    return not words_of(module.file.place.rpartition("/")[2].removesuffix(".py")).isdisjoint(_AUGMENTING)
-
-
-_AUGMENTING = frozenset({"augment", "augmentation", "augmentations"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +112,7 @@ class HostRule(Rule):
         function = self.module.function_of(node)
         if function is None or outside_of_graphs(self.module, node) or self._is_disabled(function):
             return None
-        if one_process(self.module) or _augments(self.module):
+        if one_process(self.module) or transforms_samples(self.module, node):
             return None
         if evaluation_only(self.module, node) or logging_only(self.module, node) or self._reports_failure(node):
             return None

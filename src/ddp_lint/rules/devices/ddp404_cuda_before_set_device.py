@@ -88,7 +88,8 @@ class CudaBeforeSetDevice(Rule):
 
     Devices with an index, `barrier(device_ids=[...])`, `is_available()` and `device_count()` (they touch no GPU), the
     other arm of a branch, code of one process, and scripts that give each rank its GPU by other means (`LOCAL_RANK`,
-    `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`).
+    `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`). A loss without weights, which holds no tensor
+    (`nn.CrossEntropyLoss().cuda()`).
 
     ## How to confirm
 

@@ -87,9 +87,9 @@ class ChildInheritsRank(Rule):
 
     ## When it is silent
 
-    Parents that nothing shows to be ranks; children that build no group, or that torchrun starts (it sets the
-    variables anew); an environment from which the ranks' variables
-    are taken out; tests.
+    Parents that nothing shows to be ranks; children that build no group, or that torchrun starts (it sets the variables
+    anew); an environment from which the ranks' variables are taken out; tests. A file that starts the ranks itself, and
+    holds the function that builds the group for them.
 
     ## How to confirm
 
