@@ -6,8 +6,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source import dotted
-from ddp_lint.source.queries import path_of
+from ddp_lint.source.queries import model_path
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.classes import makes_module
 
@@ -125,7 +124,7 @@ class ModelChangedOnOneRank(Rule):
             self._check(node, node.func.value, "gives the model another layer")
 
     def _check(self, node: cst.CSTNode, changed: cst.BaseExpression, what: str) -> None:
-        wrap = self._wrapped_later(node, self._path_of(changed)) if on_one_rank(self.module, node) else None
+        wrap = self._wrapped_later(node, model_path(self.module, changed)) if on_one_rank(self.module, node) else None
         if wrap is not None:
             self.report(
                 node,
@@ -150,18 +149,3 @@ class ModelChangedOnOneRank(Rule):
             ),
             None,
         )
-
-    def _path_of(self, changed: cst.BaseExpression) -> str:
-        """The dotted name of what an expression leads into, by the loop that binds it where one does."""
-        path = path_of(changed)
-        for up in self.module.ancestors(changed):
-            if isinstance(up, cst.For) and path in (dotted(up.target), *_names(up.target)):
-                iterated = up.iter
-                return path_of(iterated.func) if isinstance(iterated, cst.Call) else path_of(iterated)
-        return path
-
-
-def _names(target: cst.BaseExpression) -> list[str]:
-    """The names that a loop over ``named_parameters()`` binds."""
-    elements = target.elements if isinstance(target, cst.Tuple) else ()
-    return [dotted(element.value) for element in elements]
