@@ -262,7 +262,7 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
 
 
 def _can_part(node: ast.AST) -> bool:
-    """Is there a call at all? Whether it is decorated, gated or collective only the evaluation can tell."""
+    """Is there a call at all? Whether it is decorated, gated or collective only the evaluation can show."""
     return any(isinstance(child, ast.Call) for child in children(node))
 
 

@@ -104,7 +104,7 @@ class Callers(Generic[R]):
 
 
 def _more_specific(given: Value | None, alone: Value) -> Value:
-    """What is given, if that tells more than the parameter's own name and class do."""
+    """What is given, if that says more than the parameter's own name and class do."""
     if given is None:
         return alone
     plain = given.constant is None and given.varies is None and not given.agreed and given.kind not in _COUNTED

@@ -117,7 +117,7 @@ class Frame:
         return text_of(node)
 
     def forget_parts(self, path: str) -> None:
-        """What was known of attributes and items of a name that now stands for another object."""
+        """What was known of attributes and items of a name that now refers to another object."""
         for name in starting_with(self.env, path + ".", path + "["):
             del self.env[name]
 

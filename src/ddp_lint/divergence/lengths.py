@@ -167,11 +167,11 @@ _EXTENT = "extent"
 
 
 def follows_from_extent(value: Value) -> bool:
-    """Is it such a number, or one that was reckoned from it?"""
+    """Is it such a number, or one that was computed from it?"""
     return value.varies is not None and _mentions_extent(getattr(value.components[0], "key", None))
 
 
-#: Parts of a key that are looked at: what a number is reckoned from stands near its top.
+#: Parts of a key that are looked at: what a number is computed from is near its top.
 _LOOKED_AT = 60
 
 
