@@ -25,7 +25,7 @@ _SYNCHRONISES = re.compile(r"(?<!a)sync|wait|barrier", re.IGNORECASE)
 
 
 class AsyncWorkNotWaited(Rule):
-    """An asynchronous collective that nobody waits for, or whose tensor is touched before the wait.
+    """An asynchronous collective that is never waited for, or whose tensor is touched before the wait.
 
     ## What it does
 

@@ -74,7 +74,7 @@ class ReadPerElement(Rule):
 
     ## When it is silent
 
-    Tensors made on the host, one `.tolist()` before the loop, functions that never speak of a device, logging and
+    Tensors made on the host, one `.tolist()` before the loop, functions that never mention a device, logging and
     evaluation.
 
     ## How to confirm

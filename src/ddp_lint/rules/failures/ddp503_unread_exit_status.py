@@ -28,7 +28,7 @@ _TOLD = re.compile(
 
 
 class UnreadExitStatus(Rule):
-    """A worker's or a launched job's failure is seen by nobody: its exit status is never read.
+    """A worker's or a launched job's failure goes unseen: its exit status is never read.
 
     ## What it does
 

@@ -18,7 +18,7 @@ _STARTS = re.compile(r"\b(spawn|start_processes|Process|Popen|subprocess|SLURM_\
 
 
 class LauncherVariableOverwritten(WriteRule):
-    """The script overwrites a variable by which torchrun tells each rank who and where it is.
+    """The script overwrites a variable by which torchrun gives each rank its number and address.
 
     ## What it does
 

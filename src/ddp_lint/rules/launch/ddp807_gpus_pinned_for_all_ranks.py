@@ -69,7 +69,7 @@ class GpusPinnedForAllRanks(Rule):
     ## When it is silent
 
     `setdefault`; values that come from the rank, from arguments or from a test that the variable is unset; scripts of
-    one process, which is what a single GPU beside an `Accelerator` speaks of; an empty value, which
+    one process, which is what a single GPU beside an `Accelerator` means; an empty value, which
     hides the GPUs on purpose; tests.
 
     ## How to confirm
