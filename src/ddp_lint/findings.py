@@ -57,6 +57,10 @@ class Span:
         """The file, and the cell of a notebook: what lines are counted in."""
         return f"{self.path}:cell {self.cell}" if self.cell else self.path
 
+    def starts_in(self, region: Span) -> bool:
+        """Whether it begins on a line of another span."""
+        return self.place == region.place and region.line <= self.line <= region.end_line
+
 
 @dataclasses.dataclass(frozen=True)
 class Label:

@@ -233,7 +233,7 @@ def _first_of_each(mismatches: list[Mismatch]) -> list[Mismatch]:
 
 def _is_under_branch(mismatch: Mismatch) -> bool:
     """Is the call right there, and not the one that leads to the function with the branch?"""
-    return mismatch.branch is not None and _within(mismatch.span, mismatch.branch)
+    return mismatch.branch is not None and mismatch.span.starts_in(mismatch.branch)
 
 
 # ---- roots
@@ -365,7 +365,7 @@ def _differences(graph: EventGraph, projection: Projection, start: Node) -> Iter
 def _at_branch(mismatch: Mismatch, region: Span) -> Mismatch:
     """A mismatch in a nested function, placed at the call that its branch holds."""
     branch = mismatch.branch
-    if branch is None or not _within(branch, region) or _within(mismatch.span, branch):
+    if branch is None or not branch.starts_in(region) or mismatch.span.starts_in(branch):
         return mismatch
     return _placed_at(mismatch, branch) or mismatch
 
@@ -383,14 +383,10 @@ def _in_class(mismatch: Mismatch, of: ClassRef) -> Mismatch | None:
 def _placed_at(mismatch: Mismatch, region: Span) -> Mismatch | None:
     """The mismatch at the first call within the region on the way to the collective."""
     for number, step in enumerate(mismatch.way):
-        if _within(step.span, region) and step.span != region:
+        if step.span.starts_in(region) and step.span != region:
             way = mismatch.way[number + 1 :]
             return dataclasses.replace(mismatch, span=step.span, call=step.callee, way=way)
     return None
-
-
-def _within(span: Span, region: Span) -> bool:
-    return span.path == region.path and region.line <= span.line <= region.end_line
 
 
 def graph_of(

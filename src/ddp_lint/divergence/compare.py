@@ -420,14 +420,14 @@ class Comparison:
     def _is_for_good(self, side: Side, loop: Loop) -> bool:
         """Did the rank pass by the events because of its number, as it will in each round?"""
         step = side.trail
-        if step is None or not _inside(step.span, loop.span) or step.condition.varies is None:
+        if step is None or not step.span.starts_in(loop.span) or step.condition.varies is None:
             return False
         return step.condition.varies.cause == "rank" and not step.condition.open
 
     def _was_empty(self, side: Side, loop: Loop, matched: int) -> bool:
         """Did the round of this side have no events, neither since its last choice nor before?"""
         step = next(side.trail.backwards(), None) if side.trail else None
-        if step is None or step.matched != matched or not _inside(step.span, loop.span):
+        if step is None or step.matched != matched or not step.span.starts_in(loop.span):
             return False
         chosen = step.condition
         return not self._comes_to(
@@ -652,7 +652,7 @@ class Comparison:
             there.symbol,
             here.symbol,
         ]
-        if not swapped and _inside(there.span, fork.span) and not _inside(here.span, fork.span):
+        if not swapped and there.span.starts_in(fork.span) and not here.span.starts_in(fork.span):
             one, two, here, there = two, one, there, here
         return Difference(here, there, one, two, fork, "swapped" if swapped else "missing")
 
@@ -762,11 +762,7 @@ def _own_question(side: Side, other: Side, fork: Step) -> bool:
 
 def under(event: Event, region: Span) -> bool:
     """Is the call, or one on the way from it to the collective, in the region?"""
-    return any(_inside(span, region) for span in (event.span, *(label.span for label in event.chain)))
-
-
-def _inside(span: Span, region: Span) -> bool:
-    return span.path == region.path and region.line <= span.line <= region.end_line
+    return any(span.starts_in(region) for span in (event.span, *(label.span for label in event.chain)))
 
 
 def varies_of(difference: Difference) -> Variation:
