@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Collection, Iterable
 
 from ddp_lint.config import ConfigError
-from ddp_lint.files import write
+from ddp_lint.files import shown, write
 from ddp_lint.findings import Finding
 
 #: Where it is written when nothing else is said.
@@ -44,14 +44,14 @@ class Baseline:
         try:
             document = json.loads(file.read_bytes())
             if document["version"] != _VERSION:
-                raise ConfigError(f"baseline {_shown(file)} is of another version of ddp-lint: write it anew")
+                raise ConfigError(f"baseline {shown(file)} is of another version of ddp-lint: write it anew")
             rows = [Row(*(str(row[f.name]) for f in dataclasses.fields(Row))) for row in document["findings"]]
         except FileNotFoundError:
-            raise ConfigError(f"baseline {_shown(file)} does not exist: make it with --write-baseline") from None
+            raise ConfigError(f"baseline {shown(file)} does not exist: make it with --write-baseline") from None
         except OSError as e:
-            raise ConfigError(f"baseline {_shown(file)} cannot be read: {(e.strerror or str(e)).lower()}") from None
+            raise ConfigError(f"baseline {shown(file)} cannot be read: {(e.strerror or str(e)).lower()}") from None
         except (ValueError, KeyError, TypeError):
-            raise ConfigError(f"{_shown(file)} is no baseline: write it anew with --write-baseline") from None
+            raise ConfigError(f"{shown(file)} is no baseline: write it anew with --write-baseline") from None
         return cls(file, rows)
 
     def renewed(self, findings: Iterable[Finding], checked: Iterable[pathlib.Path]) -> Baseline:
@@ -96,15 +96,10 @@ class Baseline:
             text = f'{{\n  "version": {_VERSION},\n  "findings": {body}\n}}\n'
             write(self.file, text.encode())
         except OSError as e:
-            raise ConfigError(f"cannot write {_shown(self.file)}: {(e.strerror or str(e)).lower()}") from None
+            raise ConfigError(f"cannot write {shown(self.file)}: {(e.strerror or str(e)).lower()}") from None
 
     def _row(self, finding: Finding) -> Row:
         return Row(self._inside(pathlib.Path(finding.span.path)), finding.code, finding.fingerprint, finding.message)
 
     def _inside(self, path: pathlib.Path) -> str:
         return pathlib.Path(os.path.relpath(path, self.file.parent)).as_posix()
-
-
-def _shown(file: pathlib.Path) -> str:
-    here = pathlib.Path.cwd()
-    return file.relative_to(here).as_posix() if file.is_relative_to(here) else file.as_posix()

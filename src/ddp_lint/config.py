@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_lint.files import read
+from ddp_lint.files import read, shown
 from ddp_lint.globs import Globs, problem
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.project.layout import Roots
@@ -334,12 +334,7 @@ def _line_of(text: str, key: str) -> int | None:
 
 
 def _shown(file: pathlib.Path | None) -> str:
-    if file is None:
-        return "command line"
-    try:
-        return file.relative_to(pathlib.Path.cwd()).as_posix()
-    except ValueError:
-        return str(file)
+    return shown(file) if file is not None else "command line"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

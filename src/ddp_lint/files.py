@@ -33,6 +33,19 @@ def read(path: str | os.PathLike[str], limit: int = LIMIT) -> bytes:
     return data
 
 
+def read_or_nothing(path: str) -> bytes:
+    try:
+        return read(path)
+    except OSError:
+        return b""
+
+
+def shown(path: pathlib.Path) -> str:
+    """A path as findings and messages show it: relative to the working directory when below it."""
+    here = pathlib.Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix()
+
+
 def write(path: pathlib.Path, data: bytes, mode: int | None = None) -> None:
     """Write a file as a whole: whoever reads it, whenever this process ends, finds the old or the new content.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
+from collections.abc import Iterator
 
 #: Characters that the message of a finding may have.
 HEADLINE = 120
@@ -151,6 +152,18 @@ class Finding:
     @property
     def sort_key(self) -> tuple[str, int, int, int, str, str]:
         return (self.span.path, self.span.cell, self.span.line, self.span.column, self.code, self.message)
+
+
+def spans_in(value: object) -> Iterator[Span]:
+    """All places that a finding, or a part of one, holds."""
+    if isinstance(value, Span):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from spans_in(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from spans_in(getattr(value, field.name))
 
 
 def fitted(message: str, room: int = HEADLINE) -> str:

@@ -31,7 +31,7 @@ def save(model, rank, flag, group):
 """
 REASONS = {
     7: "`dist.barrier` is not reported: every rank comes here",
-    9: "`dist.barrier` is not reported: equal words: ",
+    9: "`dist.barrier` is not reported: equal events: ",
     11: "`time.sleep` is not reported: not known to communicate",
     14: "`dist.all_reduce` is not reported: the guard is uniform: nothing here makes `flag` differ",
     15: "`model.sync` is not reported: not known to communicate: the callee is not resolved",

@@ -76,7 +76,7 @@ RuntimeError: CUDA out of memory. Tried to allocate 64.00 MiB (GPU 0; 31.75 GiB 
     (
         "the OOM killer",
         "host-oom",
-        None,
+        3,
         None,
         "oom-kill",
         """slurmstepd: error: Detected 1 oom-kill event(s) in StepId=123.0. Some of your processes may have been killed by the cgroup out-of-memory handler.
@@ -617,5 +617,45 @@ Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000
         None,
         None,
         "epoch 1 loss 0.3\nepoch 2 loss 0.2\nSaved checkpoint to out/last.pt\n",
+    ),
+    (
+        "every rank that the log shows was in the watchdog's list: nobody can be named",
+        "nccl-timeout",
+        None,
+        None,
+        "Watchdog caught",
+        """[rank0]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=466, NumelOut=466, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.
+[rank0]:[E321 02:07:08.465150152 ProcessGroupNCCL.cpp:1664] [PG 1 Rank 0] Exception (either an error or timeout) detected by watchdog at work: 1580, last enqueued NCCL work: 1582, last completed NCCL work: 1579.
+[rank3]:[E321 02:07:08.465224069 ProcessGroupNCCL.cpp:1664] [PG 1 Rank 3] Exception (either an error or timeout) detected by watchdog at work: 1580, last enqueued NCCL work: 1582, last completed NCCL work: 1579.
+""",
+    ),
+    (
+        "torchrun's list copied from a picture",
+        "exit-sigkill",
+        2,
+        None,
+        "rank2 (local rank: 2)exitcode: -9",
+        """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+train v2.py FAILED
+Root Cause (first observed failure) :
+[0]:
+time
+host
+rank2 (local rank: 2)exitcode: -9 (pid: 36071)error file: <N/A>
+traceback : signal 9 (SIGKILL) received by PID 36071
+""",
+    ),
+    (
+        "SLURM names the task that ran out of memory, and kills the others with it",
+        "host-oom",
+        3,
+        None,
+        "oom_kill",
+        """srun: error: node042: task 3: Out Of Memory
+slurmstepd: error: Detected 1 oom_kill event in StepId=1234.0. Some of the step tasks have been OOM Killed.
+srun: Terminating StepId=1234.0
+slurmstepd: error: *** STEP 1234.0 ON node041 CANCELLED AT 2025-01-30T19:00:11 ***
+srun: error: node041: tasks 0-2: Killed
+""",
     ),
 ]

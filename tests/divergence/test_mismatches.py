@@ -51,6 +51,74 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "another event under the same choice, made twice": """
+        def main(x, cfg):
+            if dist.get_rank() == 1 and cfg.save:
+                dist.barrier()
+                dist.all_reduce(x)  # !rank-branch
+            else:
+                dist.barrier()
+            if cfg.save:
+                dist.broadcast(x, src=0)
+    """,
+    "a job of one process where nothing launched several": """
+        def setup(launched):
+            if not launched:
+                os.environ["WORLD_SIZE"] = "1"
+            dist.init_process_group("gloo")
+
+        def main(x, launched):
+            setup(launched)
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+
+        def early(x, launched):
+            if launched:
+                dist.init_process_group("gloo")
+                return
+            dist.init_process_group("gloo", rank=0, world_size=1)
+
+        def evaluate(x, launched):
+            early(x, launched)
+            if dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "a closure that all ranks' optimizers call": """
+        def fit(optimizer: torch.optim.Optimizer, x):
+            def closure():
+                if dist.get_rank() == 0:
+                    dist.all_reduce(x)  # !rank-branch
+                return x
+
+            optimizer.step(closure)
+    """,
+    "what a filter leaves of a batch, and a piece that ends where this rank's data do": """
+        def train(model, train_loader):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            for batch in train_loader:
+                kept = batch[batch > 0]
+                if kept.shape[0] == 0:
+                    continue
+                model(kept).sum().backward()  # !optimizer-step
+
+        def shorten(model, train_loader):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            for batch in train_loader:
+                kept = batch[: batch.sum().item()]
+                if kept.shape[0] == 0:
+                    continue
+                model(kept).sum().backward()  # !optimizer-step
+    """,
+    "what a generator yields beside the number of the round": """
+        def numbered(it):
+            for i, batch in enumerate(it):
+                yield i, batch
+
+        def main(train_loader, x):
+            for i, batch in numbered(train_loader):
+                if batch.sum() > 0:
+                    dist.all_reduce(x)  # !data-condition
+    """,
     "an entry that some ranks alone have": """
         def train(model, train_loader):
             for batch in train_loader:
@@ -434,6 +502,30 @@ PARTING = {
                     make(path)
                 dist.barrier()  # !data-condition
             return open(path)
+    """,
+    "a barrier for those that found the file missing, one of which saves it": """
+        def f(path, initial, state):
+            if os.path.exists(path):
+                state = torch.load(path)
+            else:
+                if dist.get_rank() == 0:
+                    torch.save(state, initial)
+                    torch.save(state, path)
+                dist.barrier()  # !data-condition
+            return state
+    """,
+    "a model that is sharded on one rank of a job that shards models": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def save(model, path):
+            if isinstance(model, FSDP):
+                dist.barrier()
+            torch.save(model.state_dict(), path)
+
+        def train(net, path):
+            model = FSDP(net)
+            if dist.get_rank() == 0:
+                save(model, path)  # !rank-branch
     """,
     "a barrier for those that could not open the file": """
         def f(path, make):
@@ -1121,6 +1213,98 @@ PARTING = {
 }
 
 EQUAL = {
+    "a job that the program itself makes one of one process": """
+        def export(state, path):
+            if dist.get_rank() != 0:
+                return
+            elif os.environ.get("WORLD_SIZE") != "1":
+                os.environ["WORLD_SIZE"] = "1"
+            if not dist.is_initialized():
+                dist.init_process_group("gloo")
+            dist.all_reduce(state)
+
+        def prepare():
+            if int(os.environ.get("RANK", 0)) != 0:
+                return False
+            os.environ.update({"RANK": "0", "WORLD_SIZE": "1"})
+            return True
+
+        def serve(state):
+            if not prepare():
+                return
+            dist.init_process_group("gloo")
+            if dist.get_rank() == 0:
+                dist.all_reduce(state)
+
+        def start():
+            dist.init_process_group("gloo", rank=0, world_size=1)
+
+        def test(state):
+            start()
+            if dist.get_rank() == 0:
+                dist.all_reduce(state)
+    """,
+    "rank 0 calls the closure through its optimizer, the others when it tells them to": """
+        def step(model, optimizer: torch.optim.Optimizer, signal, rank: int):
+            def closure():
+                if rank == 0:
+                    signal.fill_(1)
+                    dist.broadcast(signal, src=0)
+                for param in model.parameters():
+                    dist.broadcast(param.data, src=0)
+                loss = model(signal)
+                dist.all_reduce(loss)
+                return loss
+
+            if rank == 0:
+                optimizer.step(closure)
+                signal.fill_(0)
+                dist.broadcast(signal, src=0)
+            else:
+                while True:
+                    dist.broadcast(signal, src=0)
+                    if signal.item() == 0:
+                        break
+                    closure()
+    """,
+    "pieces of a batch": """
+        def train(model, train_loader, n, size):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            for batch in train_loader:
+                inputs = batch[:, :-1]
+                for i in range(n):
+                    part = inputs[i * size : (i + 1) * size]
+                    if part.shape[0] == 0:
+                        break
+                    model(part).sum().backward()
+                for i in range(n):
+                    part = inputs[i * size : (i + 1) * size]
+                    if len(part) == 0 or part.size(0) == 0:
+                        break
+                    model(part).sum().backward()
+    """,
+    "the number of the round that a generator hands on": """
+        def with_last(it):
+            last = None
+            for x in it:
+                if last is not None:
+                    yield last, False
+                last = x
+            if last is not None:
+                yield last, True
+
+        def numbered(it):
+            for i, batch in enumerate(it):
+                yield i, batch
+
+        def main(train_loader, x):
+            for (i, batch), is_last in with_last(enumerate(train_loader, start=3)):
+                if (i + 1) % 10 == 0 or is_last:
+                    dist.all_reduce(x)
+            for i, batch in numbered(train_loader):
+                if i % 10 == 0:
+                    dist.all_reduce(x)
+    """,
     "an entry by a setting": """
         def train(model, train_loader, masks):
             for batch in train_loader:
@@ -1439,6 +1623,17 @@ EQUAL = {
                 print(x)
             finally:
                 dist.barrier()
+    """,
+    "a barrier for those that were given no file": """
+        def f(path, initial, state):
+            if os.path.exists(path):
+                state = torch.load(path)
+            else:
+                if dist.get_rank() == 0:
+                    torch.save(state, initial)
+                dist.barrier()
+                state = torch.load(initial)
+            return state
     """,
     "a barrier for all after the look for the file": """
         def f(path, make):
@@ -2448,6 +2643,49 @@ def test_two_calls_under_one_branch_are_two_mismatches(tmp_path: pathlib.Path) -
                 model = torch.nn.parallel.DistributedDataParallel(model)  # !implicit-collective
     """
     check(tmp_path, source)
+
+
+SAVES_SHARDS = """
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel as FSDP
+    from torch.distributed.tensor import DTensor
+
+    def is_sharded(model):
+        if isinstance(model, (FSDP, FSDPModule)):
+            return True
+        return any(isinstance(p, DTensor) for p in model.parameters())
+
+    def save(models, path):
+        sharded = False
+        if models:
+            sharded = any(is_sharded(model) for model in models)
+        if sharded:
+            dist.barrier()
+        for model in models:
+            if is_sharded(model):
+                state = get_model_state_dict(model)
+            else:
+                state = model.state_dict()
+            torch.save(state, path)
+"""
+
+
+def test_a_callee_that_communicates_for_sharded_models_alone(tmp_path: pathlib.Path) -> None:
+    source = """
+        from torch.{package} import {wrapper} as Wrapper
+        from saving import save
+
+        def train(net, path):
+            model = Wrapper(net)
+            if dist.get_rank() == 0:
+                save([model], path){mark}
+    """
+    ddp = source.format(package="nn.parallel", wrapper="DistributedDataParallel", mark="")
+    check(tmp_path, ddp, saving=SAVES_SHARDS)
+    fsdp = source.format(
+        package="distributed.fsdp", wrapper="FullyShardedDataParallel", mark="  # !implicit-collective"
+    )
+    check(tmp_path, fsdp, saving=SAVES_SHARDS)
 
 
 def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:

@@ -15,6 +15,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import Declaration
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import ImportTable, SourceFile
 
 from .samples import found
@@ -41,34 +42,22 @@ class Sample(Rule):
 class Loads(Sample):
     """Cares for definitions that hold `load`."""
 
-    triggers = ("load",)
+    triggers = Triggers("load")
 
     def visit_Call(self, node: cst.Call) -> None:
         """Only that it visits matters here."""
 
 
-class WholeClasses(Loads):
-    """Cares for all of a class that holds `load`."""
-
-    whole_class = True
-
-
 class OutsideTests(Loads):
     """Finds nothing in tests."""
 
-    in_tests = False
+    triggers = Triggers("load", tests=False)
 
 
 class Writes(Sample):
     """Cares for functions that no word tells."""
 
-    requires = ("torch",)
-
-    @staticmethod
-    def _augments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        return any(isinstance(node, ast.AugAssign) for node in ast.walk(function))
-
-    wants = _augments
+    triggers = Triggers(Trait.WRITES, file=("torch",))
 
     def visit_AugAssign(self, node: cst.AugAssign) -> None:
         """Only that it visits matters here."""
@@ -91,19 +80,7 @@ class SeesLoads(Loads):
 class SeesSaves(SeesLoads):
     """The same for another word."""
 
-    code, triggers = "DDP998", ("save",)
-
-
-class SeesWholeClasses(SeesSaves):
-    """With all methods of the classes that hold the word."""
-
-    code, whole_class = "DDP997", True
-
-
-class SeesAll(SeesSaves):
-    """Whatever is kept."""
-
-    code, sees_all_kept = "DDP996", True
+    code, triggers = "DDP998", Triggers("save")
 
 
 class Asking(Sample):
@@ -155,7 +132,7 @@ if LIMIT: LIMIT = 4; torch.load("y")
 
 def kept(text: str, *rules: type[Rule]) -> str:
     tree = ast.parse(text)
-    facts = ModuleFacts("m", SourceFile("m.py", text), tree, ImportTable.of(tree, "m", False), False)
+    facts = ModuleFacts("m", SourceFile("m.py", text), tree, ImportTable.of(tree, "m", False))
     focus = Selection(map(Declaration.of, rules)).concerned(text)
     source = focus.source(facts)
     lines = facts.file.lines
@@ -169,7 +146,7 @@ def kept(text: str, *rules: type[Rule]) -> str:
 def test_definitions_without_a_trigger_keep_their_header_only() -> None:
     assert (
         kept(TEXT, Loads)
-        == """\
+        == '''\
 from torch import load as fetch
 LIMIT = 3
 def idle(a,
@@ -179,18 +156,24 @@ def idle(a,
 @torch.no_grad()
 def one(): return torch.load("x")
 class Net(torch.nn.Module):
+    """Docstring."""
+
     size: int = 3
+
     def __init__(self):
         self.a = 1
+
     @property
     def other(self) -> int:
-     ...
+        self.a += 1
+        return 2
+
     def aliased(self):
         return fetch("x")
 class Idle:
  ...
 if LIMIT: LIMIT = 4; torch.load("y")
-"""
+'''
     )
 
 
@@ -200,11 +183,10 @@ def test_code_beside_a_text_counts() -> None:
     assert kept('torch.load(y); "text"\n', Loads)
 
 
-def test_a_rule_may_ask_for_whole_classes_or_for_functions_that_no_word_tells() -> None:
-    assert "self.a += 1" in kept(TEXT, WholeClasses)
-    by_predicate = kept(TEXT, Writes)
-    assert "self.a += 1" in by_predicate
-    assert 'fetch("x")' not in by_predicate
+def test_a_class_is_kept_whole_and_a_function_also_for_what_no_word_shows() -> None:
+    assert "self.a += 1" in kept(TEXT, Loads)
+    writing = "import torch\ndef one(x):\n    x += 1\ndef two(x):\n    return fetch(x)\n"
+    assert kept(writing, Writes) == "def one(x):\n    x += 1\ndef two(x):\n ...\n"
 
 
 def test_rules_that_say_nothing_see_all_and_rules_that_visit_nothing_cost_nothing() -> None:
@@ -238,10 +220,8 @@ class Other:
 @pytest.mark.parametrize(
     ("rule", "lines"),
     [
-        (SeesLoads, [1, 2, 5, 6, 9, 11]),
-        (SeesSaves, [1, 3, 5, 7]),
-        (SeesWholeClasses, [1, 3, 5, 6, 7, 9]),
-        (SeesAll, [1, 2, 3, 5, 6, 7, 9, 11]),
+        (SeesLoads, [1, 2, 5, 6, 7, 9, 11]),
+        (SeesSaves, [1, 3, 5, 6, 7, 9]),
     ],
 )
 def test_a_rule_sees_what_concerns_it_and_not_what_is_kept_for_others(

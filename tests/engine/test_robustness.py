@@ -127,7 +127,9 @@ def test_generated_programs(text: str) -> None:
 def _words() -> str:
     from ddp_lint.rules.registry import all_rules
 
-    return " ".join(sorted({word for rule in all_rules().values() for word in (*rule.triggers, *rule.requires)}))
+    return " ".join(
+        sorted({word for rule in all_rules().values() for word in (*rule.triggers.words, *rule.triggers.file)})
+    )
 
 
 WORDS = _words()

@@ -67,7 +67,7 @@ def test_what_is_kept_is_made_again_when_a_rule_or_what_it_knows_changes(tmp_pat
     table = package / "knowledge" / "environment.toml"
 
     def triggers(code: str) -> str:
-        script = f"from ddp_lint.rules.registry import declared; print(*declared()[{code!r}].triggers)"
+        script = f"from ddp_lint.rules.registry import declared; print(*declared()[{code!r}].triggers.words)"
         environment = {**KEEPING, "PYTHONPATH": str(tmp_path)}
         result = subprocess.run(
             [sys.executable, "-c", script], env=environment, cwd=tmp_path, check=True, capture_output=True, text=True
@@ -76,7 +76,7 @@ def test_what_is_kept_is_made_again_when_a_rule_or_what_it_knows_changes(tmp_pat
 
     assert triggers("DDP407") == triggers("DDP407") == "share_memory_\n"
     assert list((package / "rules" / "__pycache__").glob("registry.*.json"))
-    rule.write_text(rule.read_text().replace('triggers = ("share_memory_",)', 'triggers = ("shared",)'))
+    rule.write_text(rule.read_text().replace('Triggers("share_memory_")', 'Triggers("shared")'))
     assert triggers("DDP407") == "shared\n"
     assert "NCCL_BLOCKING_WAIT" in triggers("DDP803")
     table.write_text(table.read_text().replace("NCCL_BLOCKING_WAIT", "NCCL_OTHER_WAIT"))
@@ -101,7 +101,7 @@ def test_a_wheel_says_what_its_rules_declare_until_one_of_them_changes(tmp_path:
     (package / "rules" / "index.json").write_text(json.dumps(shipped_index()))
     rule = package / "rules" / "devices" / "ddp407_shared_memory_per_sample.py"
     script = (
-        "import sys; from ddp_lint.rules.registry import declared; print(*declared()['DDP407'].triggers, "
+        "import sys; from ddp_lint.rules.registry import declared; print(*declared()['DDP407'].triggers.words, "
         "any('.ddp4' in name for name in sys.modules))"
     )
 
@@ -111,5 +111,5 @@ def test_a_wheel_says_what_its_rules_declare_until_one_of_them_changes(tmp_path:
         return subprocess.run(command, env=environment, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 
     assert told() == "share_memory_ False\n"
-    rule.write_text(rule.read_text().replace('triggers = ("share_memory_",)', 'triggers = ("shared",)'))
+    rule.write_text(rule.read_text().replace('Triggers("share_memory_")', 'Triggers("shared")'))
     assert told() == "shared True\n"

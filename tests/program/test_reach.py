@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from ddp_lint.divergence.analyse import roots, summaries_of, word_of
-from ddp_lint.divergence.event_graph import Emit
+from ddp_lint.divergence.analyse import graph_of, roots, summaries_of
+from ddp_lint.divergence.event_graph import EventNode
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program import Place, Reach, index
 from ddp_lint.project import Project
@@ -228,8 +228,8 @@ def test_no_function_that_communicates_is_left_out(path: pathlib.Path, tmp_path:
     summaries = summaries_of(project)
     communicating = set()
     for root in roots(facts, summaries):
-        words, _ = word_of(root, facts, summaries)
-        if any(isinstance(node, Emit) for node in words.nodes):
+        graph, _ = graph_of(root, facts, summaries)
+        if any(isinstance(node, EventNode) for node in graph.nodes):
             communicating.add(root.name if root.function is not None else "")
     assert communicating <= known
 

@@ -15,13 +15,14 @@ from typing import Any
 import click
 
 from ddp_lint.cli import completing
-from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, count, fail, say, shown, wants_color, write
+from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, count, fail, say, wants_color, write
 from ddp_lint.cli.narrowing import Narrowing, Part
 from ddp_lint.cli.progress import Progress
 from ddp_lint.cli.summary import settings_text, statistics, summary
 from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
 from ddp_lint.discovery import Discovered, discover, is_left_out
 from ddp_lint.engine.report import Report
+from ddp_lint.files import shown
 from ddp_lint.output import Run, Sources, one_line, render, visible
 from ddp_lint.output.style import Style
 from ddp_lint.project import Project
@@ -269,7 +270,7 @@ def _run_files(discovered: Discovered, options: _Options, narrowing: Narrowing) 
     if options.prune or not options.quiet:
         narrowing.say_gone(parts, prune=options.prune, color=options.color)
     if options.add_ignore:
-        return _add_ignore(parts, discovered, options, narrowing)
+        return _add_ignore(parts, discovered, options)
     if options.diff or options.fix:
         from ddp_lint.cli.fix import fix_files
     if options.diff:
@@ -323,7 +324,7 @@ def _told(parts: list[Part], discovered: Discovered, narrowing: Narrowing) -> Re
     return dataclasses.replace(report, findings=narrowing.told(parts))
 
 
-def _add_ignore(parts: list[Part], discovered: Discovered, options: _Options, narrowing: Narrowing) -> int:
+def _add_ignore(parts: list[Part], discovered: Discovered, options: _Options) -> int:
     from ddp_lint.cli.ignoring import add_ignores
 
     done = add_ignores((finding for part in parts for finding in part.told), discovered.files)

@@ -66,11 +66,5 @@ def fail(message: str, color: str = "auto") -> NoReturn:
     sys.exit(FAILED)
 
 
-def shown(path: pathlib.Path) -> str:
-    """A path as findings show it: relative to the working directory when below it."""
-    here = pathlib.Path.cwd()
-    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix()
-
-
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -6,9 +6,9 @@ import dataclasses
 import pathlib
 from collections.abc import Iterable, Mapping
 
-from ddp_lint.cli.console import shown
 from ddp_lint.config import Settings
 from ddp_lint.engine.runner import check_text
+from ddp_lint.files import shown
 from ddp_lint.findings import Finding
 from ddp_lint.fixes import Text
 from ddp_lint.ignoring import with_ignores

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 
 from ddp_lint.baseline import DEFAULT, Baseline
 from ddp_lint.changes import Change, Touched, since
-from ddp_lint.cli.console import count, say, shown
+from ddp_lint.cli.console import count, say
 from ddp_lint.config import ConfigError, Settings
 from ddp_lint.engine.report import Report
+from ddp_lint.files import shown
 from ddp_lint.findings import Finding
 from ddp_lint.grouping import grouped
 from ddp_lint.project import Project

@@ -6,9 +6,10 @@ import collections
 import json
 from collections.abc import Sequence
 
-from ddp_lint.cli.console import count, shown
+from ddp_lint.cli.console import count
 from ddp_lint.config import Settings
 from ddp_lint.engine.report import Report
+from ddp_lint.files import shown
 from ddp_lint.findings import Applicability, Confidence, Finding
 from ddp_lint.output.style import Style
 

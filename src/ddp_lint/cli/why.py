@@ -6,10 +6,11 @@ import pathlib
 import sys
 from collections.abc import Iterable, Iterator
 
-from ddp_lint.cli.console import CLEAN, FAILED, say, shown, wants_color, write
+from ddp_lint.cli.console import CLEAN, FAILED, say, wants_color, write
 from ddp_lint.config import ConfigError, Configuration, Settings
 from ddp_lint.divergence.why import Explanation, explain
 from ddp_lint.engine.runner import check_paths
+from ddp_lint.files import shown
 from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.output import Sources, visible, visible_finding
 from ddp_lint.output.full import excerpt

@@ -70,7 +70,7 @@ def _complaint(number: int, one: Complaint) -> str:
 
 def apis(code: str) -> list[str]:
     """The names that a rule looks for."""
-    names = {word for word in declared()[code].triggers if _API.fullmatch(word)}
+    names = {word for word in declared()[code].triggers.words if _API.fullmatch(word)}
     return sorted(names, key=lambda name: (name.lower(), name))
 
 

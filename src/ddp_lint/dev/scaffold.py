@@ -17,6 +17,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 
 _CALLS = frozenset({"$call"})
 
@@ -75,9 +76,8 @@ class $name(Rule):
     - $FILL_IN: documentation, issues, measurements.
     """
 
-    # Which definitions are parsed at all: those with one of these words, in files with one of `requires`.
-    triggers = ("$function",)
-    requires = ("$root",)
+    # Which definitions are parsed at all: those with one of these words, in files with one of `file`.
+    triggers = Triggers("$function", file=("$root",))
     # What `verify` must observe: see the names of the files in verify/oracles. $FILL_IN
     oracles = ("exception",)
     # On by default only once the precision measured on real code carries it (at least 80 % hazard or smell).

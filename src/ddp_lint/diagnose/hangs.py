@@ -21,7 +21,7 @@ def hung(events: Sequence[Event], reading: Reading, absent: set[int]) -> dict[st
     waited = [e for e in events if e.role == "hang"]
     barrier = [e for e in waited if e.kind == "monitored-barrier"]
     if barrier:
-        return _barrier(barrier, events, reading, absent)
+        return _barrier(barrier, events, absent)
     store = [e for e in waited if e.kind == "store-timeout"]
     if store and not any(e.kind in ("nccl-timeout", "gloo-timeout") and e.order < store[0].order for e in waited):
         return _store(store[0], reading)
@@ -94,7 +94,7 @@ def _plain(event: Event, events: Sequence[Event]) -> dict[str, Any]:
 # ---- monitored barriers
 
 
-def _barrier(barrier: Sequence[Event], events: Sequence[Event], reading: Reading, absent: set[int]) -> dict[str, Any]:
+def _barrier(barrier: Sequence[Event], events: Sequence[Event], absent: set[int]) -> dict[str, Any]:
     event = next((e for e in barrier if e.named), barrier[0])
     answer = _plain(event, events)
     named = Counter(rank for e in barrier for rank in e.named if rank != e.rank)
@@ -351,7 +351,7 @@ def _behind(works: dict[int, Work], reading: Reading, absent: set[int]) -> tuple
     if (unlike or others) and reading.world is not None and len(timed) < reading.world - 1:
         return None, "", first[:1]  # most ranks do not speak in this log: one of them may be further behind
     if unlike or others:
-        rank = _least(at, [w for w in timed.values() if w not in at])
+        rank = _least(at)
         mismatch = unlike or len({w.op for w in timed.values() if w.op}) > 1
         return rank, "mismatch" if mismatch else "", [works[rank]] if rank is not None else first[:1]
     missing = set(range(reading.size or 0)) - set(timed)
@@ -370,7 +370,7 @@ def _all_but_one_speak(timed: int, reading: Reading) -> bool:
     return reading.world == size or (timed > 2 and size % 2 == 0)
 
 
-def _least(at: Sequence[Work], ahead: Sequence[Work]) -> int | None:
+def _least(at: Sequence[Work]) -> int | None:
     """Of the ranks at the lowest number, the one that has issued least after it."""
     if len(at) == 1:
         return at[0].rank
@@ -397,13 +397,16 @@ def _place_of(rank: int | None, events: Sequence[Event]) -> Frame | None:
 
 def told(works: Iterable[Work]) -> str:
     """`rank 0 waits in ALLREDUCE (work 7106); ...`, one text for ranks of which the same is to be said."""
+    works = list(works)
+    named = {(work.seq, work.op) for work in works if work.op}
+    ops = {seq: op for seq, op in named if sum(of == seq for of, _ in named) == 1}
     alike: dict[str, list[int]] = defaultdict(list)
     for work in works:
         if work.rank is None:
             continue
         size = f" of {work.numel} elements" if work.numel is not None else ""
         number = f" (work {work.seq})" if work.seq is not None else ""
-        alike[f"{work.op or 'a collective'}{size}{number}"].append(work.rank)
+        alike[f"{work.op or ops.get(work.seq, 'a collective')}{size}{number}"].append(work.rank)
     parts = []
     for text, ranks in alike.items():
         parts.append(f"{_ranks(sorted(ranks))} wait{'s' * (len(ranks) == 1)} in {text}")

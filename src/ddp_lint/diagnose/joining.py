@@ -31,8 +31,6 @@ class Joined:
 
     local: Local
     finding: Finding | None = None
-    #: The same branch, or only the same function.
-    near: bool = False
 
 
 class Tree:
@@ -138,7 +136,7 @@ def join(frames: Sequence[Frame], root: pathlib.Path, codes: Sequence[str], *, p
     if not fits:
         return Joined(places[0])
     score, index, finding = max(fits, key=lambda fit: (fit[0], -fit[1]))
-    return Joined(places[index], finding, near=score == 1)
+    return Joined(places[index], finding)
 
 
 def _findings(paths: Iterable[pathlib.Path]) -> list[Finding]:

@@ -215,7 +215,8 @@ class _Cases:
             return None if ranks == {0} == self.ranks and not self._rank_by_exit() else next(iter(ranks))
         if len(ranks) > 1:
             return None
-        return self._rank_by_exit()
+        first = {end.rank for end in self.reading.ends if end.first} if kind == "host-oom" else set()
+        return next(iter(first)) if len(first) == 1 else self._rank_by_exit()
 
     def _others_are_victims(self, ranks: set[int]) -> bool:
         """Another rank lost its peer, or was stopped while it worked, and did not fail in the same way."""

@@ -33,7 +33,7 @@ _SEQ = re.compile(r"SeqNum=(\d+)")
 _OP = re.compile(r"OpType=(\w+)")
 _NUMEL = re.compile(r"NumelIn=(\d+)")
 _STATUS = re.compile(
-    r"(?:failure detected by watchdog at work sequence id|Timeout at NCCL work): (?P<seq>\d+)"
+    r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (?P<seq>\d+)"
     r"[\s\S]{0,40}?[Ll]ast enqueued (?:NCCL )?work: (?P<enq>-?\d+), last completed (?:NCCL )?work: (?P<done>-?\d+)"
 )
 _LAST = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (?P<enq>-?\d+), last completed (?:NCCL )?work: (?P<done>-?\d+)")
@@ -151,8 +151,9 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
     elif match := _SRUN.search(text):
         code = int(match["code"]) if match["code"] else _WORDS.get(match["how"], -9)
         code = 128 - code if 128 < code < 160 else code
+        ran_out = match["how"].lower() == "out of memory"  # the others' tasks are only killed with it
         for task in _numbers(match["tasks"]):
-            yield End(task, code, quote, stopped=code == -15, time=time)
+            yield End(task, code, quote, first=ran_out, stopped=code == -15, time=time)
     elif match := _CHILD.search(text):
         yield End(int(match["rank"]), int(match["code"]), quote, int(match["pid"]), first=True, time=time)
     elif match := _SPAWNED.search(text):

@@ -69,6 +69,10 @@ _TELLING = re.compile(
 )
 _BLOCK = re.compile(r"^\s*(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
 _BLOCK_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
+#: The same on one line, as logs that were copied from a picture have it.
+_BLOCK_LINE = re.compile(
+    r"^\s*rank ?:?\s*(?P<rank>\d+) \(local[_ ]rank: \d+\)\s*exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)"
+)
 _BLOCK_CODE = re.compile(r"(-?\d+) \(pid: (\d+)\)")
 _WARNING = re.compile(r"\w*Warning\b|\bWARN(?:ING)?\b(?! NCCL)|^\s*\[?W[\d ]\d{2,3} |\[W[\d ]")
 _LAUNCHER_TYPES = re.compile(
@@ -473,6 +477,9 @@ class _Stream:
             self._in_root = True
             self._block = {}
             return True
+        if (line := _BLOCK_LINE.match(text)) is not None:
+            self._ended(int(line["rank"]), int(line["code"]), int(line["pid"]), quote)
+            return True
         match = _BLOCK.match(text)
         if match is None:
             if text.startswith("====="):
@@ -494,21 +501,19 @@ class _Stream:
         )
         if rank is None or code is None:
             return
-        number = int(code[1])
-        self._reader.reading.ranks.add(int(rank[1]))
-        self._reader.reading.ends.append(
-            End(
-                rank=int(rank[1]),
-                code=number,
-                quote=self._block_quotes[0] if number >= 0 and "To enable" not in value else quote,
-                pid=int(code[2]),
-                first=self._in_root,
-                stopped=number == -15,
-                time=time_in(self._block.get("time", "")),
-            )
-        )
+        has_error = int(code[1]) >= 0 and "To enable" not in value
+        self._ended(int(rank[1]), int(code[1]), int(code[2]), self._block_quotes[0] if has_error else quote)
         if "Traceback" in value:
             self._begin(0, value)
+
+    def _ended(self, rank: int, code: int, pid: int, quote: Quote) -> None:
+        self._reader.reading.ranks.add(rank)
+        self._reader.reading.ends.append(
+            End(
+                rank=rank, code=code, quote=quote, pid=pid, first=self._in_root, stopped=code == -15,
+                time=time_in(self._block.get("time", "")),
+            )
+        )  # fmt: skip
 
     def _in_report(self, text: str, quote: Quote) -> bool:
         """torchfrtrace's words about one collective, up to the end of its stack."""

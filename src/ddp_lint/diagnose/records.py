@@ -113,7 +113,7 @@ class End:
     code: int | None
     quote: Quote
     pid: int | None = None
-    #: Named by torchrun as the first failure.
+    #: Named by the launcher as the first failure.
     first: bool = False
     #: Ended by the launcher because of another one.
     stopped: bool = False

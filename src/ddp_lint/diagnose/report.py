@@ -125,7 +125,7 @@ def _cause(found: Diagnosis) -> tuple[str, str]:
         )
     if found.kind == "unknown":
         return "unknown", ""
-    if special := of_subkind(found.subkind):
+    if special := of_subkind(found.subkind, rank_known=found.rank is not None):
         return special[0], found.sure
     if found.known is not None:
         return found.known.cause, found.sure
@@ -138,7 +138,7 @@ def _fix(found: Diagnosis) -> str:
             "Let all ranks leave together (all_reduce the decision to stop), and never end with code 0 in an except or "
             "finally."
         )
-    if special := of_subkind(found.subkind):
+    if special := of_subkind(found.subkind, rank_known=found.rank is not None):
         return special[1]
     if found.known is not None:
         return found.known.fix

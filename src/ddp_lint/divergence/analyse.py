@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
@@ -18,6 +19,7 @@ from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.early_exit import one_for_each_exit
 from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.event_graph import EventGraph, EventNode, Node, Projection, TooLarge, streams_of
+from ddp_lint.divergence.file_race import makes_another
 from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
@@ -27,7 +29,7 @@ from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value, unknown
-from ddp_lint.divergence.witness import mismatch_of, wrong_arguments
+from ddp_lint.divergence.witness import mismatch_of, needs_shards, wrong_arguments
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.gc_tuning import let_go_of_trees
 from ddp_lint.program.mentions import MODULE
@@ -200,7 +202,9 @@ def _read(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, V
         graph, start = graph_of(root, facts, summaries, env)
         if not any(isinstance(node, EventNode) for node in graph.nodes):
             return _Read(root, communicates=False)
-        for mismatch in _mismatches(root, facts, graph, start):
+        owner = root.function.owner if root.function is not None else None
+        sharded = functools.partial(summaries.evidence.shows, facts, owner, "sharded")
+        for mismatch in _mismatches(root, facts, graph, start, sharded):
             found.append(mismatch)
     except (TooLarge, TooLong, RecursionError):
         return _Read(root, tuple(found), skipped=True)
@@ -321,7 +325,10 @@ def _self_calls(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 _MOST_MISMATCHES = 200
 
 
-def _mismatches(root: Root, facts: ModuleFacts, graph: EventGraph, start: Node) -> Iterator[Mismatch]:
+def _mismatches(
+    root: Root, facts: ModuleFacts, graph: EventGraph, start: Node, sharded: Callable[[], bool]
+) -> Iterator[Mismatch]:
+    """Those of one root; `sharded` tells whether its file shows that anything is."""
     region = span_of(root.function.facts if root.function else facts, root.node)
     given = roles(graph)
     for stream in list(streams_of(graph.nodes)):
@@ -336,6 +343,8 @@ def _mismatches(root: Root, facts: ModuleFacts, graph: EventGraph, start: Node) 
             if len(seen) > _MOST_MISMATCHES:  # each is sought through the whole graph
                 raise TooLong
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
+            if makes_another(mismatch, facts) or (needs_shards(difference) and not sharded()):
+                mismatch = dataclasses.replace(mismatch, confidence=Confidence.LOW)
             placed = _in_class(mismatch, root.seen_from) if root.seen_from else mismatch
             if root.function is not None and placed is not None and placed.span.line == region.line:
                 placed = _in_body(placed, region)

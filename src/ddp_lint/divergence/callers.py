@@ -16,7 +16,7 @@ from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.summaries import Summaries
-from ddp_lint.divergence.values import Value, argument_key
+from ddp_lint.divergence.values import INDEX, Value, argument_key
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -78,8 +78,8 @@ class Callers(Generic[R]):
         if len(paths) > _FILES:
             return
         files = [facts for path in paths if (facts := self.project.facts_of(path)) is not None]
-        if not function.facts.file.is_test:  # a test calls what others call in other ways
-            files = [facts for facts in files if not facts.file.is_test]
+        if not function.facts.source.is_test:  # a test calls what others call in other ways
+            files = [facts for facts in files if not facts.source.is_test]
         if any(_hands_on(facts.tree, function.name) for facts in files):
             return  # a handler of signals, a hook: called from elsewhere, too
         for facts in files:
@@ -112,17 +112,23 @@ def _more_specific(given: Value | None, alone: Value) -> Value:
 
 
 #: What a loop hands out is no rank's own.
-_COUNTED = frozenset({"element", "index"})
+_COUNTED = frozenset({"element", INDEX})
 
 
 def _calls(node: ast.AST, name: str) -> bool:
-    calls = (child.func for child in children(node) if isinstance(child, ast.Call))
-    return any(name == getattr(func, "attr", getattr(func, "id", "")) for func in calls)
+    calls = [child for child in children(node) if isinstance(child, ast.Call)]
+    called = [*(call.func for call in calls), *(call.args[0] for call in calls if _takes_closure(call))]
+    return any(name == getattr(func, "attr", getattr(func, "id", "")) for func in called)
+
+
+def _takes_closure(call: ast.Call) -> bool:
+    """``optimizer.step(closure)``, which calls it there and then."""
+    return getattr(call.func, "attr", "") == "step" and len(call.args) == 1
 
 
 def _hands_on(tree: ast.Module, name: str) -> bool:
-    """Is a function of this name an argument somewhere?"""
-    calls = [node for node in walk(tree) if isinstance(node, ast.Call)]
+    """Is a function of this name an argument somewhere, of a call that keeps it for later?"""
+    calls = [node for node in walk(tree) if isinstance(node, ast.Call) and not _takes_closure(node)]
     given = (part for call in calls for part in (*call.args, *(keyword.value for keyword in call.keywords)))
     return any(name == getattr(part, "attr", getattr(part, "id", "")) for part in given)
 

@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
-from ddp_lint.divergence.definitions import stores_in
+from ddp_lint.divergence.definitions import stored_by, stores_of
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame
@@ -38,7 +38,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.knowledge.communication import Gate
+from ddp_lint.knowledge.communication import Collective, Gate
 from ddp_lint.project.project_names import Own
 
 #: An object of a framework that works on one device.
@@ -141,8 +141,8 @@ def _given(
     if not kept or arguments.starred or constructor.owner is None:
         return ()
     found = []
-    for attribute, stores in stores_in(constructor.owner.node).items():
-        (method, stored), *others = stores
+    for attribute in stored_by(constructor.node):
+        (method, stored), *others = stores_of(constructor.owner.node, attribute) or ((None, None),)
         name = _stored_name(stored, kept)
         once = not others and method is constructor.node and name in kept
         if once and not _set_elsewhere(frame, of, constructor.owner, attribute):
@@ -162,7 +162,7 @@ def _stored_name(stored: ast.AST | None, kept: Mapping[str, bool | ref.GroupRef 
 def _set_elsewhere(frame: Frame, of: ref.ClassRef, owner: ref.ClassRef, attribute: str) -> bool:
     """Does another class of the object's set the attribute, too?"""
     classes = frame.linker.linearised(of)[0]
-    return any(attribute in stores_in(class_.node) for class_ in classes if class_ != owner)
+    return any(stores_of(class_.node, attribute) for class_ in classes if class_ != owner)
 
 
 def _call_object(frame: Frame, function: Value, instance: ref.Instance, arguments: Arguments, node: ast.Call) -> Value:
@@ -325,6 +325,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         if method.guessed and method.name == "step" and len(arguments.positional) > 1:
             entry = None  # whatever it is called, no optimizer and no schedule: a diffusion's ``scheduler.step(x, t)``
         if entry is not None and not (method.guessed and _is_project_method(frame, method)):
+            _call_closure(frame, entry, arguments, node)
             return communicate(frame, entry, arguments, node, guessed=method.guessed)
         rank = knows.rank("method", method.name, method.of)
         if rank is not None:
@@ -406,6 +407,17 @@ def _unresolved(
     if name in _GROWING:
         grow(frame, node, arguments.values)
     return by_name(frame, name, parts, node, key)
+
+
+def _call_closure(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call) -> None:
+    """``optimizer.step(closure)``: it calls the closure, as often as it needs to."""
+    closure = arguments.get("closure", ("closure",))[0] if entry.kind == "step" else None
+    if closure is not None and isinstance(closure.reference, ref.FunctionRef):
+        outer, frame.effects = frame.effects, []
+        invoke(frame, closure, Arguments(starred=True), node)
+        inside, frame.effects = frame.effects, outer
+        if matters(inside):
+            frame.effects.append(Rounds(inside, [], None, frame.span(node)))
 
 
 def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:

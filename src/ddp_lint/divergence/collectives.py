@@ -17,9 +17,9 @@ from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, 
 from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import is_padded, is_selection, is_sized, needs_one_shape, own_longest, own_size
-from ddp_lint.divergence.values import NEVER, Symbol, Value, Variation, constant, divergent, unknown
+from ddp_lint.divergence.values import NEVER, Symbol, Value, Variation, constant, divergent, needs_shards, unknown
 from ddp_lint.findings import Confidence, Label
-from ddp_lint.knowledge.communication import Collective, Source
+from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Source
 from ddp_lint.knowledge.project_names import last
 
 _GROUP = "group"
@@ -36,7 +36,7 @@ def communicate(
     if entry.kind in ("p2p", "local") or frame.single or not happens(entry, arguments):
         _turn_arguments(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
-    replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != "learning rate"
+    replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != LEARNING_RATE
     if replicas and not frame.summaries.evidence.is_distributed(frame.facts, frame.owner):
         return passed_on(frame, node, arguments.values, key)
     evident = not entry.when or frame.summaries.evidence.shows(frame.facts, frame.owner, entry.when)
@@ -60,7 +60,7 @@ def communicate(
         entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
         confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
         _own_number(entry, arguments), _own_members(entry, arguments),
-        buffer=dotted(node.args[0]) if node.args else "",
+        buffer=dotted(node.args[0]) if node.args else "", sharded=any(map(needs_shards, frame.path)),
     )  # fmt: skip
     frame.effects.append(EventStep(event))
     for name in entry.uniform:
@@ -226,7 +226,7 @@ def _output(frame: Frame, arguments: Arguments, node: ast.Call, key: Hashable) -
     if value.varies is not None or value.agreed or not given or source is None:
         return value
     origin = Label(frame.span(node), "what the model gives here follows from this rank's own batch")
-    return divergent(key, Variation(source.cause, source.description, origin=origin, confidence=Confidence.MEDIUM))
+    return divergent(key, Variation.of_source(source, origin))
 
 
 def group_of(frame: Frame, value: Value | None, node: ast.expr | None) -> Group:

@@ -396,6 +396,8 @@ class Comparison:
             return
         one, two = self._advance(one, 0), self._advance(two, 0)
         while one.node is not two.node and isinstance(one.node, EventNode) and isinstance(two.node, EventNode):
+            if not self._alike(one.node, two.node):
+                return
             self._met |= {(one.node.number, two.world), (two.node.number, one.world)}
             one, two = self._advance(one.at(one.node.after), 0), self._advance(two.at(two.node.after), 0)
 
@@ -467,7 +469,7 @@ class Comparison:
     def _at_drift(self, difference: Difference, drift: Drift) -> Difference:
         """A lone call that pairs with the peer's next one of the same name: the lone call is the cause, not the end."""
         for one, two in (drift, drift[::-1]):
-            event, other = self._letter_at(one), self._letter_at(two)
+            event, other = self._event_at(one), self._event_at(two)
             fork = self._fork(one, two, event)
             if event is not None and fork is not None and self._behind(one, two):
                 return dataclasses.replace(
@@ -475,10 +477,10 @@ class Comparison:
                 )
         region = difference.fork.span
         for one, two in (drift, drift[::-1]):
-            event = self._letter_at(one)
+            event = self._event_at(one)
             if event is not None and under(event, region) and not under(difference.event, region):
                 return dataclasses.replace(
-                    difference, event=event, other=self._letter_at(two), first=one, second=two, how="missing"
+                    difference, event=event, other=self._event_at(two), first=one, second=two, how="missing"
                 )
         return difference
 
@@ -623,7 +625,7 @@ class Comparison:
     def _part(self, one: Side, two: Side) -> Difference | None:
         if self._doomed[one.node.number] or self._doomed[two.node.number]:
             return None
-        here, there = self._letter_at(one), self._letter_at(two)
+        here, there = self._event_at(one), self._event_at(two)
         if here is not None and there is not None:
             if self._behind(one, two):
                 there_first = False
@@ -646,7 +648,7 @@ class Comparison:
         fork = self._fork(one, two, here) or self._fork(two, one, there)
         if fork is None:
             return None
-        swapped = self._letters_after(one) == [there.symbol, here.symbol][::-1] and self._letters_after(two) == [
+        swapped = self._events_after(one) == [there.symbol, here.symbol][::-1] and self._events_after(two) == [
             there.symbol,
             here.symbol,
         ]
@@ -654,7 +656,7 @@ class Comparison:
             one, two, here, there = two, one, there, here
         return Difference(here, there, one, two, fork, "swapped" if swapped else "missing")
 
-    def _letters_after(self, side: Side) -> list[Hashable]:
+    def _events_after(self, side: Side) -> list[Hashable]:
         return [event.symbol for event in self.upcoming(side, 2)]
 
     def next_round(self, side: Side) -> Loop | None:
@@ -689,7 +691,7 @@ class Comparison:
         assert isinstance(one.node, (EventNode, Loop))
         return self._equal(self._advance(one.at(one.node.after), 0), two)
 
-    def _letter_at(self, side: Side) -> Event | None:
+    def _event_at(self, side: Side) -> Event | None:
         if isinstance(side.node, EventNode):
             return side.node.event
         if isinstance(side.node, Loop):
@@ -719,8 +721,11 @@ class Comparison:
     @staticmethod
     def _fork(one: Side, two: Side, event: Event | None) -> Step | None:
         """The choice that set the two apart: the last that both made, each its own way, else the last of either."""
-        others = {id(step.condition): step for step in two.trail.backwards()} if two.trail else {}
+        others: dict[int, Step] = {}
+        rest = two.trail.backwards() if two.trail else iter(())  # the choice is near the end: trails are long
         for step in one.trail.backwards() if one.trail else ():
+            while id(step.condition) not in others and (before := next(rest, None)) is not None:
+                others.setdefault(id(before.condition), before)
             other = others.get(id(step.condition))
             if other is not None and other.chosen != step.chosen and step.condition.varies is not None:
                 return step

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Mapping, Sequence
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.resolve import children
+from ddp_lint.project.parts import kept_by_node, note_stores, rebinding, touch, unnoted
 from ddp_lint.source.syntax import defaults, statements
 
 
-@functools.lru_cache(maxsize=16384)
+@kept_by_node(16384)
 def is_generator(node: ast.AST) -> bool:
     return not isinstance(node, ast.Lambda) and any(
         isinstance(child, (ast.Yield, ast.YieldFrom)) for child in children(node)
     )
 
 
-@functools.lru_cache(maxsize=4096)
+@kept_by_node(4096)
 def literals_yielded(node: ast.AST) -> tuple[bool, ...]:
     """For each position of the tuples that a generator yields, whether each `yield` has a literal there; () for one
     that yields anything else."""
@@ -40,9 +42,10 @@ def is_positive(default: ast.expr | None) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=8192)
 def documentation_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
-    return ast.get_docstring(node, clean=False) or ""
+    first = node.body[0]
+    text = first.value.value if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) else ""
+    return text if isinstance(text, str) else ""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -74,21 +77,38 @@ def assignments_in(tree: ast.Module) -> dict[str, list[tuple[ast.expr, ast.expr]
 
 
 @functools.lru_cache(maxsize=512)
-def rebinders_in(tree: ast.Module) -> dict[str, list[ast.FunctionDef]]:
-    """The module's functions that assign to its variables, by variable."""
+def _rebinders_in(tree: ast.Module) -> dict[str, list[ast.FunctionDef]]:
     found: dict[str, list[ast.FunctionDef]] = {}
-    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
-        for name in (name for child in children(function) if isinstance(child, ast.Global) for name in child.names):
-            found.setdefault(name, []).append(function)
+    own = {id(node) for node in tree.body}
+    for function in (
+        node for node in rebinding(tree) for node in statements(node) if isinstance(node, ast.FunctionDef)
+    ):
+        if id(function) in own:
+            for name in (name for child in children(function) if isinstance(child, ast.Global) for name in child.names):
+                found.setdefault(name, []).append(function)
     return found
 
 
-@functools.lru_cache(maxsize=512)
+def rebinders_in(tree: ast.Module) -> dict[str, list[ast.FunctionDef]]:
+    """The module's functions that assign to its variables, by variable."""
+    for node in rebinding(tree):
+        touch(node)
+    return _rebinders_in(tree)
+
+
 def rebound_in(tree: ast.Module) -> dict[str, str]:
     """Module variables that functions rebind: 'counted' when only by `+=` and `-=`, 'switched' when a generator sets
     them to True or False and back, else 'assigned'."""
+    for node in rebinding(tree):
+        touch(node)
+    return _rebound_in(tree)
+
+
+@functools.lru_cache(maxsize=512)
+def _rebound_in(tree: ast.Module) -> dict[str, str]:
     found: dict[str, str] = {}
-    for function in (node for node in statements(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
+    functions = (node for part in rebinding(tree) for node in statements(part))
+    for function in (node for node in functions if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
         names = {name for child in function.body if isinstance(child, ast.Global) for name in child.names}
         for child in children(function) if names else ():
             targets = (
@@ -113,11 +133,26 @@ def _how(statement: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) -
     return "switched" if is_switch else "assigned"
 
 
+Stores = Sequence[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]
+
+
+def stores_in(node: ast.ClassDef) -> Mapping[str, Stores]:
+    """`self.x = value` in the methods of a class, `__init__` first."""
+    touch(node)
+    return _stores_in(node)
+
+
+def stores_of(node: ast.ClassDef, attribute: str) -> Stores:
+    """Those of one attribute."""
+    note_stores(node, attribute)
+    with unnoted(node):
+        return _stores_in(node).get(attribute, ())
+
+
 @functools.lru_cache(maxsize=4096)
-def stores_in(
+def _stores_in(
     node: ast.ClassDef,
 ) -> dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]]:
-    """`self.x = value` in the methods of a class, `__init__` first."""
     found: dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]] = {}
     methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and m.args.args]
     for method in sorted(methods, key=lambda m: m.name != "__init__"):
@@ -136,6 +171,20 @@ def stores_in(
                         if not any(existing is method for existing, _ in entries):
                             entries.append((method, value))
     return found
+
+
+@kept_by_node(4096)
+def stored_by(method: ref.Definition) -> dict[str, None]:
+    """The attributes of its first argument that a method assigns, in source order."""
+    this = method.args.args[0].arg if method.args.args else ""
+    targets = (target for node in children(method) for target in _targets(node))
+    parts = (part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else (target,)))
+    names = (p for p in parts if isinstance(p, ast.Attribute) and isinstance(p.value, ast.Name) and p.value.id == this)
+    return dict.fromkeys(part.attr for part in names)
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
 
 
 def returns_pairs(function: ast.AST) -> bool:

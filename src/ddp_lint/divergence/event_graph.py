@@ -62,6 +62,8 @@ class Event:
     chain: tuple[Called, ...] = ()
     streams: frozenset[Hashable] = frozenset()
     buffer: str = ""
+    #: It comes about only where something is sharded, as a test around the call says.
+    sharded: bool = False
 
     @property
     def stream(self) -> Hashable:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable
-
 from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import Linker
-from ddp_lint.knowledge import frameworks
 from ddp_lint.knowledge.communication import Condition
-from ddp_lint.knowledge.project_names import last
-from ddp_lint.program.events import wrapping_pattern
 from ddp_lint.project.facts import ModuleFacts
 
 
@@ -19,24 +13,16 @@ class Evidence:
 
     def __init__(self, linker: Linker) -> None:
         self._linker = linker
-        self._wraps = wrapping_pattern(last(name) for name in linker.project.own.names.wrappers)
-        self._texts: dict[Hashable, bool] = {}
 
     def is_distributed(self, facts: ModuleFacts, owner: ClassRef | None) -> bool:
         """Does the file, or one that a base class is from, wrap models for several ranks?"""
-        return self._mentions(facts, owner, "wrap", self._wraps)
+        return self._is_shown(facts, owner, "wraps")
 
     def shows(self, facts: ModuleFacts, owner: ClassRef | None, when: Condition) -> bool:
-        return bool(when) and self._mentions(facts, owner, when, frameworks.shows(when))
+        return bool(when) and self._is_shown(facts, owner, when)
 
-    def _mentions(self, facts: ModuleFacts, owner: ClassRef | None, what: str, pattern: re.Pattern[str]) -> bool:
+    def _is_shown(self, facts: ModuleFacts, owner: ClassRef | None, what: str) -> bool:
         files = {facts.name: facts}
         for base in self._linker.linearised(owner)[0] if owner is not None else ():
             files[base.facts.name] = base.facts
-        for name, file in files.items():
-            key = (what, name)
-            if key not in self._texts:
-                self._texts[key] = pattern.search(file.file.text) is not None
-            if self._texts[key]:
-                return True
-        return False
+        return any(self._linker.project.shows(file, what) for file in files.values())

@@ -11,7 +11,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
-from ddp_lint.divergence.lengths import dealt_evenly, extent_of, is_size, of_batches, own_share, padded_to, size_of
+from ddp_lint.divergence.lengths import PIECE, dealt_evenly, dimension_of, own_share, padded_to, shape_of
 from ddp_lint.divergence.project_names import absolute, as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
@@ -138,8 +138,8 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         return divergent(("attribute", path), base.varies)
     method = ref.Method(guess, name, path.rpartition(".")[0], guessed=bool(guess))
     if base.varies is not None and base.open and base.varies.cause == "data" and name not in _STATIC:
-        size = name == "shape" and of_batches(base.varies)
-        return (size_of if size else divergent)(("attribute", path), base.varies).with_reference(method)
+        size = shape_of(("attribute", path), base) if name == "shape" else None
+        return (size or divergent(("attribute", path), base.varies)).with_reference(method)
     if base.varies is None and (settings := _SETTINGS.search(path.rpartition(".")[0])):
         return unknown(("setting", settings[0], name), method, agreed=base.agreed)
     return unknown(("attribute", base.key if base.reference is None else path, name), method, agreed=base.agreed)
@@ -233,10 +233,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
         return base.items[place]
     if base.entries is not None and key is not None and key.value in base.entries:
         return base.entries[key.value]
-    if base.varies is not None and is_size(base) and index.constant == Known(0):
-        return size_of((base.key, index.key), base.varies)
-    if base.varies is not None and is_size(base) and index.constant is not None:
-        return extent_of((base.key, index.key), base.varies)
+    if (length := dimension_of(base, index.constant)) is not None:
+        return length
     if base.varies is not None and base.open:
         return _own_item(frame, node, base, index, base.varies)
     masked = is_mask(node.slice) or is_comparison(index)
@@ -267,8 +265,8 @@ def parameter_group(frame: Frame, groups: ast.expr) -> ref.Instance | None:
 def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) -> Value:
     """``files[rank::world]``: every rank has elements of its own, and shards of different length."""
     parts = [evaluate(frame, bound) for bound in (bounds.lower, bounds.upper, bounds.step) if bound is not None]
-    key = ("slice", frame.key(node), base.key, tuple(part.key for part in parts))
     varies = next((part.varies for part in parts if part.varies is not None), None)
+    key = (PIECE if varies is None else "slice", frame.key(node), base.key, tuple(part.key for part in parts))
     if base.varies is not None and base.open and (base.varies.cause != "file" or varies is None):
         return divergent(key, base.varies)  # all find the same files, mostly: what parts them is how they are dealt
     if varies is None:
@@ -373,7 +371,7 @@ def _await(frame: Frame, node: ast.Await) -> Value:
 
 
 def _yield(frame: Frame, node: ast.Yield) -> Value:
-    evaluate(frame, node.value)
+    frame.yielded.append(evaluate(frame, node.value))
     frame.effects.append(Yielded())
     frame.summaries.variables.hand_over(frame)
     return unknown(frame.key(node))

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
+from typing import Final
 
 from ddp_lint.divergence.compare import Difference, under
+from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.values import Variation
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
 
 #: Calls that only wait: where a file is missing they wait for whoever makes it.
 _WAITS = frozenset({"barrier", "monitored_barrier", "rendezvous"})
 _LOOKS = re.compile(r"(?:\.|\b)(?:exists|isfile|isdir|is_file|is_dir)\(")
 _MISSES = "except FileNotFoundError"
+#: What a rank saves a file with.
+_SAVES = frozenset({"save", "save_file", "save_model", "save_pretrained", "savez", "dump"})
+#: The cause of a variation that is such a race.
+MADE: Final = "made"
 
 
 def race_of(difference: Difference, varies: Variation, chosen: bool | None) -> Variation:
@@ -29,5 +39,27 @@ def race_of(difference: Difference, varies: Variation, chosen: bool | None) -> V
     if difference.event.op not in _WAITS or not (looks or misses):
         return varies
     return dataclasses.replace(
-        varies, cause="made", description="whether the file was made before this rank looked for it"
+        varies, cause=MADE, description="whether the file was made before this rank looked for it"
     )
+
+
+def makes_another(mismatch: Mismatch, facts: ModuleFacts) -> bool:
+    """Is it no race, as those that miss the file save another one: ``if not exists(given): torch.save(x, initial)``?"""
+    branch, line = mismatch.branch, mismatch.span.line
+    if mismatch.cause != MADE or branch is None or branch.path != mismatch.span.path or branch.path != facts.file.path:
+        return False
+    node = next((n for n in walk(facts.tree) if isinstance(n, ast.If) and n.lineno == branch.line), None)
+    arms = (node.body, node.orelse) if node is not None else ()
+    arm = next((arm for arm in arms if any(part.lineno <= line <= (part.end_lineno or line) for part in arm)), ())
+    calls = [part for statement in arm for part in walk(statement) if isinstance(part, ast.Call)]
+    if node is None or not any(dotted_ast(call.func).rpartition(".")[2] in _SAVES for call in calls):
+        return False
+    asked = _names_in(node.test)
+    return not any(asked & _names_in(argument) for call in calls for argument in (*call.args, *call.keywords))
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    """The variables that an expression consists of: names that are no part of what is called."""
+    called = {id(part.func) for part in walk(node) if isinstance(part, ast.Call)}
+    paths = (part for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)) and id(part) not in called)
+    return {name for part in paths if (name := dotted_ast(part))}

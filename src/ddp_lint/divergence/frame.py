@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
@@ -15,7 +15,7 @@ from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.references import SET, ClassRef, FunctionRef, Generator, Instance, Reference
 from ddp_lint.divergence.resolve import Linker, known
-from ddp_lint.divergence.values import Condition, Test, Value, Variation, constant, divergent, per_rank, unknown
+from ddp_lint.divergence.values import Condition, Known, Test, Value, Variation, constant, divergent, per_rank, unknown
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Rank
 from ddp_lint.knowledge.project_names import rank_value
@@ -26,6 +26,10 @@ from ddp_lint.source.syntax import starting_with
 
 #: Expressions that have no dotted name.
 _BARE = ("name", "environment")
+
+#: The name of the number of processes that a job is started with: a variable of the environment that a program can set.
+JOB_SIZE: Final = "os.environ['WORLD_SIZE']"
+_ONE: Final = (Known(1), Known("1"))
 
 #: Kinds of expressions to what evaluates them.
 Handlers: TypeAlias = "Mapping[type[ast.expr], Callable[[Frame, Any], Value]]"
@@ -85,8 +89,8 @@ class Frame:
     depth: int = 0
     #: Variables of modules at the last `yield`.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
-    #: The function has started a job of one process: there is nobody to communicate with.
-    single: bool = False
+    #: What each `yield` hands over.
+    yielded: list[Value] = dataclasses.field(default_factory=list)
     #: Names that a collective has made the same on all ranks.
     agreed: set[str] = dataclasses.field(default_factory=set)
     #: Names that a call has made an object of another class (``fully_shard(model)``).
@@ -95,6 +99,12 @@ class Frame:
     @property
     def linker(self) -> Linker:
         return self.summaries.linker
+
+    @property
+    def single(self) -> bool:
+        """Has the function set up a job of one process? Then there is nobody to communicate with."""
+        size = self.env.get(JOB_SIZE)
+        return size is not None and size.constant in _ONE
 
     def span(self, node: ast.AST) -> Span:
         return span_of(self.facts, node)
@@ -160,21 +170,21 @@ def either_way(frame: Frame, node: ast.AST | None) -> Test:
 def span_of(facts: ModuleFacts, node: ast.AST) -> Span:
     """1-based, end exclusive, columns in characters; a module's is the whole file."""
     if isinstance(node, ast.Module):
-        lines = facts.file.lines or [""]
-        return Span(facts.file.path, 1, 1, len(lines), len(lines[-1].rstrip()) + 1)
+        lines = facts.source.lines or [""]
+        return Span(facts.source.path, 1, 1, len(lines), len(lines[-1].rstrip()) + 1)
     line: int = getattr(node, "lineno", 1)
     end_line: int = getattr(node, "end_lineno", None) or line
     end_column: int = getattr(node, "end_col_offset", None) or 0
     start = _characters(facts, line, getattr(node, "col_offset", 0))
     end = _characters(facts, end_line, end_column)
-    return Span(facts.file.path, line, start + 1, end_line, end + 1)
+    return Span(facts.source.path, line, start + 1, end_line, end + 1)
 
 
 def _characters(facts: ModuleFacts, line: int, column: int) -> int:
     """`ast` counts UTF-8 bytes, findings count characters."""
-    if column == 0 or facts.file.text.isascii():
+    if column == 0 or facts.source.text.isascii():
         return column
-    lines = facts.file.lines
+    lines = facts.source.lines
     if not 0 < line <= len(lines):
         return column
     return len(lines[line - 1].encode("utf-8", "surrogatepass")[:column].decode(errors="ignore"))

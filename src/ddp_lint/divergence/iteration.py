@@ -20,12 +20,14 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
-from ddp_lint.divergence.lengths import COUNT, dealt_alike, of_batches, own_length, own_share
+from ddp_lint.divergence.lengths import dealt_alike, of_batches, own_length, own_share
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import GRADIENTS, own_gradients, own_size
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
+    INDEX,
     NEVER,
+    SHARDED,
     Condition,
     Known,
     Symbol,
@@ -34,9 +36,11 @@ from ddp_lint.divergence.values import (
     Variation,
     divergent,
     is_filled,
+    is_whether_sharded,
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge.communication import ASPECTS
 
 #: A loader by name; what holds several loaders hands out loaders.
 _LOADER = re.compile(r"(?<!down)loader(?!s)")
@@ -81,6 +85,8 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     if share is not None:
         return dataclasses.replace(divergent(frame.key(node, "share"), share), missing=NEVER)
     value = of_ranks(value, values) if isinstance(node, ast.ListComp) else value
+    if value.varies is None and len(values) == 1 and is_whether_sharded(values[0]):
+        value = unknown((SHARDED, frame.key(node)))
     return dataclasses.replace(value, even=even, missing=NEVER)
 
 
@@ -117,12 +123,17 @@ def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | a
 def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
     """What a loop variable is: an element of the iterable."""
     element = _element(frame, iterable, node, target)
-    literal = iterable.reference.literal if isinstance(iterable.reference, ref.Generator) else ()
-    if element.varies is None or not any(literal):
+    if element.varies is None or not isinstance(iterable.reference, ref.Generator):
         return element
     # ``yield batch, False`` .. ``yield batch, True``: a flag that ranks which go round together see alike
-    keys = [("yielded", index, frame.key(node)) for index in range(len(literal))]
-    items = [unknown(key) if same else divergent(key, element.varies) for key, same in zip(keys, literal, strict=True)]
+    literal, yields = iterable.reference.literal, iterable.reference.yields
+    if not any(literal) and not any(yields):
+        return element
+    items = []
+    for index in range(max(len(literal), len(yields))):
+        key = ("yielded", index, frame.key(node))
+        own = unknown(key) if index < len(literal) and literal[index] else divergent(key, element.varies)
+        items.append(yields[index] if index < len(yields) and yields[index] is not None else own)
     return dataclasses.replace(element, items=tuple(items))
 
 
@@ -147,7 +158,7 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         return divergent(("element", frame.key(node)), iterable.varies)
     if is_loader(iterable, path):
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
-        varies = Variation("data", "the batches of this rank", origin=origin, confidence=Confidence.MEDIUM)
+        varies = Variation.of_data("batches", origin, Confidence.MEDIUM)
         return divergent(("element", frame.key(node)), varies)
     whole = isinstance(iterable.reference, ref.Instance) and iterable.reference.whole
     return unknown(("element", frame.key(node)), parameter_group(frame, node), agreed=whole or iterable.agreed)
@@ -155,7 +166,7 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
 
 def pair(frame: Frame, node: ast.AST, element: Value) -> Value:
     """What ``enumerate()`` hands out: a number, the same on all ranks in one round, and an element."""
-    items = (dataclasses.replace(unknown(("index", frame.key(node))), missing=NEVER), element)
+    items = (dataclasses.replace(unknown((INDEX, frame.key(node))), missing=NEVER), element)
     return dataclasses.replace(unknown(("element", frame.key(node))), items=items)
 
 
@@ -214,7 +225,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     truths = tuple(("rounds", component) for component in iterable.components)
     varies = iterable.varies
     if counted and of_batches(varies):
-        varies = dataclasses.replace(varies, description=COUNT)
+        varies = dataclasses.replace(varies, description=ASPECTS["count"], aspect="count")
     return Condition(truths, text, varies, open=True)
 
 

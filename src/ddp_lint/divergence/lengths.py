@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import re
 from collections.abc import Hashable
 from typing import Final, TypeGuard
@@ -13,15 +12,11 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import children, known
-from ddp_lint.divergence.values import Symbol, Value, Variation, divergent
+from ddp_lint.divergence.values import Known, Symbol, Value, Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.syntax import walk
-
-#: What depends on how a list was dealt to the ranks depends on this.
-SHARE: Final = "how many elements this rank's share has"
-#: What depends on a number that follows from a rank's own batch depends on this.
-COUNT: Final = "how many this rank's own batch asks for"
 
 #: What pads the data of all ranks to one length.
 _SAMPLER = "DistributedSampler"
@@ -54,14 +49,14 @@ def own_length(
     if source is None:
         return None
     origin = Label(frame.span(node), "these batches end when this rank's own data end")
-    return Variation(source.cause, source.description, origin=origin, confidence=Confidence.MEDIUM)
+    return Variation.of_source(source, origin)
 
 
 def _is_divided(frame: Frame) -> bool:
     """Does another file of the project divide data by a sampler, so that an iterator may be one of a padded loader?"""
     project = frame.linker.project
     held = (project.facts_of(path) for path in project.holding(_SAMPLER))
-    return any(facts is not None and not facts.file.is_test for facts in held)
+    return any(facts is not None and not facts.source.is_test for facts in held)
 
 
 def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bool:
@@ -90,7 +85,7 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
 
 def is_share(value: Value | None) -> bool:
     """Is it the part of a collection that falls to this rank, which may be longer than that of another one?"""
-    return value is not None and value.varies is not None and value.varies.description == SHARE and not value.even
+    return value is not None and value.varies is not None and value.varies.aspect == "share" and not value.even
 
 
 def deals(node: ast.Call) -> bool:
@@ -116,8 +111,7 @@ def _endless(node: ast.AST) -> bool:
 
 def of_batches(varies: Variation | None) -> TypeGuard[Variation]:
     """Does it vary with the batches of the rank, and not with the share of a collection that falls to it?"""
-    source = known().source("call", "next")
-    return varies is not None and source is not None and varies.description == source.description
+    return varies is not None and varies.aspect == "batches"
 
 
 def size_of(of: Hashable, varies: Variation) -> Value:
@@ -126,6 +120,39 @@ def size_of(of: Hashable, varies: Variation) -> Value:
     A loader gives all ranks as many, but one may have filtered all of its own away.
     """
     return dataclasses.replace(divergent(("size", of), varies), even=True)
+
+
+#: How the key of a piece begins that the code cuts off from a rank's own batch, by bounds that all ranks share.
+PIECE: Final = "piece"
+_SHAPE_OF_PIECE: Final = "shape of a piece"
+
+
+def length_of(value: Value, of: Value) -> Value:
+    """How many there are in `of`, as far as the ranks' batches tell: a piece of one is as long on all ranks."""
+    if value.varies is None:
+        return value
+    return dataclasses.replace(value, even=True) if of.kind == PIECE else size_of(value.key, value.varies)
+
+
+def shape_of(key: Hashable, base: Value) -> Value | None:
+    """``batch.shape``, or that of a piece of it; None for anything else."""
+    if not of_batches(base.varies):
+        return None
+    if base.kind == PIECE:
+        return dataclasses.replace(divergent((_SHAPE_OF_PIECE, key), base.varies), even=True)
+    return size_of(key, base.varies)
+
+
+def dimension_of(shape: Value, dimension: Known | None) -> Value | None:
+    """``batch.shape[0]``; None where it is no shape or the dimension is not known."""
+    if shape.varies is None or dimension is None or shape.kind not in ("size", _SHAPE_OF_PIECE):
+        return None
+    key = (shape.key, dimension)
+    if dimension != Known(0):
+        return extent_of(key, shape.varies)
+    if shape.kind == "size":
+        return size_of(key, shape.varies)
+    return dataclasses.replace(divergent(("item", key), shape.varies), even=True)
 
 
 def is_size(value: Value) -> bool:
@@ -223,7 +250,7 @@ def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     return values[0] if len(values) == 1 else node
 
 
-@functools.lru_cache(maxsize=1024)
+@kept_by_node(1024)
 def _assigned(function: ast.AST) -> dict[str, list[ast.expr]]:
     """What plain assignments in a function give to each of its names."""
     found: dict[str, list[ast.expr]] = {}
@@ -248,12 +275,11 @@ def agrees_to_stop(body: list[Effect]) -> bool:
 def own_share(frame: Frame, node: ast.AST) -> Variation:
     """Why a rank has as many elements as fall to it."""
     origin = Label(frame.span(node), "each rank takes elements of its own, not always equally many")
-    return Variation("data", SHARE, origin=origin)
+    return Variation.of_data("share", origin, Confidence.HIGH)
 
 
 __all__ = [
-    "COUNT", "SHARE", "agrees_to_stop", "assigned_once", "deals", "dealt_alike", "dealt_evenly", "extent_of",
-    "follows_from_extent", "is_share", "is_size", "is_whole", "of_batches", "own_length", "own_share", "padded_to",
-    "size_of",
-    "streams",
+    "PIECE", "agrees_to_stop", "assigned_once", "deals", "dealt_alike", "dealt_evenly", "dimension_of", "extent_of",
+    "follows_from_extent", "is_share", "is_size", "is_whole", "length_of", "of_batches", "own_length", "own_share",
+    "padded_to", "shape_of", "size_of", "streams",
 ]  # fmt: skip

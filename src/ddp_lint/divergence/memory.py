@@ -37,6 +37,10 @@ class Summary:
     left: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     #: Variables of modules as they are where a generator hands over.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
+    #: What a generator yields, position by position, where that is a number that all ranks share, or a pair with one.
+    yields: tuple[Value | None, ...] = ()
+    #: It sets up a job of one process.
+    single: bool = False
     #: What was asked of classes for it.
     answers: Answers = dataclasses.field(default_factory=dict)
     #: Parameters that decide what the call does or gives back: another argument makes another summary.

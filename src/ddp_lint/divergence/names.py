@@ -11,10 +11,10 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.expressions import as_long_as, dotted, passed_on
+from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
-from ddp_lint.divergence.lengths import extent_of, of_batches, padded_to, size_of
+from ddp_lint.divergence.lengths import PIECE, extent_of, of_batches, padded_to, size_of
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import LISTED, PADDED, SELECTING, is_generated, kind_of, selection
 from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
@@ -138,13 +138,18 @@ def sized(frame: Frame, node: ast.Call, parts: list[Value]) -> Value | None:
         return None
     if dimension != Known(0):
         return extent_of(key, value.varies)
-    return dataclasses.replace(value, even=True) if _is_piece(node) else size_of(key, value.varies)
+    return dataclasses.replace(value, even=True) if _of_piece(frame, node) else size_of(key, value.varies)
 
 
-def _is_piece(node: ast.Call) -> bool:
+def _of_piece(frame: Frame, node: ast.Call) -> bool:
     """``x[i : i + n].size(0)``: of a piece that the code cuts off, as long on all ranks as what it is cut from."""
     of = node.func.value if isinstance(node.func, ast.Attribute) else None
-    return isinstance(of, ast.Subscript) and isinstance(of.slice, ast.Slice)
+    if not isinstance(of, (ast.Name, ast.Subscript)):
+        return False
+    outer, frame.effects = frame.effects, []  # it was evaluated before
+    piece = evaluate(frame, of)
+    frame.effects = outer
+    return piece.kind == PIECE
 
 
 def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call) -> Value:
@@ -165,7 +170,7 @@ def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call
         if not _is_batch_iterator(node):
             return unknown(key)
     label = Label(frame.span(node), f"`{frame.text(node)}` depends on {source.description}")
-    return divergent(key, Variation(source.cause, source.description, origin=label, confidence=Confidence.MEDIUM))
+    return divergent(key, Variation.of_source(source, label))
 
 
 @functools.lru_cache(maxsize=8192)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
+from collections.abc import Iterator
 
 from ddp_lint.source.file import SourceFile
+from ddp_lint.source.syntax import walk
 
 #: What a test that several processes run says somewhere: how they are started, or which of them runs it.
 _SEVERAL = re.compile(
@@ -21,10 +24,56 @@ _ALONE = re.compile(
 )
 
 
+#: A script sets up a job of one process for all that it does.
+_SET_UP = re.compile(r"""^os\.environ\[["']WORLD_SIZE["']\]\s*=\s*(str\()?["']?1["']?\)?\s*(#.*)?$""", re.MULTILINE)
+
+
 @functools.lru_cache(maxsize=256)
 def is_of_one_process(file: SourceFile) -> bool:
     """Is it run by one process, as far as it and its name say?"""
-    return _SINGLE.search(file.place) is not None or (file.is_test and _SEVERAL.search(file.text) is None)
+    if _SINGLE.search(file.place) is not None or _SET_UP.search(file.text) is not None:
+        return True
+    return file.is_test and _SEVERAL.search(file.text) is None
+
+
+@functools.lru_cache(maxsize=256)
+def spawned_alone(tree: ast.Module) -> frozenset[str]:
+    """The functions that the file starts in a single process each: ``spawn(worker, nprocs=1)``."""
+    alone: set[str] = set()
+    several: set[str] = set()
+    for scope in walk(tree):
+        if isinstance(scope, (ast.FunctionDef, ast.Module)):
+            calls = [node for node in _own(scope) if isinstance(node, ast.Call) and _name(node.func) == "spawn"]
+            for call in calls:
+                given: dict[str | None, ast.expr] = dict(zip(("fn", "args", "nprocs"), call.args, strict=False))
+                given.update((keyword.arg, keyword.value) for keyword in call.keywords)
+                (alone if _is_one(given.get("nprocs"), scope) else several).add(_name(given.get("fn")))
+    return frozenset(alone - several)
+
+
+def _own(scope: ast.FunctionDef | ast.Module) -> Iterator[ast.AST]:
+    """What a function or a module consists of, without the functions defined in it."""
+    stack: list[ast.AST] = list(scope.body)
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            stack += ast.iter_child_nodes(node)
+
+
+def _name(node: ast.AST | None) -> str:
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def _is_one(count: ast.expr | None, scope: ast.FunctionDef | ast.Module) -> bool:
+    """Is it 1, or a name that one assignment of the scope gives a 1?"""
+    if isinstance(count, ast.Name):
+        values = [
+            node.value for node in _own(scope)
+            if isinstance(node, ast.Assign) and any(_name(target) == count.id for target in node.targets)
+        ]  # fmt: skip
+        count = values[0] if len(values) == 1 else None
+    return isinstance(count, ast.Constant) and count.value == 1
 
 
 def is_name_of_one_process(function: str) -> bool:

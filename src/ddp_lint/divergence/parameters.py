@@ -83,9 +83,7 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
     named_so = parameter.arg in _BATCHES and getattr(function.node, "name", "") != "__init__"  # there it is a size
     if heuristic and (named_so or is_batch(summaries.linker, function, parameter)):
         label = Label(span_of(function.facts, parameter), "each rank gets a batch of its own here")
-        description = "the batches of this rank"
-        varies = Variation("data", description, origin=label, confidence=Confidence.MEDIUM)
-        return divergent(("parameter", parameter.arg), varies)
+        return divergent(("parameter", parameter.arg), Variation.of_data("batches", label, Confidence.MEDIUM))
     linker = summaries.linker
     of = annotated(linker, function.facts, parameter.annotation) or _documented(linker, function, parameter.arg)
     if of is None:

@@ -108,6 +108,8 @@ class Generator:
     switched: Mapping[tuple[str, str], Any] = dataclasses.field(default_factory=dict, compare=False)
     #: For each position of the tuples that it yields, whether each `yield` has a literal there; () for anything else.
     literal: tuple[bool, ...] = dataclasses.field(default=(), compare=False)
+    #: What it yields, position by position, where that is a number that all ranks share, or a pair with one.
+    yields: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)

@@ -14,6 +14,7 @@ from ddp_lint.knowledge import communication, frameworks
 from ddp_lint.knowledge.communication import Collective, Gate, GroupSource, Rank, Source, Type
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import PART_OF
 from ddp_lint.source.syntax import below
 
 _ANCESTORS = 40
@@ -303,4 +304,4 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
             stack += below(child)
 
 
-_DEFINITIONS = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda}
+_DEFINITIONS = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *PART_OF.values()}

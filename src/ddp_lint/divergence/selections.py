@@ -21,12 +21,8 @@ PADDED = "builtins.padded"
 #: Lists of the tensors of a kind, which have its shape once they are one tensor.
 LISTED: Final = {SELECTION: f"{SELECTION}s", PADDED: f"{PADDED}s"}
 _KIND_OF: Final = {listed: kind for kind, listed in LISTED.items()}
-#: What depends on whether a rank has any of the data depends on this.
-EMPTINESS: Final = "whether this rank's own data give any elements"
 #: How the key of a list of gradients begins, and of its length.
 GRADIENTS: Final = "gradients"
-#: What depends on whether a rank has such a field depends on this.
-MODALITY: Final = "whether this rank's own samples have it"
 _KNOWN = table("tensors")["selection"]
 #: Functions that make a tensor of a size, with the number of leading arguments that are sizes (0: all are).
 MAKING: Final[dict[str, int]] = _KNOWN["making"]
@@ -182,7 +178,7 @@ def may_be_lacking(field: ast.expr, of: ast.expr) -> bool:
 def own_modality(frame: Frame, node: ast.AST) -> Variation:
     """Why a field of the samples is missing on some ranks."""
     origin = Label(frame.span(node), "a rank whose own samples lack it has none here")
-    return Variation("data", MODALITY, origin=origin, confidence=Confidence.MEDIUM, local_only=True)
+    return Variation.of_data("modality", origin, Confidence.MEDIUM, local_only=True)
 
 
 def own_gradients(frame: Frame, node: ast.AST) -> Variation:
@@ -195,7 +191,7 @@ def own_gradients(frame: Frame, node: ast.AST) -> Variation:
 def own_emptiness(frame: Frame, node: ast.AST) -> Variation:
     """Why a tensor is empty on some ranks."""
     origin = Label(frame.span(node), "a rank whose own data give nothing has an empty tensor here")
-    return Variation("data", EMPTINESS, origin=origin, confidence=Confidence.MEDIUM, local_only=True)
+    return Variation.of_data("emptiness", origin, Confidence.MEDIUM, local_only=True)
 
 
 def own_longest(frame: Frame, node: ast.AST) -> Variation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Iterator
 
 from ddp_lint.divergence.expressions import dotted
@@ -12,6 +11,7 @@ from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.values import Variation
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.syntax import walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -48,19 +48,17 @@ def _heard(call: ast.Call, facts: ModuleFacts) -> Variation:
 
 def _registered(facts: ModuleFacts) -> Iterator[ast.Call]:
     """Calls of ``signal.signal(number, handler)``."""
-    candidates = _candidates(facts.tree, facts.file.text)
+    candidates = _candidates(facts.tree) if facts.says("signal") else ()
     return (call for call in candidates if facts.imports.resolve(dotted(call.func)) == "signal.signal")
 
 
-@functools.lru_cache(maxsize=512)
-def _candidates(tree: ast.Module, text: str) -> tuple[ast.Call, ...]:
-    if "signal" not in text:
-        return ()
+@kept_by_node(512)
+def _candidates(tree: ast.Module) -> tuple[ast.Call, ...]:
     calls = (node for node in walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
     return tuple(call for call in calls if dotted(call.func).endswith("signal"))
 
 
-@functools.lru_cache(maxsize=1024)
+@kept_by_node(1024)
 def _stored(function: Function) -> frozenset[str]:
     """Names and attributes that a function assigns."""
     return frozenset(_targets(function))

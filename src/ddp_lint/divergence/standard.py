@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered
-from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
-from ddp_lint.divergence.lengths import deals, is_share, is_whole, of_batches, own_length, size_of, streams
+from ddp_lint.divergence.lengths import deals, is_share, is_whole, length_of, of_batches, own_length, streams
 from ddp_lint.divergence.names import from_source
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
@@ -26,7 +27,17 @@ from ddp_lint.divergence.selections import (
     own_size,
     selection,
 )
-from ddp_lint.divergence.values import SET, Value, combine, constant, divergent, is_filled, unknown
+from ddp_lint.divergence.values import (
+    SET,
+    Value,
+    combine,
+    constant,
+    divergent,
+    is_filled,
+    is_whether_sharded,
+    unknown,
+    whether_sharded,
+)
 
 _KEPT = frozenset({"int", "float", "bool", "abs", "round", "min", "max", "sum", "any", "all", "str", "divmod", "pow"})
 _SHAPELESS = frozenset(
@@ -34,10 +45,26 @@ _SHAPELESS = frozenset(
 )
 
 
+#: Classes whose objects hold a part of the parameters on each rank.
+_OF_SHARDS = re.compile(r"(^|\.)(FullyShardedDataParallel|FSDP|FSDPModule|DTensor|ShardedTensor|DeepSpeedEngine)$")
+
+
+def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``isinstance(model, (FSDP, FSDPModule))`` asks whether the job shards its models."""
+    of = arguments.positional[1] if len(arguments.positional) > 1 else None
+    classes = of.items or (of,) if of is not None else ()
+    names = [value.reference.name for value in classes if isinstance(value.reference, ref.External)]
+    if names and len(names) == len(classes) and all(map(_OF_SHARDS.search, names)):
+        return whether_sharded(frame.text(node), frame.text(node))
+    return _shapeless(frame, node, arguments)
+
+
 def _kept(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """int(rank) is the rank."""
     for value in arguments.values:
         consume(frame, value)
+    if len(arguments.values) == 1 and is_whether_sharded(arguments.values[0]):
+        return whether_sharded(frame.key(node), frame.text(node))
     assert isinstance(node.func, ast.Name)
     kept: dict[str, Callable[..., object]] = {"int": int, "bool": bool, "str": str, "abs": abs, "float": float}
     function = kept.get(node.func.id, _nothing)
@@ -72,7 +99,7 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if of.kind == "grown" and of.varies is not None:
         return divergent(key, of.varies)
     value = passed_on(frame, node, arguments.values, key)
-    return size_of(value.key, value.varies) if of_batches(value.varies) else value
+    return length_of(value, of) if of_batches(value.varies) else value
 
 
 def _selected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -208,23 +235,36 @@ def _job(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``init_process_group(backend, rank=0, world_size=1)``: from here on the function is alone."""
     frame.effects[:] = left_before(frame.effects)
     size = arguments.keywords.get("world_size")
-    if size is not None and size.constant is not None and size.constant.value == 1:
-        frame.single = True
+    if size is not None:
+        frame.env[JOB_SIZE] = size
     return unknown(frame.key(node))
+
+
+def _environ_update(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``os.environ.update(settings)``: the variables that are known of it are set."""
+    given: dict[Hashable, Value] = {}
+    if arguments.positional:
+        given.update(arguments.positional[0].entries or {})
+    given.update(arguments.keywords)
+    for name, value in given.items():
+        frame.env[f"os.environ[{name!r}]"] = value
+    return constant(None)
 
 
 _Handler = Callable[[Frame, ast.Call, Arguments], Value]
 
 
 BUILTINS: dict[str, _Handler] = {
-    **dict.fromkeys(_KEPT, _kept), **dict.fromkeys(_SHAPELESS, _shapeless), "len": _length, "range": _range,
+    **dict.fromkeys(_KEPT, _kept), **dict.fromkeys(_SHAPELESS, _shapeless),
+    "isinstance": _isinstance, "len": _length, "range": _range,
     "getattr": _getattr, "next": _next, "super": _super, "set": _set, "frozenset": _set,
     **dict.fromkeys(("list", "tuple", "iter", "enumerate", "sorted", "dict", "reversed", "zip"), _collected),
 }  # fmt: skip
 
 
 LIBRARY: dict[str, _Handler] = {
-    "os.environ.get": _environ_get, "os.getenv": _environ_get, "functools.partial": _functools_partial,
+    "os.environ.get": _environ_get, "os.getenv": _environ_get, "os.environ.update": _environ_update,
+    "functools.partial": _functools_partial,
     **{f"torch.{name}": _joined for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack")},
     "torch.nn.utils.rnn.pad_sequence": _joined,
     **{f"torch.{name}": _selected for name in SELECTING},

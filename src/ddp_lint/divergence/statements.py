@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, EventStep, Inline, Leave, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visible
-from ddp_lint.divergence.frame import Frame, none, reference_of
+from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
 from ddp_lint.divergence.names import is_collective_name
@@ -29,6 +28,7 @@ from ddp_lint.divergence.values import (
     Variation,
     combine,
     divergent,
+    equality,
     merge,
     negated,
     symbols_in,
@@ -36,6 +36,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
+from ddp_lint.project.parts import PART_OF, kept_by_node
 from ddp_lint.source.syntax import walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
@@ -103,7 +104,10 @@ def _join(frame: Frame, test: Test, yes: dict[str, Value], no: dict[str, Value],
 
 
 def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AST) -> Value:
-    """A name that only one arm binds keeps that value; an attribute had one before, which other ranks still see."""
+    """A name that only one arm binds keeps that value; an attribute had one before, which other ranks still see, and
+    so had a variable of the environment."""
+    if name == JOB_SIZE and not _says(negated(test), unknown(("environment", "WORLD_SIZE")), value):
+        return unknown(("set", frame.key(node), name))
     varies = test.varying()
     if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
         return value
@@ -111,6 +115,12 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
     if value.constant is None:
         return divergent(key, varies)
     return merge(test, value, unknown(key), key)
+
+
+def _says(test: Test, what: Value, value: Value) -> bool:
+    """Does the test hold only where the one equals the other: ``what == value``?"""
+    compared = equality(test.atom.truths[0]) if test.atom is not None else None
+    return compared is not None and compared == (what.key, value.constant)
 
 
 def _if(frame: Frame, node: ast.If) -> None:
@@ -201,7 +211,7 @@ def _continue_after(
         frame.alive = False
 
 
-@functools.lru_cache(maxsize=8192)
+@kept_by_node(8192)
 def _assigned(node: ast.AST) -> frozenset[str]:
     """Names that the statement binds."""
     found: set[str] = set()
@@ -318,7 +328,7 @@ def _counted_on(frame: Frame, node: ast.stmt, after: dict[str, Value], entry: di
     return after
 
 
-@functools.lru_cache(maxsize=8192)
+@kept_by_node(8192)
 def _counters(node: ast.stmt) -> frozenset[str]:
     """Names that the loop adds to."""
     return frozenset(dotted(child.target) for child in children(node) if isinstance(child, ast.AugAssign))
@@ -445,7 +455,7 @@ def _may_fail(frame: Frame, statement: ast.stmt) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=8192)
+@kept_by_node(8192)
 def _called_in(statement: ast.stmt) -> frozenset[str]:
     """The last parts of the names that a statement calls."""
     calls = (child for child in (statement, *children(statement)) if isinstance(child, ast.Call))
@@ -456,7 +466,7 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     """ "The body raised": each rank for itself if it is an exception that may hit one rank alone."""
     names = _names_of(handler)
     key = ("raised", frame.key(handler))
-    text = f"except {' , '.join(sorted(names))}".rstrip()
+    text = f"except {', '.join(sorted(names))}".rstrip()
     if (ends := own_end(frame, node, handler, names)) is not None:
         return Condition((key,) * worlds.COUNT, text, ends, open=True)
     if names == {"StopIteration"} and equalised(frame.facts):
@@ -744,3 +754,4 @@ _HANDLERS: dict[type[ast.stmt], Callable[[Frame, Any], None]] = {
 }  # fmt: skip
 if hasattr(ast, "TryStar"):  # Python 3.11
     _HANDLERS[ast.TryStar] = _try
+_HANDLERS |= {part: _HANDLERS[kind] for kind, part in PART_OF.items()}  # type: ignore[index]

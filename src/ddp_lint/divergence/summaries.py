@@ -20,7 +20,7 @@ from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.event_graph import TooLarge
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
-from ddp_lint.divergence.frame import Frame, Handlers, either_way, leaving, none, reference_of, span_of
+from ddp_lint.divergence.frame import JOB_SIZE, Frame, Handlers, either_way, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
 from ddp_lint.divergence.memory import Key, Memory, Summary
 from ddp_lint.divergence.names import is_agreement
@@ -36,7 +36,10 @@ from ddp_lint.divergence.values import (
     Value,
     Variation,
     argument_key,
+    constant,
     is_absent,
+    is_numbered,
+    is_whether_sharded,
     leaves,
     merge,
     symbols_in,
@@ -132,10 +135,13 @@ class Summaries:
             frame.effects.append(Leave("raise"))
         if is_generator(function.node):
             literal = literals_yielded(function.node)
-            return unknown(frame.key(node), ref.Generator(inline, id(node), summary.switched, literal))
+            generator = ref.Generator(inline, id(node), summary.switched, literal, summary.yields)
+            return unknown(frame.key(node), generator)
         if summary.effects and not frame.single:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)
+        if summary.single:
+            frame.env[JOB_SIZE] = constant(1)
         if function.owner is not None:
             self._set_attributes(frame, function, summary, node)
         returned = self._returned(frame, function, arguments, node, summary, env)
@@ -177,7 +183,7 @@ class Summaries:
                 return unknown((frame.key(node), "returned"), ref.GroupRef(group))
         if isinstance(returned.constant, Known) or returned.varies is not None or returned.reference is not None:
             return returned
-        if returned.kind == WORLD_SIZE:
+        if returned.kind == WORLD_SIZE or is_whether_sharded(returned):
             return returned
         # The same question twice has one answer, so that a condition of the callee is one with the caller's.
         asked = (function.node, tuple(value.key for value in env.values())) if not summary.effects else frame.key(node)
@@ -338,7 +344,7 @@ class Summaries:
         left = _own_attributes(frame, function) if function.receiver is not None and not effects else {}
         return Summary(
             effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched,
-            deciding=_deciding(env, effects, returned),
+            yields=_numbered(frame.yielded), single=_leaves_single(frame), deciding=_deciding(env, effects, returned),
         )  # fmt: skip
 
     def _key(self, function: FunctionRef, env: dict[str, Value], *, names: bool = False) -> Key:
@@ -416,6 +422,24 @@ def _folded(frame: Frame) -> Value:
             ("returned", frame.facts.name, getattr(frame.function, "lineno", 0)),
         )
     return result
+
+
+def _numbered(yielded: list[Value]) -> tuple[Value | None, ...]:
+    """What each position of the tuples that a generator yields holds, where it is numbered: ``yield i, batch``."""
+    tuples = [value.items for value in yielded if value.items is not None]
+    if not tuples or len(tuples) < len(yielded) or len({len(items) for items in tuples}) > 1:
+        return ()
+    return tuple(parts[-1] if all(map(is_numbered, parts)) else None for parts in zip(*tuples, strict=True))
+
+
+def _leaves_single(frame: Frame) -> bool:
+    """Has the function set up a job of one process, unless it says by its value that it has not (``return False``)?"""
+    if not frame.single:
+        return False
+    *early, last = [*(value for _, value in frame.returned), *([none()] if frame.alive else [])] or [none()]
+    values = [value.constant for value in early]
+    refused = all(value is not None and not value.value for value in values)
+    return not early or (refused and last.constant is not None and bool(last.constant.value))
 
 
 def _deciding(env: dict[str, Value], effects: list[Effect], returned: Value) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from ddp_lint.divergence import worlds
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge.communication import ASPECTS, Aspect, Source
 
 # What follows is made by the hundred thousand, and never changed: a frozen dataclass would take three times as long to
 # make.
@@ -72,7 +73,7 @@ class Variation:
     `cause` is 'rank', 'membership' or a cause of the knowledge; `description` completes "depends on"; `scope` is the
     axis that the value varies over: 'world', 'node', a parallel axis, or ``group:<key>``; `origin` where the value came
     from; `call_depth` through how many calls it came in as an argument (0: it arose in the function at hand). What a
-    test sets that is `local_only` is not taken to vary.
+    test sets that is `local_only` is not taken to vary. `aspect` is what of the rank's data it follows from.
     """
 
     cause: str
@@ -82,6 +83,16 @@ class Variation:
     confidence: Confidence = Confidence.HIGH
     call_depth: int = 0
     local_only: bool = False
+    aspect: Aspect = ""
+
+    @classmethod
+    def of_data(cls, aspect: Aspect, origin: Label, confidence: Confidence, *, local_only: bool = False) -> Variation:
+        return cls("data", ASPECTS[aspect], "world", origin, confidence, local_only=local_only, aspect=aspect)
+
+    @classmethod
+    def of_source(cls, source: Source, origin: Label) -> Variation:
+        """Of a value that the knowledge names."""
+        return cls(source.cause, source.description, "world", origin, Confidence.MEDIUM, aspect=source.aspect)
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
@@ -225,6 +236,8 @@ _PARTS = frozenset({"item", "element", "attribute", "part"})
 MADE: Final = "object"
 
 
+#: How the key of the number of a round begins, which an ``enumerate()`` hands out.
+INDEX: Final = "index"
 #: How the key of a number of ranks begins, followed by the group that it counts ("" is the world).
 WORLD_SIZE: Final = "world size"
 #: How the key of the question begins whether that is one.
@@ -256,6 +269,39 @@ def alone_in(choice: Hashable) -> str | None:
     symbol = choice[1] if isinstance(choice, tuple) and len(choice) == 2 and choice[0] == "truth" else None
     key = getattr(symbol, "key", None)
     return key[1] if isinstance(key, tuple) and key[:1] == (ALONE,) else None
+
+
+#: How the key of the question begins whether a model or a tensor is sharded.
+SHARDED: Final = "sharded"
+
+
+def whether_sharded(key: Hashable, text: str) -> Value:
+    """``isinstance(model, FSDP)``: the same for all ranks, and False in a job that only replicates its models."""
+    value = unknown((SHARDED, key))
+    return dataclasses.replace(
+        value, test=Test("atom", atom=Condition((("truth", value.components[0]),) * worlds.COUNT, text))
+    )
+
+
+def asks_for_shards(condition: Condition) -> bool:
+    """Is it true only where something is sharded?"""
+    first = condition.truths[0]
+    key = getattr(first[1], "key", None) if isinstance(first, tuple) and len(first) == 2 else None
+    return isinstance(key, tuple) and key[:1] == (SHARDED,)
+
+
+def needs_shards(test: Test) -> bool:
+    """Does the test hold only where something is sharded?"""
+    if test.atom is not None:
+        return asks_for_shards(test.atom)
+    if test.op == "not" or not test.parts:
+        return False
+    return (any if test.op == "and" else all)(map(needs_shards, test.parts))
+
+
+def is_whether_sharded(value: Value) -> bool:
+    """Is it true only where something is sharded?"""
+    return needs_shards(value.test) if value.test is not None else value.kind == SHARDED
 
 
 def negated(test: Test) -> Test:
@@ -552,7 +598,16 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     varies = weaker(yes, no)
     if varies is not None:
         return dataclasses.replace(divergent(key, varies), reference=reference)
-    return unknown(key, reference)
+    return dataclasses.replace(unknown(key, reference), items=_merged_items(test, yes, no, key))
+
+
+def _merged_items(test: Test, yes: Value, no: Value, key: Hashable) -> tuple[Value, ...] | None:
+    """The elements of what is one of two tuples, or of a tuple where the other is None."""
+    if yes.constant == Known(None) or no.constant == Known(None):
+        return no.items if yes.constant == Known(None) else yes.items
+    if yes.items is None or no.items is None or len(yes.items) != len(no.items):
+        return None
+    return tuple(merge(test, *pair, (key, index)) for index, pair in enumerate(zip(yes.items, no.items, strict=True)))
 
 
 def _of_several(yes: Value, no: Value) -> Value | None:
@@ -573,6 +628,11 @@ def _with_other_keys(varies: Variation, yes: Value, no: Value, key: Hashable) ->
 def _is_empty(value: Value) -> bool:
     """Is it what a name holds before it holds an object: None or an empty list?"""
     return value.constant == Known(None) or value.items == ()
+
+
+def is_numbered(value: Value) -> bool:
+    """Is it a number of a round, or what an ``enumerate()`` hands out?"""
+    return value.kind == INDEX or any(item.kind == INDEX for item in value.items or ())
 
 
 def is_new_container(value: Value) -> bool:

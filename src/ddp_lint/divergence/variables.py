@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
-from ddp_lint.divergence.definitions import assignments_in, rebinders_in, rebound_in, stores_in
+from ddp_lint.divergence.definitions import assignments_in, rebinders_in, rebound_in, stores_of
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Evaluation, Frame, either_way
 from ddp_lint.divergence.inheritance import Question
@@ -203,7 +203,7 @@ class Variables:
                 heard = signals.of_attribute(owner.node, owner.facts, name)
                 if heard is not None:
                     return divergent(("signal", of.node.name, name), heard)
-                for method, value in stores_in(owner.node).get(name, ())[:4]:
+                for method, value in stores_of(owner.node, name)[:4]:
                     emptied = emptied or (isinstance(value, ast.Constant) and value.value is None)
                     current = self._stored(of, owner, method, name, value)
                     if current is None or (result is not None and current.constant == Known(None)):

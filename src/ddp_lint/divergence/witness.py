@@ -9,11 +9,10 @@ from ddp_lint.divergence import file_race, worlds
 from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, varies_of
 from ddp_lint.divergence.event_graph import CONFIDENCES, Choice, Event, EventGraph, EventNode
 from ddp_lint.divergence.groups import shown
-from ddp_lint.divergence.lengths import COUNT, SHARE
 from ddp_lint.divergence.mismatches import Kind, Mismatch
-from ddp_lint.divergence.selections import EMPTINESS, MODALITY
-from ddp_lint.divergence.values import Component, Known, Value, Variation
+from ddp_lint.divergence.values import Component, Known, Value, Variation, asks_for_shards
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
+from ddp_lint.knowledge.communication import LEARNING_RATE
 
 
 def mismatch_of(difference: Difference, comparison: Comparison, region: Span) -> Mismatch:
@@ -103,14 +102,14 @@ def _confidence(event: Event, varies: Variation, difference: Difference) -> Conf
         event.kind in ("step", "backward")
         and _goes_round(difference)
         and varies.cause not in ("length", "rank", "clock", "signal")
-        and varies.description not in (SHARE, COUNT)
+        and varies.aspect not in ("share", "count")
     ):
         limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
-    if varies.description in (EMPTINESS, MODALITY) and "broadcast" in event.op:
+    if varies.aspect in ("emptiness", "modality") and "broadcast" in event.op:
         limits.append(Confidence.LOW)  # all receive what one rank sends, an empty tensor as well
-    if varies.description == MODALITY and event.group.key:
+    if varies.aspect == "modality" and event.group.key:
         limits.append(Confidence.LOW)  # ranks of a smaller group mostly share their samples
-    if event.op == "learning rate" and varies.cause != "rank":
+    if event.op == LEARNING_RATE and varies.cause != "rank":
         limits.append(Confidence.LOW)  # in a script of one process it may follow the loss
     other_when = difference.other.when if difference.other is not None else ""
     if (event.when or other_when) and _without_sharding(difference):
@@ -123,6 +122,15 @@ def _confidence(event: Event, varies: Variation, difference: Difference) -> Conf
 def _goes_round(difference: Difference) -> bool:
     """Do the ranks part by going round the loop a different number of times, and not by an exit from it?"""
     return difference.loop is not None and difference.fork.condition is difference.loop.rounds
+
+
+def needs_shards(difference: Difference) -> bool:
+    """Have both ranks come here because something is sharded: ``if isinstance(model, FSDP):``?"""
+    return difference.event.sharded or any(
+        step.chosen and asks_for_shards(step.condition)
+        for side in (difference.first, difference.second)
+        for step in (side.trail.backwards() if side.trail else ())
+    )
 
 
 def _without_sharding(difference: Difference) -> bool:

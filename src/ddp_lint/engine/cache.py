@@ -24,7 +24,7 @@ import re
 import shutil
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 try:
@@ -40,6 +40,7 @@ from ddp_lint.engine.snapshot import Snapshot
 from ddp_lint.files import read, remove_leftovers, write
 from ddp_lint.findings import Finding, Span
 from ddp_lint.project import Project
+from ddp_lint.project.project import digest_in
 
 _KEPT_GENERATIONS = 8
 #: Bytes of the results of one folder; what is larger was not written by us.
@@ -95,11 +96,16 @@ class Cache:
     def _holds(self, inside: str, shard: _Shard) -> bool:
         if self._snapshot.holds(inside):
             return True
-        asked = shard.dependencies(inside)
-        if asked is None or not all(self._project.answer(question) == answer for question, answer in asked):
-            return False
-        self._snapshot.add(inside, asked)
-        return True
+        found = shard.state_of(inside, self._state_of)
+        if found is State.KNOWN:
+            self._snapshot.keep(inside)
+        return found is not State.GONE
+
+    def _state_of(self, question: str, answer: str) -> State:
+        """What is known of a question that results rest on."""
+        if not self._project.holds(question, answer):
+            return State.GONE
+        return State.KNOWN if self._snapshot.note(question) else State.HOLDS
 
     def put(self, path: pathlib.Path, result: FileResult) -> None:
         """Keep a result, unless it says that something went wrong: that may be different the next time."""
@@ -109,7 +115,9 @@ class Cache:
         inside = self._project.inside(path)
         self._shard(inside).put(inside, result)
         self._changed.setdefault(_shard_name(inside), set()).add(inside)
-        self._snapshot.add(inside, result.dependencies)
+        known = [self._snapshot.note(question, digest_in(answer)) for question, answer in result.dependencies]
+        if all(known):
+            self._snapshot.keep(inside)
 
     def _is_elsewhere(self) -> bool:
         """Is it behind a link, which may lead out of the checkout?"""
@@ -184,6 +192,15 @@ def _shard_name(inside: str) -> str:
     return hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:20] + ".json"
 
 
+class State(enum.IntEnum):
+    """Of a question: whether it has another answer than it had; and if not, whether that will be so as long as the
+    files are what they are now. Of a result: the least of its questions."""
+
+    GONE = 0
+    HOLDS = 1
+    KNOWN = 2
+
+
 class _Shard:
     """The results of one folder of sources: the findings of each file, and the questions that they rest on."""
 
@@ -191,6 +208,8 @@ class _Shard:
         self.findings = findings
         self._encoded = questions
         self._numbers: dict[tuple[str, str], int] | None = None
+        #: By number, of the questions that were looked at: most results of a folder rest on the same ones.
+        self._states: dict[int, State] = {}
 
     def put(self, inside: str, result: FileResult) -> None:
         """A new result for a file."""
@@ -210,6 +229,21 @@ class _Shard:
         """The questions that the result for a file rests on, with their answers; None where they are not known."""
         asked = self._asked.get(inside)
         return None if asked is None else [self._questions[number] for number in asked]
+
+    def state_of(self, inside: str, state_of: Callable[[str, str], State]) -> State:
+        """Whether the result for a file holds; `state_of` is asked once for each question."""
+        numbers = self._asked.get(inside)
+        if numbers is None:
+            return State.GONE
+        least = State.KNOWN
+        for number in numbers:
+            state = self._states.get(number)
+            if state is None:
+                state = self._states[number] = state_of(*self._questions[number])
+            if state is State.GONE:
+                return state
+            least = min(least, state)
+        return least
 
     def joined(self, own: _Shard, new: set[str]) -> bytes:
         """What is kept, with the `new` results of one's own, each question once, without those that no result rests on

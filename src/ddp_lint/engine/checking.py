@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import pathlib
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -13,13 +14,15 @@ from ddp_lint.config import Settings
 from ddp_lint.engine.fingerprints import with_fingerprints
 from ddp_lint.engine.focus import Selection
 from ddp_lint.engine.report import FileResult, rule_crashed
-from ddp_lint.findings import Confidence, Finding
+from ddp_lint.findings import Confidence, Finding, spans_in
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program import Reach
-from ddp_lint.project import Project
+from ddp_lint.project import Asked, Project
 from ddp_lint.rules.registry import Declaration, declared, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
 
+#: What may be the number of a line in a text.
+_PLACE = re.compile(r":\d|\bline \d")
 #: A stack of 8 MB holds twice as many.
 _FRAMES = 5000
 
@@ -68,7 +71,7 @@ class Checker:
         try:
             with self.project.recording() as asked, _deep_recursion():
                 findings, parsed = _check(file, path, self.project, self._settings)
-            dependencies = tuple(self.project.dependencies(asked).items()) if self._for_cache else ()
+            dependencies = self._dependencies(asked, findings) if self._for_cache else ()
             searched = tuple(self.project.searched()) if self._for_cache else ()
         except Exception as e:  # a defect of ours must not cost the other files
             return FileResult(file.path, error=f"ddp-lint failed on it, please report: {type(e).__name__}: {e}")
@@ -76,6 +79,12 @@ class Checker:
         return FileResult(
             file.path, tuple(findings), dependencies=dependencies, searched=searched, seconds=seconds, parsed=parsed
         )
+
+    def _dependencies(self, asked: set[Asked], findings: list[Finding]) -> tuple[tuple[str, str], ...]:
+        """What a result rests on: all of the text of files that it shows places in."""
+        shown = {span.path for span in spans_in(tuple(findings))}
+        places = any(_PLACE.search(text) for f in findings for text in (f.message, f.help, *f.notes))
+        return tuple(self.project.dependencies(asked, map(self.project.inside_of_shown, shown), places=places).items())
 
 
 @contextlib.contextmanager

@@ -42,17 +42,14 @@ def visit(
 
 
 def _limits(
-    kept: Sequence[cst.CSTNode], body: list[ast.stmt], concern: Concern, owner: int | None = None
+    kept: Sequence[cst.CSTNode], body: list[ast.stmt], concern: Concern
 ) -> Iterator[tuple[cst.CSTNode, frozenset[str]]]:
-    """The definitions of a body with the rules that have any business in them: a rule sees the same of a file,
-    whatever other rules made focus keep of it."""
+    """The definitions of a module with the rules that they concern: a rule sees the same of a file, whatever other
+    rules made focus keep of it."""
     nodes = [node for node in kept if isinstance(node, (cst.FunctionDef, cst.ClassDef))]
     definitions = [s for s in body if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
     for node, definition in zip(nodes, definitions, strict=True):
-        rules = concern.of(definition) if owner is None else concern.within(definition, owner)
-        yield node, concern.codes(rules)
-        if rules and isinstance(node, cst.ClassDef) and isinstance(node.body, cst.IndentedBlock):
-            yield from _limits(node.body.body, definition.body, concern, rules)
+        yield node, concern.codes(concern.of(definition))
 
 
 def _module(

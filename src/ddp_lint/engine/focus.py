@@ -14,17 +14,17 @@ import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ddp_lint.engine.traits import traits
 from ddp_lint.knowledge.project_names import Names, wrapping
-from ddp_lint.project.facts import Definition, FunctionNode, ModuleFacts
+from ddp_lint.project.facts import Definition, ModuleFacts
 from ddp_lint.project.words import words
+from ddp_lint.rules.triggers import Trait
 from ddp_lint.source.syntax import statements
 
 if TYPE_CHECKING:
     from ddp_lint.rules.base import Rule
     from ddp_lint.rules.registry import Declaration
 
-#: Methods that say what an object is made of: kept whole in a class that is kept.
-_CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "setup", "configure_model", "configure_optimizers", "build"}
 #: Statements outside of functions are kept without a trigger up to this many lines and characters: they bind names.
 _SHORT, _NARROW = 10, 2000
 
@@ -34,26 +34,30 @@ class _Interest:
     """What a rule declares, ready for the scan."""
 
     said: Declaration
-    triggers: frozenset[bytes]
-    requires: frozenset[bytes]
+    words: frozenset[bytes]
+    file: frozenset[bytes]
 
     @classmethod
     def of(cls, said: Declaration, names: Names) -> _Interest:
-        triggers, requires = (
-            (*words, *names.beside(words), *wrapping(words)) for words in (said.triggers, said.requires)
-        )
-        return cls(said, frozenset(map(str.encode, triggers)), frozenset(map(str.encode, requires)))
+        def known(words: tuple[str, ...]) -> frozenset[bytes]:
+            return frozenset(map(str.encode, (*words, *names.beside(words), *wrapping(words))))
+
+        return cls(said, known(said.triggers.words), known(said.triggers.file))
+
+    @property
+    def traits(self) -> frozenset[Trait]:
+        return self.said.triggers.traits
 
     @property
     def whole(self) -> bool:
         """Whether the rule must see every definition."""
-        return self.said.visits and not self.said.triggers and not self.said.wants
+        return self.said.visits and not self.said.triggers.what
 
     def concerns(self, found: frozenset[bytes]) -> bool:
-        """Whether a file with these words can be of interest. A predicate on definitions stands in for triggers."""
-        if self.requires and self.requires.isdisjoint(found):
+        """Whether a file with these words can be of interest. What has a trait is not known before it is parsed."""
+        if self.file and self.file.isdisjoint(found):
             return False
-        return not self.triggers or self.said.wants or not self.triggers.isdisjoint(found)
+        return not self.words or bool(self.traits) or not self.words.isdisjoint(found)
 
 
 class Selection:
@@ -66,7 +70,7 @@ class Selection:
     def concerned(self, text: str, *, test: bool = False) -> Focus:
         """The rules that a file with this text concerns, which is a `test` or none."""
         found = words(text)
-        asked = (interest for interest in self._interests if interest.said.in_tests or not test)
+        asked = (interest for interest in self._interests if interest.said.triggers.tests or not test)
         return Focus([interest for interest in asked if interest.concerns(found)])
 
 
@@ -108,7 +112,7 @@ class Focus:
             return Source(text)
         concern = Concern(self._visitors, facts)
         parts = _Parts(facts, concern)
-        parts.add_body(facts.tree.body, within_class=False)
+        parts.add(facts.tree.body)
         if not parts.useful:
             return Source("", [])
         return Source("\n".join(parts.lines) + "\n", parts.line_map, concern)
@@ -119,19 +123,18 @@ class Concern:
 
     def __init__(self, interests: Sequence[_Interest], facts: ModuleFacts) -> None:
         self._codes = [interest.said.code for interest in interests]
-        self._whole_classes = sum(1 << bit for bit, interest in enumerate(interests) if interest.said.whole_class)
-        self._curious = sum(1 << bit for bit, interest in enumerate(interests) if interest.said.sees_all_kept)
-        wanting = ((1 << bit, i.said.rule().wants) for bit, i in enumerate(interests) if i.said.wants)
-        self._wanting = [(bit, wants) for bit, wants in wanting if wants is not None]
-        self._wanted: dict[FunctionNode, int] = {}
-        told = _told_by_word(interests, facts)
-        known, prose = told.keys(), facts.prose
+        self._by_trait = {
+            trait: _either(1 << bit for bit, interest in enumerate(interests) if trait in interest.traits)
+            for trait in Trait
+        }
+        by_word = _rules_by_word(interests, facts)
+        known, prose = by_word.keys(), facts.prose
         self._lines: list[int] = []
         self._rules: list[int] = []
         for number, line in enumerate(facts.file.lines, 1):
             if number not in prose and (hits := known & words(line)):
                 self._lines.append(number)
-                self._rules.append(_either(told[word] for word in hits))
+                self._rules.append(_either(by_word[word] for word in hits))
 
     def in_lines(self, first: int, last: int) -> int:
         """The rules with a trigger from line `first` to `last`."""
@@ -139,44 +142,29 @@ class Concern:
         return _either(self._rules[start:end])
 
     def of(self, node: Definition) -> int:
-        """The rules that a definition concerns: by a trigger, by what it or one of its methods does."""
-        wanted = 0
-        if self._wanting:
+        """The rules that a definition concerns: by a word, by what it or one of its methods does."""
+        rules = self.in_lines(_start(node), node.end_lineno or node.lineno)
+        if any(self._by_trait.values()):
             inside = statements(node) if isinstance(node, ast.ClassDef) else (node,)
             functions = (n for n in inside if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
-            wanted = _either(map(self._wanting_rules, functions))
-        return wanted | self.in_lines(_start(node), node.end_lineno or node.lineno)
-
-    def _wanting_rules(self, function: FunctionNode) -> int:
-        if function not in self._wanted:
-            self._wanted[function] = _either(bit for bit, wants in self._wanting if wants(function))
-        return self._wanted[function]
-
-    def within(self, node: Definition, owner: int) -> int:
-        """The rules that a definition in the body of a class concerns, which itself concerns the rules `owner`."""
-        constructs = not isinstance(node, ast.ClassDef) and node.name in _CONSTRUCTORS
-        return owner if constructs else self.of(node) | self.whole(owner)
-
-    def whole(self, rules: int) -> int:
-        """Those of the rules that see a class with all its methods."""
-        return rules & self._whole_classes
+            rules |= _either(self._by_trait[trait] for function in functions for trait in traits(function))
+        return rules
 
     def codes(self, rules: int) -> frozenset[str]:
-        rules |= self._curious
         return frozenset(code for bit, code in enumerate(self._codes) if rules & 1 << bit)
 
 
-def _told_by_word(interests: Sequence[_Interest], facts: ModuleFacts) -> dict[bytes, int]:
+def _rules_by_word(interests: Sequence[_Interest], facts: ModuleFacts) -> dict[bytes, int]:
     """The rules that a word is a trigger of, or the name under which the file imports what a trigger names."""
-    told: dict[bytes, int] = {}
+    found: dict[bytes, int] = {}
     for bit, interest in enumerate(interests):
-        for word in interest.triggers:
-            told[word] = told.get(word, 0) | 1 << bit
+        for word in interest.words:
+            found[word] = found.get(word, 0) | 1 << bit
     aliases = {
-        name.encode(): _either(told.get(part, 0) for part in target.encode().split(b"."))
+        name.encode(): _either(found.get(part, 0) for part in target.encode().split(b"."))
         for name, target in facts.imports.names.items()
     }
-    return told | {name: rules | told.get(name, 0) for name, rules in aliases.items() if rules}
+    return found | {name: rules | found.get(name, 0) for name, rules in aliases.items() if rules}
 
 
 def _either(rules: Iterable[int]) -> int:
@@ -194,42 +182,23 @@ class _Parts:
         self._source = facts.file.lines
         self._concern = concern
 
-    def add_body(self, body: list[ast.stmt], *, within_class: bool) -> None:
+    def add(self, body: list[ast.stmt]) -> None:
         for unit, first, last in _units(body):
             node = unit[0]
-            if len(unit) == 1 and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                self._add_function(node, first, last, within_class)
-            elif len(unit) == 1 and isinstance(node, ast.ClassDef):
-                self._add_class(node, first, last)
+            if len(unit) == 1 and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                self._add_definition(node, first, last)
             elif self._concern.in_lines(first, last):
                 self.useful = True
                 self._add_lines(first, last)
             elif self._short(first, last) and not all(_is_idle(statement) for statement in unit):
                 self._add_lines(first, last)
 
-    def _add_function(self, node: FunctionNode, first: int, last: int, within_class: bool) -> None:
+    def _add_definition(self, node: Definition, first: int, last: int) -> None:
         if self._concern.of(node):
             self.useful = True
             self._add_lines(first, last)
-        elif within_class and node.name in _CONSTRUCTORS:
-            self._add_lines(first, last)
         else:
             self._add_header(node, first, last)
-
-    def _add_class(self, node: ast.ClassDef, first: int, last: int) -> None:
-        if not self._concern.of(node):
-            self._add_header(node, first, last)
-            return
-        self.useful = True
-        start = _start(node.body[0])
-        if not self._starts_line(node.body[0]) or self._concern.whole(self._concern.in_lines(first, last)):
-            self._add_lines(first, last)
-            return
-        self._add_lines(first, start - 1)
-        before = len(self.lines)
-        self.add_body(node.body, within_class=True)
-        if len(self.lines) == before:
-            self._add_ellipsis(start, _indent(self._source[start - 1]))
 
     def _add_header(self, node: Definition, first: int, last: int) -> None:
         """A definition without its body: what it is called, its bases or parameters, its decorators."""

@@ -17,6 +17,8 @@ from typing import Any
 from ddp_lint.files import read, write
 from ddp_lint.project import Project, states
 from ddp_lint.project.layout import FILES_LIMIT, NO_SOURCES
+from ddp_lint.project.parts import OF_FILE
+from ddp_lint.project.project import file_of
 from ddp_lint.project.words import Earlier, WordSearch
 
 _NAME = "project.json"
@@ -75,16 +77,18 @@ class Snapshot:
         """Whether the kept result for a file holds, as far as that is known without a look at what it rests on."""
         return inside in self._results
 
-    def add(self, inside: str, dependencies: Iterable[tuple[str, str]]) -> None:
-        """The result for a file holds, which rests on these questions with their answers."""
-        is_within = self._is_bounded
-        for question, answer in dependencies:
-            kind, _, rest = question.partition(":")
-            if kind == "file" and rest not in self._digests:
-                self._digests[rest] = answer
-            is_within = is_within and self._is_within(kind, rest)
-        if is_within:
-            self._results.add(inside)
+    def keep(self, inside: str) -> None:
+        """The result for a file holds as long as nothing changes: `note` says so of all that it rests on."""
+        self._results.add(inside)
+
+    def note(self, question: str, digest: str | None = None) -> bool:
+        """Whether the answer to a question that a result rests on is known to be the same as long as the files and
+        folders are what they are now. `digest`: of the file that it is about, where that is known."""
+        inside = file_of(question)
+        if inside is not None and inside not in self._digests:
+            self._digests[inside] = self._project.answer(f"file:{inside}") if digest is None else digest
+        kind, _, rest = question.partition(":")
+        return self._is_bounded and self._is_within(kind, rest)
 
     def _is_within(self, kind: str, rest: str) -> bool:
         """Whether the answer to a question rests on the files and folders of the snapshot alone."""
@@ -94,7 +98,7 @@ class Snapshot:
                 return False
         if kind in ("find", "locate"):
             return NO_SOURCES.isdisjoint(rest.split(".")) and "\N{MIDDLE DOT}" not in rest
-        return kind in ("file", "holding", "own", "reach")
+        return kind in ("file", "holding", "own", "reach") or kind in OF_FILE
 
     def add_words(self, found: Iterable[tuple[str, Iterable[str]]]) -> None:
         """Words that were searched for, with the files that hold them."""

@@ -23,6 +23,9 @@ from ddp_lint.knowledge.schema import KnowledgeError, values_of
 #: do it together; "leave" ends the process group.
 Kind = Literal["collective", "group", "p2p", "local", "forward", "backward", "step", "leave"]
 
+#: The operation of a write that sets a learning rate, which is no call.
+LEARNING_RATE = "learning rate"
+
 #: When the call communicates; '' is always.
 Condition = Literal["", "sharded", "buffers", "metric-sync", "statistics", "launched"]
 
@@ -50,6 +53,19 @@ RankValue = Literal[
 
 #: Why a value differs between ranks although no rank is mentioned.
 Cause = Literal["clock", "file", "data", "exception", "memory", "order", "random", "future", "host", "signal", "length"]
+
+#: What of a rank's own data a value follows from, where it matters: the batches themselves, how many one of them asks
+#: for, how many elements the rank's share of a collection has, whether it has any, whether its samples have a field.
+Aspect = Literal["", "batches", "count", "share", "emptiness", "modality"]
+
+#: How they read in a message, after "depends on".
+ASPECTS: Mapping[Aspect, str] = {
+    "batches": "the batches of this rank",
+    "count": "how many this rank's own batch asks for",
+    "share": "how many elements this rank's share has",
+    "emptiness": "whether this rank's own data give any elements",
+    "modality": "whether this rank's own samples have it",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,6 +190,7 @@ class Source:
     what: Literal["call", "method", "attribute", "iterate", "except", "hook"]
     cause: Cause
     description: str
+    aspect: Aspect = ""
     takes: tuple[str, ...] = ()
     unless: Mapping[str, bool | str | int] = dataclasses.field(default_factory=dict)
     evidence: str = ""

@@ -66,9 +66,14 @@ def verdict(kind: str) -> str:
     return str(table("signatures")["kinds"][kind]["verdict"])
 
 
-def of_subkind(subkind: str) -> tuple[str, str] | None:
-    """Cause and fix of a sub-kind of hangs and mismatches, which say more than the error text."""
+def of_subkind(subkind: str, *, rank_known: bool) -> tuple[str, str] | None:
+    """Cause and fix of a sub-kind of hangs and mismatches, which say more than the error text.
+
+    Where the log does not show which rank it was, the words are those of `unnamed`, if the sub-kind has any.
+    """
     entry = table("signatures")["subkinds"].get(subkind)
+    if entry and not rank_known:
+        entry = entry.get("unnamed", entry)
     return (str(entry["cause"]), str(entry["fix"])) if entry else None
 
 

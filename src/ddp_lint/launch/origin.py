@@ -11,6 +11,7 @@ import libcst as cst
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import load
 from ddp_lint.knowledge.project_names import rank_value
+from ddp_lint.launch.environment import text_of
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.scopes import Binding
@@ -151,15 +152,10 @@ def variable_read(module: Module, node: cst.BaseExpression) -> str:
     """`RANK` for ``os.environ["RANK"]``, ``os.environ.get("RANK", 0)``, ``os.getenv("RANK")``; else ''."""
     if isinstance(node, cst.Subscript) and module.qualified(node.value) == "os.environ" and len(node.slice) == 1:
         index = node.slice[0].slice
-        return _text(index.value) if isinstance(index, cst.Index) else ""
+        return text_of(index.value) if isinstance(index, cst.Index) else ""
     if isinstance(node, cst.Call) and module.qualified(node.func) in _ENVIRONMENT and node.args:
-        return _text(node.args[0].value)
+        return text_of(node.args[0].value)
     return ""
-
-
-def _text(node: cst.BaseExpression) -> str:
-    value = node.evaluated_value if isinstance(node, cst.SimpleString) else ""
-    return value if isinstance(value, str) else ""
 
 
 def _attribute(module: Module, node: cst.BaseExpression, section: str) -> cst.CSTNode | None:

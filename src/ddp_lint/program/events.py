@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from ddp_lint.knowledge import communication, frameworks, table
-from ddp_lint.knowledge.communication import Collective, Knowledge
+from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Knowledge
 from ddp_lint.knowledge.project_names import Names, last
 
 #: What an element of ``optimizer.param_groups`` is.
@@ -73,7 +73,7 @@ def vocabulary(names: Names) -> Vocabulary:
     for entry in known.collectives.values():
         if entry.kind in ("p2p", "local"):
             continue
-        wrapped = entry.kind in _OF_WRAPPED and entry.op != "learning rate"
+        wrapped = entry.kind in _OF_WRAPPED and entry.op != LEARNING_RATE
         head, _, name = entry.name.rpartition(".")
         if head not in known.types and not last(head)[:1].isupper() and name not in _CALLED:
             functions[name].add(Need(frozenset(head.split(".")), wrapped, head))

@@ -1,5 +1,5 @@
 """The project around a file: which module a name means, and what other files define, read on demand."""
 
-from ddp_lint.project.project import Answered, Project
+from ddp_lint.project.project import Answered, Asked, Project
 
-__all__ = ["Answered", "Project"]
+__all__ = ["Answered", "Asked", "Project"]

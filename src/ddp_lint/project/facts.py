@@ -6,9 +6,10 @@ import ast
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ddp_lint.project.parts import SAYS, kept_by_node, note_stores, unnoted
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable, dotted_ast
 from ddp_lint.source.syntax import statements
@@ -85,12 +86,25 @@ class ModuleFacts:
     """A project module for whoever asks from another file: its `ast`, its imports, its definitions by name."""
 
     name: str
-    file: SourceFile
+    #: The file for who needs its path or places in it, which no result rests on but by what it shows of them.
+    source: SourceFile
     tree: ast.Module
     imports: ImportTable
-    is_package: bool
     #: What `Project.remember` keeps as long as the module.
     kept: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    #: Notes a question about the file.
+    note: Callable[[str], None] = dataclasses.field(default=lambda question: None, compare=False, repr=False)
+
+    @property
+    def file(self) -> SourceFile:
+        """The file for who reads its text."""
+        self.note(f"file:{self.source.inside}")
+        return self.source
+
+    def says(self, words: str) -> bool:
+        """Whether the text has the words."""
+        self.note(f"{SAYS}:{words}:{self.source.inside}")
+        return words in self.source.text
 
     @functools.cached_property
     def definitions(self) -> dict[str, Definition]:
@@ -109,10 +123,15 @@ class ModuleFacts:
             found.update(_assigned(node))
         return found
 
-    @functools.cached_property
+    @property
     def prose(self) -> frozenset[int]:
         """The lines of docstrings and comments: a function that speaks of a thing does not do it."""
-        lines = self.file.lines
+        self.note(f"file:{self.source.inside}")
+        return self._prose
+
+    @functools.cached_property
+    def _prose(self) -> frozenset[int]:
+        lines = self.source.lines
         found = {number for number, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
         for node in statements(self.tree):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and _alone(node, lines):
@@ -149,10 +168,15 @@ class ClassFacts:
         nodes = _statements(self.node.body)
         return {n.name: n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
 
+    def attribute(self, name: str) -> Sequence[tuple[ast.expr, FunctionNode | None]]:
+        """What is assigned to an attribute: values (annotations where there is no value) from the class body, and from
+        ``self.name = ...`` in any method, each with the method, in source order."""
+        note_stores(self.node, name)
+        with unnoted(self.node):
+            return self._attributes.get(name, ())
+
     @functools.cached_property
-    def attributes(self) -> dict[str, list[tuple[ast.expr, FunctionNode | None]]]:
-        """Attribute name to what is assigned to it: values (annotations where there is no value) from the class body,
-        and from ``self.name = ...`` in any method, each with the method, in source order."""
+    def _attributes(self) -> dict[str, list[tuple[ast.expr, FunctionNode | None]]]:
         found: dict[str, list[tuple[ast.expr, FunctionNode | None]]] = {}
         for statement in _statements(self.node.body):
             for name, value in _assigned(statement):
@@ -208,7 +232,7 @@ def assigned_in(function: FunctionNode, name: str) -> list[ast.expr]:
     return list(_all_assigned(function).get(name, ()))
 
 
-@functools.lru_cache(maxsize=256)  # one function is asked about many names
+@kept_by_node(256)  # one function is asked about many names
 def _all_assigned(function: FunctionNode) -> dict[str, list[ast.expr]]:
     found: dict[str, list[ast.expr]] = {}
     for statement in statements_of(function):

@@ -8,14 +8,27 @@ import functools
 import hashlib
 import os
 import pathlib
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, get_args
 
 from ddp_lint import files
 from ddp_lint.knowledge import canonical, frameworks
-from ddp_lint.knowledge.project_names import Names
+from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.project import layout
 from ddp_lint.project.facts import CannotParse, ClassFacts, ModuleFacts, parse
+from ddp_lint.project.parts import (
+    OF_FILE,
+    OUTLINE,
+    PART,
+    SAYS,
+    SHOWS,
+    STORES,
+    Parts,
+    Recorder,
+    digest_of_stores,
+    parts_of,
+)
 from ddp_lint.project.project_names import Own
 from ddp_lint.project.types import Types
 from ddp_lint.project.words import WordSearch
@@ -27,6 +40,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
+
+
+def file_of(question: str) -> str | None:
+    """The file, by its path below the root, whose content a question is about; None where it is about none."""
+    kind, _, rest = question.partition(":")
+    return rest if kind == "file" else rest.partition(":")[2] if kind in OF_FILE else None
+
+
+def digest_in(answer: str) -> str:
+    """The digest of the whole file in the answer to a question about one or about a part of one."""
+    return answer.partition(":")[0]
 
 
 class Basis:
@@ -91,7 +115,10 @@ class Project:
         self._kept_source = 0
         self._held: dict[str, SourceFile] = {}
         self._memo: dict[Hashable, Answered[Any]] = {}
-        self._asked: set[Asked] | None = None
+        self._recorder = Recorder()
+        #: By path, what the facts of a file rest on, and its parts.
+        self._bases: dict[str, Basis] = {}
+        self._parts: dict[str, Parts] = {}
         self._answers: dict[str, str] = {}
         self._holding: dict[str, tuple[str, ...]] = {}
         self._words = WordSearch(self._layout.files)
@@ -157,6 +184,10 @@ class Project:
         """The path relative to the project's root: what settings and fingerprints go by, wherever one runs from."""
         return self._relative(os.path.normpath(path))
 
+    def inside_of_shown(self, path: str) -> str:
+        """The path relative to the root for one as findings show it."""
+        return self._relative(os.path.normpath(os.path.join(self._cwd, path)))
+
     def _relative(self, path: str) -> str:
         return _below(self._layout.root, path)
 
@@ -204,15 +235,17 @@ class Project:
     def _facts_of(self, path: str) -> ModuleFacts | None:
         if path in self._facts:
             self._facts.move_to_end(path)
-            self._ask_for_content(path)
+            self._rest_on(self._bases[path])
             return self._facts[path]
-        file = self._file(path)
-        facts = self._read(path, file) if file else None
+        with self.recording(apart=True) as asked:
+            facts = self._read(path)
         self._facts[path] = facts
-        self._kept_source += len(facts.file.text) if facts else 0
+        self._bases[path] = self._basis(asked)
+        self._rest_on(self._bases[path])
+        self._kept_source += len(facts.source.text) if facts else 0
         while self._kept_source > _KEPT_SOURCE and len(self._facts) > 1:
             _, dropped = self._facts.popitem(last=False)
-            self._kept_source -= len(dropped.file.text) if dropped else 0
+            self._kept_source -= len(dropped.source.text) if dropped else 0
             self._let_go(dropped)
         return facts
 
@@ -231,23 +264,37 @@ class Project:
         """Why `ast` cannot parse a file whose `facts_of` is None; None also when it cannot be read."""
         return self._problems.get(os.path.normpath(path))
 
-    def _read(self, path: str, file: SourceFile) -> ModuleFacts | None:
+    def _read(self, path: str) -> ModuleFacts | None:
+        file = self._content(path)
+        whole = f"file:{self._relative(path)}"
         try:
-            tree = parse(file.text)
+            tree = parse(file.text) if file else None
         except CannotParse as e:
             self._problems[path] = e
+            tree = None
+        if file is None or tree is None:
+            self._note(whole)
             return None
-        name, is_package = self._layout.name_of(path)
-        return ModuleFacts(name, file, tree, self.imports(tree, pathlib.Path(path), file.text), is_package)
+        name, _ = self._layout.name_of(path)
+        imports = self.imports(tree, pathlib.Path(path), file.text)
+        inside = self._relative(path)
+        self._parts[path] = parts_of(tree, file.text, repr((name, imports)), self._recorder, inside)
+        self._note(f"{PART}:{OUTLINE}:{inside}")
+        return ModuleFacts(name, file, tree, imports, note=self._note)
 
     def _file(self, path: str) -> SourceFile | None:
+        self._note(f"file:{self._relative(path)}")
+        return self._content(path)
+
+    def _content(self, path: str) -> SourceFile | None:
+        """A file, for who says what of it a result rests on."""
         file = self._held.get(path)
         if file is None:
             try:
                 file = SourceFile.read(pathlib.Path(path), _below(self._cwd, path), self._relative(path))
             except Unreadable:
                 file = None
-        self._ask(f"file:{self._relative(path)}", file.digest if file else "")
+        self._answers[f"file:{self._relative(path)}"] = file.digest if file else ""
         return file
 
     def digest_now(self, path: str) -> str:
@@ -262,7 +309,7 @@ class Project:
         key = os.path.normpath(path)
         self._held = {**self._open, key: file}
         self._ask(f"file:{self._relative(key)}", file.digest)
-        if key in self._facts and ((known := self._facts[key]) is None or known.file.text != file.text):
+        if key in self._facts and ((known := self._facts[key]) is None or known.source.text != file.text):
             del self._facts[key]
 
     # ---- what can communicate
@@ -314,10 +361,15 @@ class Project:
         self._held = dict(self._open)
         self._let_go(self._facts.pop(key, None))
         self._problems.pop(key, None)
+        self._parts.pop(key, None)
         if file is None:
             self._look_again(key)
         after = {word for word in self._holding if self._holds(word, key)}
-        self._forget([f"file:{self._relative(key)}", *(f"holding:{word}" for word in before ^ after)])
+        inside = self._relative(key)
+        of_file = [item for item in self._resting if isinstance(item, str) and item.endswith(f":{inside}")]
+        for question in [question for question in self._answers if question.endswith(f":{inside}")]:
+            del self._answers[question]
+        self._forget([*of_file, *(f"holding:{word}" for word in before ^ after)])
 
     def _holds(self, word: str, key: str) -> bool:
         file = self._held.get(key)
@@ -325,7 +377,7 @@ class Project:
 
     def _look_again(self, key: str) -> None:
         """Which of the words that were searched for a file on disk holds now."""
-        data = _bytes_of(key) if key.endswith(".py") else b""
+        data = files.read_or_nothing(key) if key.endswith(".py") else b""
         for word, paths in self._holding.items():
             if (word.encode() in data) is not (key in paths):
                 self._holding[word] = tuple(sorted({*paths} ^ {key}))
@@ -422,9 +474,8 @@ class Project:
 
     def _has(self, module: str, name: str, seen: frozenset[str] = frozenset()) -> bool:
         path = None if module in seen else self._find(module)
-        file = self._file(path) if path is not None else None
         # Without the word it has the name from nowhere but another star: no reason to parse it.
-        if path is None or file is None or (name not in file.text and "import *" not in file.text):
+        if path is None or not (self._says(name, path) or self._says("import *", path)):
             return False
         facts = self._facts_of(path)
         if facts is None:
@@ -432,6 +483,22 @@ class Project:
         if name in facts.definitions or name in facts.imports.names or name in facts.values:
             return True
         return any(self._has(star, name, seen | {module}) for star in facts.imports.stars)
+
+    def shows(self, facts: ModuleFacts, what: str) -> bool:
+        """Whether the text of a module shows something (`frameworks.Shown`), or, for ``wraps``, has one of the
+        project's own wrappers."""
+        question = f"{SHOWS}:{what}:{facts.source.inside}"
+        self._note(question)
+        if question not in self._answers:
+            self._answers[question] = self._shown_by(facts.source, what)
+        return self._answers[question] == "1"
+
+    def _shown_by(self, file: SourceFile | None, what: str) -> str:
+        if file is None or what not in get_args(frameworks.Shown):
+            return "?"
+        own = self.own.names.wrappers if what == "wraps" else ()
+        pattern = frameworks.shows(what, *(rf"\b{re.escape(last(name))}\b" for name in own))
+        return str(int(pattern.search(file.text) is not None))
 
     # ---- classes
 
@@ -493,12 +560,17 @@ class Project:
 
     def _ask(self, question: str, answer: str) -> None:
         self._answers[question] = answer
-        if self._asked is not None:
-            self._asked.add(question)
+        self._note(question)
 
-    def _ask_for_content(self, path: str) -> None:
-        if self._asked is not None:
-            self._asked.add(f"file:{self._relative(path)}")
+    def _note(self, item: Asked) -> None:
+        if self._recorder.asked is not None:
+            self._recorder.asked.add(item)
+
+    def _says(self, words: str, path: str) -> bool:
+        """Whether the text of a file has the words."""
+        self._note(f"{SAYS}:{words}:{self._relative(path)}")
+        file = self._content(path)
+        return file is not None and words in file.text
 
     @contextlib.contextmanager
     def recording(self, *, apart: bool = False) -> Iterator[set[Asked]]:
@@ -506,13 +578,14 @@ class Project:
 
         `apart`: what goes on around the block does not rest on it by itself, unless the block ends in an error.
         """
-        outer, self._asked = self._asked, set()
-        inner, failed = self._asked, True
+        inner: set[Asked] = set()
+        outer, self._recorder.asked = self._recorder.asked, inner
+        failed = True
         try:
             yield inner
             failed = False
         finally:
-            self._asked = outer
+            self._recorder.asked = outer
             if outer is not None and (failed or not apart):
                 outer |= inner
 
@@ -527,28 +600,82 @@ class Project:
         if found is None:
             with self.recording(apart=True) as asked:
                 value = compute()
-            found = memo[key] = Answered(value, Basis(asked))
+            found = memo[key] = Answered(value, self._basis(asked))
             if self._resting is not None:
                 self._memories.setdefault(id(memo), memo)
-                for item in asked:
-                    self._resting.setdefault(item, []).append(found.basis)
-        if self._asked is not None:
-            self._asked.add(found.basis)
+        self._rest_on(found.basis)
         return found.value
 
-    def dependencies(self, asked: set[Asked]) -> dict[str, str]:
-        """The questions behind what was recorded, each with the digest of its answer."""
-        questions: dict[str, str] = {}
-        stack, seen = list(asked), set(asked)
+    def _basis(self, asked: set[Asked]) -> Basis:
+        basis = Basis(asked)
+        if self._resting is not None:
+            for item in asked:
+                self._resting.setdefault(item, []).append(basis)
+        return basis
+
+    def _rest_on(self, basis: Basis) -> None:
+        if self._recorder.asked is not None:
+            self._recorder.asked.add(basis)
+
+    def dependencies(self, asked: set[Asked], shown: Iterable[str] = (), *, places: bool = False) -> dict[str, str]:
+        """The questions behind what was recorded, each with the digest of its answer. `shown`: files, by their paths
+        below the root, that the result shows places in; `places`: it may show places in any."""
+        whole = {f"file:{inside}" for inside in shown}
+        stack, seen = [*asked, *whole], {*asked, *whole}
         while stack:
             item = stack.pop()
-            if isinstance(item, str):
-                questions[item] = self._answers[item]
-            else:
+            if not isinstance(item, str):
                 inner = item.asked - seen
                 seen |= inner
                 stack.extend(inner)
-        return questions
+        questions = {item for item in seen if isinstance(item, str)}
+        if places:
+            questions |= {f"file:{inside}" for question in questions if (inside := file_of(question)) is not None}
+        return self._together(questions)
+
+    def _together(self, questions: Iterable[str]) -> dict[str, str]:
+        """Questions with their answers; those about parts of one file together, none beside one about all of it."""
+        found: dict[str, str] = {}
+        parts: dict[str, list[str]] = {}
+        for question in questions:
+            kind, _, rest = question.partition(":")
+            if kind in OF_FILE:
+                parts.setdefault(rest.partition(":")[2], []).append(question)
+            else:
+                found[question] = self.answer(question)
+        for inside, several in parts.items():
+            whole = f"file:{inside}"
+            if whole not in found:
+                found |= {q: f"{self._answers[whole]}:{self._part_answer(q)}" for q in _joined(several, inside)}
+        return found
+
+    def holds(self, question: str, answer: str) -> bool:
+        """Whether a recorded question still has the answer. One about a part of a file has it where the file has not
+        changed."""
+        if question.partition(":")[0] not in OF_FILE:
+            return self.answer(question) == answer
+        digest, _, part = answer.partition(":")
+        return self.answer(f"file:{file_of(question)}") == digest or self._part_answer(question) == part
+
+    def _part_answer(self, question: str) -> str:
+        """What a part of a file is now."""
+        if question not in self._answers:
+            kind, what, inside = question.split(":", 2)
+            path = self.absolute(inside)
+            if kind == SAYS:
+                self._answers[question] = str(int(self._says(what, path)))
+            elif kind == SHOWS:
+                self._answers[question] = self._shown_by(self._content(path), what)
+            elif kind == STORES:
+                with self.recording(apart=True):
+                    facts = self._facts_of(path)
+                self._answers[question] = digest_of_stores(facts.tree, what) if facts else "?"
+            else:
+                if path not in self._parts:
+                    self._facts_of(path)
+                parts = self._parts.get(path)
+                self._answers[question] = parts.digest_of(what.split()) if parts else "?"
+        return self._answers[question]
 
     def _reach_of(self, inside: str) -> str:
         """What can communicate in a file, "?" where that is not known without going through the whole project."""
@@ -578,17 +705,22 @@ class Project:
         return self._answers.get(question, "?")
 
 
+def _joined(questions: Iterable[str], inside: str) -> Iterator[str]:
+    """Questions about one file, those about its parts as one."""
+    names = []
+    for question in questions:
+        if question.startswith(f"{PART}:"):
+            names.append(question.split(":", 2)[1])
+        else:
+            yield question
+    if names:
+        yield f"{PART}:{' '.join(sorted(filter(None, names)))}:{inside}"
+
+
 def _digest_of(names: frozenset[str] | None) -> str:
     if names is None:
         return "-"
     return hashlib.sha256("\n".join(sorted(names)).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _bytes_of(path: str) -> bytes:
-    try:
-        return files.read(path)
-    except OSError:
-        return b""
 
 
 def shown_from(folder: str | pathlib.Path, path: pathlib.Path) -> str:

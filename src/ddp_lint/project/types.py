@@ -72,7 +72,7 @@ class Types:
             facts = self._project.class_facts(ancestor)
             if facts is None:
                 continue
-            for value, method in reversed(facts.attributes.get(attribute, [])):
+            for value, method in reversed(facts.attribute(attribute)):
                 kind = self.of(value, facts.module, method, facts, depth - 1)
                 if kind:
                     return kind

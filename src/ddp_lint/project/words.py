@@ -74,7 +74,7 @@ class WordSearch:
     def _content(self, path: str) -> bytes:
         content = self._contents.get(path)
         if content is None:
-            content = _bytes_of(path)
+            content = files.read_or_nothing(path)
             self._size += len(content)
             if self._size <= _KEPT_CONTENT:
                 self._contents[path] = content
@@ -123,10 +123,3 @@ def _starting_with(ordered: list[bytes], start: bytes) -> Iterator[bytes]:
         if not ordered[place].startswith(start):
             return
         yield ordered[place]
-
-
-def _bytes_of(path: str) -> bytes:
-    try:
-        return files.read(path)
-    except OSError:
-        return b""

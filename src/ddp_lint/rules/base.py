@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import re
@@ -13,13 +12,11 @@ import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace, Span, fitted
 from ddp_lint.knowledge import table
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
 from ddp_lint.source.file import place_kind
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
-
-#: The type of `Rule.wants`.
-Wants = Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool] | None
 
 
 @functools.cache
@@ -73,35 +70,16 @@ class Rule(Documented):
     Subclasses define `visit_<Node>` / `leave_<Node>` for LibCST node types and call `report`. One instance is made per
     file; state lives on it. `start` runs before the walk, `finish` after it.
 
-    A rule names in `triggers` the words of which at least one must occur in a definition for the rule to care for it:
-    definitions (and files) without a trigger of any active rule are not parsed at all.
+    `triggers` says where the rule looks: definitions (and files) without a trigger of any active rule are not parsed.
     """
 
-    #: Words (identifiers) that a definition must contain one of, in its code and not in comments alone. Empty: the rule
-    #: sees every definition, or, where it has no `visit_` and `leave_` methods, none: such a rule asks `module.facts`
-    #: (`ast`), nothing is parsed for it.
-    triggers: ClassVar[tuple[str, ...]] = ()
-    #: Words of which the file must contain one besides, e.g. "torch".
-    requires: ClassVar[tuple[str, ...]] = ()
-    #: True: a class with a trigger anywhere is seen with all its methods, not only those with a trigger.
-    whole_class: ClassVar[bool] = False
-    #: For hazards that no word tells: a static method, true for the functions (`ast`) that concern the rule also
-    #: without a trigger. It is asked for every function of the files that `requires` leaves, so it must be quick.
-    wants: ClassVar[Wants] = None
-    #: True: the rule sees all that is kept, for whichever rule: `wants` is too narrow to tell all that it can find.
-    sees_all_kept: ClassVar[bool] = False
-    #: True: it follows calls into the files that a file imports, and can find something new as these change.
-    follows_calls: ClassVar[bool] = False
-    #: False: the rule finds nothing in the files of tests, and does not look there.
-    in_tests: ClassVar[bool] = True
+    triggers: ClassVar[Triggers] = Triggers()
     #: Globs on the names of files other than Python that the rule reads as well, by `in_text`: shell scripts, YAML.
     files: ClassVar[tuple[str, ...]] = ()
     #: What `verify` must observe to confirm the hazard: names of `verify/oracles`, any of which suffices.
     oracles: ClassVar[tuple[str, ...]] = ()
     #: True where gloo on a CPU cannot show the hazard (TRUTH: "Where gloo and NCCL disagree").
     needs_cuda: ClassVar[bool] = False
-    #: True where the hazard is a failure that nobody sees: once it is fixed, the program fails visibly.
-    hides_failure: ClassVar[bool] = False
 
     def __init__(self, module: Module, emit: Callable[[Finding], None]) -> None:
         self.module = module

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddp_lint import rules
 from ddp_lint.derived import derived
+from ddp_lint.rules.triggers import Triggers
 
 if TYPE_CHECKING:
     from ddp_lint.rules.base import Documented, Rule
@@ -40,16 +41,10 @@ class Declaration:
     default: bool
     looks: bool
     files: tuple[str, ...] = ()
-    triggers: tuple[str, ...] = ()
-    requires: tuple[str, ...] = ()
-    whole_class: bool = False
+    triggers: Triggers = dataclasses.field(default_factory=Triggers)
     visits: bool = False
-    wants: bool = False
-    sees_all_kept: bool = False
-    in_tests: bool = True
     gone_in: tuple[int, int] | None = None
     run_decides: bool = False
-    follows_calls: bool = False
 
     @classmethod
     def of(cls, entry: type[Documented]) -> Declaration:
@@ -59,13 +54,14 @@ class Declaration:
         if not issubclass(entry, Rule):
             return cls(*who, looks=False, gone_in=entry.gone_in, run_decides=entry.run_decides)
         visits = any(name.startswith(("visit_", "leave_")) for name in dir(entry))
-        words = (entry.files, entry.triggers, entry.requires)
-        sees = (entry.whole_class, visits, entry.wants is not None, entry.sees_all_kept, entry.in_tests)
-        return cls(*who, True, *words, *sees, entry.gone_in, entry.run_decides, entry.follows_calls)
+        return cls(*who, True, entry.files, entry.triggers, visits, entry.gone_in, entry.run_decides)
 
     @classmethod
-    def from_json(cls, row: list[object]) -> Declaration:
-        return cls(*(tuple(value) if isinstance(value, list) else value for value in row))  # type: ignore[arg-type]
+    def from_json(cls, row: list[Any]) -> Declaration:
+        said = dict(zip((field.name for field in dataclasses.fields(cls)), row, strict=True))
+        what, file, tests = said.pop("triggers")
+        said = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+        return cls(**said, triggers=Triggers(*what, file=file, tests=tests))
 
     def rule(self) -> type[Rule]:
         """The rule itself, imported."""
@@ -136,8 +132,9 @@ def text_globs() -> tuple[str, ...]:
 
 
 def following_calls() -> frozenset[str]:
-    """The codes of the rules that follow calls into other files."""
-    return frozenset(said.code for said in declared().values() if said.follows_calls)
+    """The codes of the rules that follow calls into other files: those that visit nothing, whose findings are the
+    analysis of divergence."""
+    return frozenset(said.code for said in declared().values() if said.looks and not said.visits)
 
 
 def rules_for_text(name: str, first_line: str = "") -> list[Declaration]:

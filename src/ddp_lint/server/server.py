@@ -20,6 +20,7 @@ from ddp_lint.gc_tuning import let_go_of_trees, rare_collections
 from ddp_lint.output import Sources
 from ddp_lint.server.messages import FIX_ALL, Translator, absolute, contains, hover
 from ddp_lint.server.workplace import Checked, Document, Workplace
+from ddp_lint.source.file import normalised
 from ddp_lint.source.notebook import Lines, module_of
 
 #: Seconds without a keystroke before a text is checked.
@@ -68,10 +69,10 @@ class Server(LanguageServer):
             return Document(_path(uri), module, Lines.of(module))
         if uri not in self.workspace.text_documents:
             return None
-        return Document(_path(uri), _normalised(self.workspace.text_documents[uri].source))
+        return Document(_path(uri), normalised(self.workspace.text_documents[uri].source))
 
     def _cell_text(self, uri: str) -> str:
-        return _normalised(self.workspace.get_text_document(uri).source)
+        return normalised(self.workspace.get_text_document(uri).source)
 
     def owner(self, uri: str) -> str:
         """The notebook of a cell; any other document itself."""
@@ -208,10 +209,6 @@ def _path(uri: str) -> pathlib.Path:
     """The file of a document; a text without one is taken for a script in the working directory."""
     path = uris.to_fs_path(uri) if uri.startswith("file:") else None
     return pathlib.Path(path) if path else pathlib.Path.cwd() / "untitled.py"
-
-
-def _normalised(text: str) -> str:
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _is_code(cell: types.NotebookCell) -> bool:

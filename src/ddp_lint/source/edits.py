@@ -10,8 +10,6 @@ import libcst as cst
 from ddp_lint.findings import Edit, Span
 from ddp_lint.source.module import Module
 
-_COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-
 
 def replace(module: Module, node: cst.CSTNode, text: str) -> Edit:
     """Write `text` where `node` stands."""

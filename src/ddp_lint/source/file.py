@@ -44,11 +44,11 @@ class SourceFile:
     def of_text(cls, shown_as: str, text: str, inside: str = "") -> SourceFile:
         """Text that was decoded already; it may still have a byte order mark and any newlines. Raises Unreadable for
         what has the name of a notebook and is none."""
-        text = _normalised(text)
+        text = normalised(text)
         if not shown_as.endswith(notebook.SUFFIX):
             return cls(shown_as, text, inside)
         try:
-            module = _normalised(notebook.Notebook.of(text).module)
+            module = normalised(notebook.Notebook.of(text).module)
         except notebook.NotANotebook as e:
             raise Unreadable(str(e)) from None
         return cls(shown_as, module, inside, notebook.Lines.of(module))
@@ -97,7 +97,7 @@ def decode(data: bytes) -> str:
     """Decode by PEP 263 (byte order mark, coding comment, UTF-8 otherwise). Raises Unreadable."""
     if b"\0" in data:
         raise Unreadable("the file has NUL bytes: it is binary, or UTF-16; Python cannot run it")
-    return _normalised(as_written(data)[0])
+    return normalised(as_written(data)[0])
 
 
 def as_written(data: bytes) -> tuple[str, str]:
@@ -111,5 +111,6 @@ def as_written(data: bytes) -> tuple[str, str]:
         raise Unreadable(f"the file cannot be decoded: {type(e).__name__}: {e}") from None
 
 
-def _normalised(text: str) -> str:
+def normalised(text: str) -> str:
+    """A text without a byte order mark, its lines ended by a line feed."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")

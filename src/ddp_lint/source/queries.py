@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.source.module import Module
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, dotted
 
 
 def enclosing(
@@ -36,6 +36,16 @@ def last_name(node: cst.BaseExpression) -> str:
     if isinstance(node, cst.Attribute):
         return node.attr.value
     return node.value if isinstance(node, cst.Name) else ""
+
+
+def path_of(node: cst.CSTNode) -> str:
+    """The dotted name of `model.module[2].weight`, subscripts left out."""
+    parts: list[str] = []
+    while isinstance(node, (cst.Attribute, cst.Subscript)):
+        if isinstance(node, cst.Attribute):
+            parts.append(node.attr.value)
+        node = node.value
+    return ".".join([dotted(node), *reversed(parts)])
 
 
 def literal_text(node: cst.CSTNode) -> str:

@@ -118,6 +118,18 @@ class Wraps:
                 return wrap
         return None
 
+    def around(self, path: str, at: cst.CSTNode) -> Wrap | None:
+        """The wrap before `at` of the model that an object is, or is part of, by its dotted name: of `model` for
+        ``model.module.fc``, also where `model` is the unwrapped twin. Parts of a DDP object are behind `.module`."""
+        parts = path.split(".")
+        for end in range(len(parts), 0, -1):
+            name, wrap = ".".join(parts[:end]), self.of(".".join(parts[:end]), at)
+            if wrap is not None and (wrap.kind != "ddp" or parts[end : end + 1] in ([], ["module"])):
+                return wrap
+            if (twin := self.twin(name, at)) is not None:
+                return twin
+        return None
+
     def after(self, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether `at` runs after the wrap on some path, and mentions the same names.
 
@@ -137,6 +149,16 @@ class Wraps:
             and is_constructor(here.name.value)
             and there is not None
             and not is_constructor(there.name.value)
+            and not self._called_before(there.name.value, wrap, here)
+        )
+
+    def _called_before(self, method: str, wrap: Wrap, constructor: cst.FunctionDef) -> bool:
+        """Whether all calls of a method in the file stand in the constructor, above the wrap."""
+        nodes = (node for node in self._module.nodes if type(node) is cst.Call)
+        calls = [c for c in nodes if isinstance(c.func, cst.Attribute) and c.func.attr.value == method]
+        return bool(calls) and all(
+            self._module.function_of(call) is constructor and self._order[call] < self._order[wrap.call]
+            for call in calls
         )
 
     def before(self, at: cst.CSTNode, wrap: Wrap) -> bool:

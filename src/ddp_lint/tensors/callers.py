@@ -69,7 +69,7 @@ def _constructions(project: Project, name: str) -> Iterator[CallSite]:
     paths = project.holding(word)
     for path in paths if len(paths) <= _FILES else ():
         facts = project.facts_of(path)
-        for use in _uses(facts.tree, word) if facts is not None and not facts.file.is_test else ():
+        for use in _uses(facts.tree, word) if facts is not None and not facts.source.is_test else ():
             if facts is not None and use.call is not None and project.meaning(facts, use.node) == name:
                 yield CallSite(facts, use.call, use.around, bound=True)
 
@@ -89,7 +89,7 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
     found: list[CallSite] = []
     for path in paths:
         facts = project.facts_of(path)
-        if facts is None or facts.file.is_test:
+        if facts is None or facts.source.is_test:
             continue
         if owner is not None and of_instances:
             found += _calls_of_instances(project, facts, module.name_of(owner))

@@ -177,7 +177,7 @@ class ModuleClasses:
         return canonical(self._project.canonical(target) if self._project else target)
 
     def _built(self, facts: ModuleFacts, node: ast.ClassDef) -> ModuleClass | None:
-        key = f"{facts.file.path}:{node.lineno}:{node.name}"
+        key = f"{facts.source.path}:{node.lineno}:{node.name}"
         if key not in self._known:
             self._known[key] = None  # a class that derives from itself through a cycle of names is no module
             if len(self._known) < _CLASSES_LIMIT:

@@ -240,7 +240,7 @@ class Evaluator:
 
     def _BinaryOperation(self, node: cst.BinaryOperation, state: State) -> Value:
         operands = [self.value(node.left, state), self.value(node.right, state)]
-        result = self.binary(operands, node)
+        result = self.binary(operands)
         operator = type(node.operator)
         if operator in (cst.Multiply, cst.Divide, cst.MatrixMultiply):
             for kept, other in (operands, operands[::-1]):
@@ -250,7 +250,7 @@ class Evaluator:
             self._keep(node, operands[:1], "**", state, certain=True)
         return result
 
-    def binary(self, operands: Sequence[Value], node: cst.CSTNode) -> Value:
+    def binary(self, operands: Sequence[Value]) -> Value:
         """The result of arithmetic on operands."""
         if any(v.tensor for v in operands):
             return computed_from(operands, Kind.TENSOR, next(self._storages))
@@ -264,7 +264,7 @@ class Evaluator:
         operand = self.value(node.expression, state)
         if isinstance(node.operator, cst.Not):
             return PYTHON
-        return self.binary([operand], node)
+        return self.binary([operand])
 
     def _BooleanOperation(self, node: cst.BooleanOperation, state: State) -> Value:
         return join([self.value(node.left, state), self.value(node.right, state)])
@@ -278,7 +278,7 @@ class Evaluator:
         compared = (node.left, *(c.comparator for c in node.comparisons))
         if any(isinstance(n, cst.BaseString) or dotted(n) in ("None", "True", "False") for n in compared):
             return PYTHON
-        return dataclasses.replace(self.binary(operands, node), learned=any(v.learned for v in operands))
+        return dataclasses.replace(self.binary(operands), learned=any(v.learned for v in operands))
 
     def _IfExp(self, node: cst.IfExp, state: State) -> Value:
         self.value(node.test, state)
@@ -376,9 +376,9 @@ class Evaluator:
         called = self.value(node.func, state)
         if called.kind is Kind.LAYER:
             return self._layer_call(node, called, operands, state)
-        return self._local_call(node, operands, state)
+        return self._local_call(node, operands)
 
-    def _local_call(self, node: cst.Call, operands: list[Value], state: State) -> Value:
+    def _local_call(self, node: cst.Call, operands: list[Value]) -> Value:
         name = dotted(node.func)
         if name in _PYTHON_CALLS:
             return PYTHON
@@ -390,7 +390,7 @@ class Evaluator:
             return Value(Kind.GROUP, each=group(v.element for v in operands))
         if name in ("max", "min", "sum", "abs"):
             flat = [v.element if v.kind is Kind.GROUP else v for v in operands]
-            return self.binary(flat, node) if flat else UNKNOWN
+            return self.binary(flat) if flat else UNKNOWN
         return self._unknown_call(operands)
 
     def _unknown_call(self, operands: Iterable[Value]) -> Value:

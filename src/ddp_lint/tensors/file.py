@@ -43,7 +43,7 @@ class TensorFile:
             tree = parse(self._module.file.text)
         except CannotParse:
             tree = ast.Module(body=[], type_ignores=[])
-        return ModuleFacts(self._module.name, self._module.file, tree, self._module.imports, False)
+        return ModuleFacts(self._module.name, self._module.file, tree, self._module.imports)
 
     @functools.cached_property
     def classes(self) -> ModuleClasses:

@@ -103,7 +103,7 @@ class Flow:
             self._written(node, node.target, target, state)
         elif isinstance(node.target, (cst.Name, cst.Attribute)):
             # `total = 0; total += loss`: Python rebinds the name
-            self._bind(node.target, self._evaluator.binary([target, value], node), state, node)
+            self._bind(node.target, self._evaluator.binary([target, value]), state, node)
 
     def _bind(self, target: cst.CSTNode, value: Value, state: State, statement: cst.CSTNode) -> None:
         if isinstance(target, cst.StarredElement):

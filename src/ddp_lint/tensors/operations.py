@@ -8,6 +8,11 @@ from typing import Any
 
 from ddp_lint.knowledge import table
 
+_LEVELS = {
+    "debug", "info", "warning", "warn", "error", "critical", "exception", "log",
+    "debug_once", "info_once", "warning_once", "warn_once", "error_once",
+}  # fmt: skip
+_LOGGERS = {"logging", "logger", "log", "LOGGER", "LOG", "_logger"}
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -76,6 +81,12 @@ def _keeps(section: str, operation: str) -> bool:
 def writes(method: str) -> bool:
     """Whether a method name is an in-place write of values: `add_`, `copy_`, not `requires_grad_` or `__init__`."""
     return method.endswith("_") and not method.startswith("_") and method not in names("in_place", "not_writes")
+
+
+def is_log(name: str) -> bool:
+    """Whether a dotted name is a logging call: ``logger.info``, ``self.log.warning``."""
+    owner, _, method = name.rpartition(".")
+    return method in _LEVELS and owner.rpartition(".")[2] in _LOGGERS
 
 
 def words_of(name: str) -> set[str]:

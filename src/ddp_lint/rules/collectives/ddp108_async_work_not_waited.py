@@ -10,8 +10,9 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, load
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.queries import is_false
+from ddp_lint.source.queries import is_false, last_name
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors.callers import call_sites
 
@@ -105,7 +106,7 @@ class AsyncWorkNotWaited(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = (
+    triggers = Triggers(
         "async_op",
         "isend",
         "irecv",
@@ -333,13 +334,7 @@ def _names(node: cst.CSTNode) -> set[str]:
 
 def _synchronises(node: cst.CSTNode) -> bool:
     calls = (n for n in (node, *descendants(node)) if isinstance(n, cst.Call))
-    return any(_SYNCHRONISES.search(_last_name(call.func)) for call in calls)
-
-
-def _last_name(func: cst.BaseExpression) -> str:
-    if isinstance(func, cst.Attribute):
-        return func.attr.value
-    return func.value if isinstance(func, cst.Name) else ""
+    return any(_SYNCHRONISES.search(last_name(call.func)) for call in calls)
 
 
 def _is_metadata(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
@@ -361,7 +356,7 @@ def _is_renamed(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
     for outer in descendants(statement):
         if isinstance(outer, cst.Assign) and outer.value is node:
             return True
-        if isinstance(outer, cst.Call) and _last_name(outer.func) == "append":
+        if isinstance(outer, cst.Call) and last_name(outer.func) == "append":
             return any(argument.value is node for argument in outer.args)
     return False
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import pathlib
 
 from ddp_lint.divergence import Kind, Mismatch
+from ddp_lint.knowledge.communication import LEARNING_RATE
 
 _SKIP = "let all ranks skip the round together: all_reduce the decision before the `continue` (MAX: any rank skips)"
 _EXIT = "let all ranks leave together: broadcast the decision before the exit, or raise an error, which ends the job"
 #: What is assigned, not called.
-_LEARNING_RATE = "learning rate"
 #: Cause to what a condition depends on.
 _DEPENDS = {
     "clock": "each rank's own clock",
@@ -144,7 +144,7 @@ def called(mismatch: Mismatch) -> str:
     """The call as written; the collective itself, with its place, where a callee has it."""
     last = mismatch.way[-1] if mismatch.way else None
     text = last.callee if last is not None else mismatch.call
-    brackets = "" if mismatch.op == _LEARNING_RATE or mismatch.kind is Kind.FORWARD else "()"
+    brackets = "" if mismatch.op == LEARNING_RATE or mismatch.kind is Kind.FORWARD else "()"
     place = f" ({pathlib.PurePosixPath(last.span.path).name}:{last.span.line})" if last is not None else ""
     return f"`{text}{brackets}`{place}"
 

@@ -6,9 +6,8 @@ import ast
 from typing import ClassVar
 
 from ddp_lint.divergence import Kind, Mismatch, analyse
-from ddp_lint.divergence.one_process import is_name_of_one_process, is_of_one_process
+from ddp_lint.divergence.one_process import is_name_of_one_process, is_of_one_process, spawned_alone
 from ddp_lint.findings import CallSite, Cause, Confidence, Sharing
-from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.headlines import facts as facts_of
 from ddp_lint.rules.collectives.headlines import headline, remedy
@@ -24,24 +23,26 @@ _CONSEQUENCES = frozenset(
 class PartingRule(Rule):
     """A rule whose findings are the mismatches of one kind.
 
-    The analysis (`ddp_lint.divergence`) says where the ranks part and what each of them does, `headlines` what comes of
-    it. The rule visits no nodes: the analysis reads whole files, and is done once a file for all these rules.
+    The analysis (`ddp_lint.divergence`) shows where the ranks diverge and what each of them does, `headlines` what
+    follows. The rule visits no nodes: the analysis reads whole files, and is done once a file for all these rules.
     """
 
     kind: ClassVar[Kind]
     oracles: ClassVar[tuple[str, ...]] = ("sequence", "stall")
-    follows_calls: ClassVar[bool] = True
 
     def finish(self) -> None:
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None or is_of_one_process(self.module.file):
             return
-        for mismatch in analyse(facts, project):
+        found = analyse(facts, project)
+        functions = [node for node in walk(facts.tree) if isinstance(node, ast.FunctionDef)] if found else []
+        for mismatch in found:
             if mismatch.confidence is Confidence.LOW or not self.concerns(mismatch):
                 continue
-            around = self._functions_around(mismatch, facts)
+            around = _names_around(mismatch.span.line, functions)
             called = (mismatch.call, *(step.callee for step in mismatch.way))
             alone = any(is_name_of_one_process(name.rpartition(".")[2]) for name in (*around, *called))
+            alone = alone or bool(spawned_alone(facts.tree).intersection(around))
             if not alone and not self._is_meant(around):
                 self.report(
                     mismatch.span,
@@ -58,18 +59,17 @@ class PartingRule(Rule):
         """Mismatches by files and by exceptions have rules of their own: they need more than the code to be real."""
         return mismatch.kind is self.kind and mismatch.cause not in ("file", "exception")
 
-    def _functions_around(self, mismatch: Mismatch, facts: ModuleFacts) -> list[str]:
-        """The names of the functions that the mismatch lies in."""
-        line = mismatch.span.line
-        functions = (node for node in walk(facts.tree) if isinstance(node, ast.FunctionDef))
-        return [node.name for node in functions if node.lineno <= line <= (node.end_lineno or line)]
-
     def _is_meant(self, around: list[str]) -> bool:
         """Does a test let its ranks part on purpose: one of what comes of it, by the name of the file or function?"""
         if not self.module.file.is_test:
             return False
         name = self.module.file.path.rpartition("/")[2].partition(".")[0]
         return any(words_of(each) & _CONSEQUENCES for each in (name, *around))
+
+
+def _names_around(line: int, functions: list[ast.FunctionDef]) -> list[str]:
+    """The names of the functions that the line lies in."""
+    return [node.name for node in functions if node.lineno <= line <= (node.end_lineno or line)]
 
 
 def _cause(mismatch: Mismatch) -> Cause | None:

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-from typing import ClassVar
-
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule, Place
 from ddp_lint.rules.compile.need import avoidable, repeated
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.traits import Trait, traits
 
 _READS = {"item", "tolist"}
 _CONVERSIONS = {"float", "int", "bool"}
@@ -110,7 +107,7 @@ class TensorReadOnHost(HostRule):
     """
 
     confidence = Confidence.MEDIUM
-    wants: ClassVar[Wants] = staticmethod(lambda function: Trait.READS in traits(function))
+    triggers = Triggers(Trait.READS, file=("torch",), tests=False)
     oracles = ("graph_break", "sync")
 
     def start(self) -> None:

@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-from typing import ClassVar
-
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule, Place, truth_values
 from ddp_lint.rules.compile.need import repeated
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
-from ddp_lint.tensors.traits import Trait, traits
 
 
 class BranchOnTensor(HostRule):
@@ -97,9 +94,7 @@ class BranchOnTensor(HostRule):
     """
 
     confidence = Confidence.MEDIUM
-    wants: ClassVar[Wants] = staticmethod(lambda function: Trait.BRANCHES in traits(function))
-    #: What other files compile may branch on any comparison.
-    sees_all_kept = True
+    triggers = Triggers(Trait.BRANCHES, file=("torch",), tests=False)
     oracles = ("graph_break", "sync")
 
     def visit_If(self, node: cst.If) -> None:

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule, Place, truth_values
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.tensors import TensorFile
-from ddp_lint.tensors.traits import Trait, is_log, traits
+from ddp_lint.tensors.operations import is_log
 
 
 class TensorPrinted(HostRule):
@@ -90,7 +89,7 @@ class TensorPrinted(HostRule):
     """
 
     confidence = Confidence.MEDIUM
-    wants: ClassVar[Wants] = staticmethod(lambda function: Trait.PRINTS in traits(function))
+    triggers = Triggers(Trait.PRINTS, file=("torch",), tests=False)
     oracles = ("graph_break", "sync")
 
     def visit_Call(self, node: cst.Call) -> None:

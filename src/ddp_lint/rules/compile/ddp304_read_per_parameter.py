@@ -8,6 +8,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
@@ -92,9 +93,8 @@ class ReadPerParameter(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("item", "tolist", "float", "bool")
-    requires = ("grad", "Optimizer")
-    in_tests = False  # nobody minds what a test waits for
+    # nobody minds what a test waits for
+    triggers = Triggers("item", "tolist", "float", "bool", file=("grad", "Optimizer"), tests=False)
     oracles = ("sync",)
     needs_cuda = True
 

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from typing import ClassVar
-
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.base import Rule, Wants
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
-from ddp_lint.tensors.traits import Trait, traits
 
 
 class ReadPerElement(Rule):
@@ -95,9 +93,8 @@ class ReadPerElement(Rule):
 
     confidence = Confidence.LOW
     default = False
-    requires = ("torch",)
+    triggers = Triggers(Trait.READS, file=("torch",))
     oracles = ("sync", "graph_break")
-    wants: ClassVar[Wants] = staticmethod(lambda function: Trait.READS in traits(function))
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "item" or node.args:

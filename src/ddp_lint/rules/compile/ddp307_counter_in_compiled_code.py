@@ -1,30 +1,18 @@
 from __future__ import annotations
 
 import ast
-from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.base import Wants
 from ddp_lint.rules.compile.host import HostRule
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.syntax import walk
 from ddp_lint.tensors import TensorFile
 
 _GROWING = {"append", "extend", "add"}
-
-
-def _changes_itself(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    for node in walk(function):
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, (ast.Attribute, ast.Subscript)):
-            return True
-        if isinstance(node, ast.Assign) and _counts_on(node):
-            return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _GROWING:
-            return True
-    return False
 
 
 def _counts_on(node: ast.Assign) -> bool:
@@ -132,7 +120,7 @@ class CounterInCompiledCode(HostRule):
     """
 
     confidence = Confidence.HIGH
-    wants: ClassVar[Wants] = staticmethod(_changes_itself)
+    triggers = Triggers(Trait.COUNTS, file=("torch",), tests=False)
     oracles = ("recompile",)
 
     def visit_AugAssign(self, node: cst.AugAssign) -> None:

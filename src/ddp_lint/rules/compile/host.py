@@ -95,9 +95,6 @@ class Place:
 class HostRule(Rule):
     """A rule on what a function reads from the device: asks for the place and for values of expressions."""
 
-    requires = ("torch",)
-    in_tests = False  # nobody minds what a test waits for
-
     def value(self, node: cst.BaseExpression, function: cst.FunctionDef) -> Value:
         """What an expression of a function is."""
         return TensorFile.of(self.module).flow(function).value(node)

@@ -19,7 +19,7 @@ from ddp_lint.source.syntax import below
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.classes import ModuleClass
-from ddp_lint.tensors.traits import is_log
+from ddp_lint.tensors.operations import is_log
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 #: Files that hold the name of a class; where more do, the search for a loop that makes it ends.
@@ -101,7 +101,7 @@ def _used_in_loops(tree: ast.AST) -> frozenset[str]:
 def _is_made_in_loop(project: Project, name: str) -> bool:
     for path in project.holding(f"{name}(")[:_FILES]:
         facts = project.facts_of(path)
-        if facts is None or facts.file.is_test:
+        if facts is None or facts.source.is_test:
             continue
         if name in project.remember(("in loops of file", path), functools.partial(_used_in_loops, facts.tree)):
             return True

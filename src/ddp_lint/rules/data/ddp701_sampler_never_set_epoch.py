@@ -11,6 +11,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, mentions_nearby
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import called, descendants
@@ -91,10 +92,7 @@ class SamplerNeverSetEpoch(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = ("DistributedSampler", "epoch", "epochs")
-    #: The passes over a loader are told where they are seen.
-    sees_all_kept = True
-    requires = ("DistributedSampler",)
+    triggers = Triggers("DistributedSampler", "epoch", "epochs", file=("DistributedSampler",))
     oracles = ("epochs",)
 
     def start(self) -> None:

@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_sampler
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
@@ -98,7 +99,7 @@ class SamplerBeforeProcessGroup(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = ("init_process_group",)
+    triggers = Triggers("init_process_group")
     oracles = ("samples", "exception")
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER, is_sampler
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.queries import is_true, literal_text
 from ddp_lint.source.wraps import argument
 
@@ -74,8 +75,7 @@ class SamplerInWrongPlace(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = ("DataLoader", "batch_sampler")
-    requires = ("DistributedSampler",)
+    triggers = Triggers("DataLoader", "batch_sampler", file=("DistributedSampler",))
     oracles = ("exception",)
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -5,6 +5,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER
+from ddp_lint.rules.triggers import Triggers
 
 
 class SetEpochOnLoader(Rule):
@@ -75,8 +76,7 @@ class SetEpochOnLoader(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = ("set_epoch", "DataLoader")
-    requires = ("set_epoch",)
+    triggers = Triggers("set_epoch", "DataLoader", file=("set_epoch",))
     oracles = ("exception", "epochs")
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -6,6 +6,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_sampler
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.wraps import argument
 
 #: Libraries whose model parallelism leaves each rank a batch of its own.
@@ -82,8 +83,7 @@ class SamplerOverWholeWorld(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = ("DistributedSampler",)
-    requires = tuple(table("data")["model_parallelism"])
+    triggers = Triggers("DistributedSampler", file=(*table("data")["model_parallelism"],))
     oracles = ("divided",)
     confidence = Confidence.MEDIUM
 

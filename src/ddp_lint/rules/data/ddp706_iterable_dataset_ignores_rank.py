@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import mentions_own_rank, several_ranks
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 
 # A class that says any of this divides its stream, draws at random, or passes on another dataset's stream.
 _SHARE = re.compile(r"rank|world|worker|shard|split_by|num_replicas|seed|random|shuffle|self\.(dataset|ds|source)\b")
@@ -85,11 +86,10 @@ class IterableDatasetIgnoresRank(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset
     """
 
-    triggers = ("IterableDataset",)
+    triggers = Triggers("IterableDataset")
     oracles = ("samples",)
     confidence = Confidence.MEDIUM
     default = False
-    whole_class = True
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         if not any(self.module.qualified(base.value) == "torch.utils.data.IterableDataset" for base in node.bases):

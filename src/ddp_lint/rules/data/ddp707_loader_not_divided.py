@@ -8,6 +8,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import mentions_own_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER, framework_loads, is_evaluation
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 
@@ -94,8 +95,7 @@ class LoaderNotDivided(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = ("DataLoader",)
-    requires = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
+    triggers = Triggers("DataLoader", file=("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"))
     oracles = ("samples",)
     confidence = Confidence.MEDIUM
 

@@ -11,6 +11,7 @@ from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import done_nearby, is_evaluation, mentions_nearby
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
@@ -118,8 +119,7 @@ class OneAugmentationSeed(Rule):
     - https://pytorch.org/docs/stable/data.html#randomness-in-multi-process-data-loading
     """
 
-    triggers = ("seed", *table("data")["seed_helpers"])
-    requires = tuple(table("data")["loader_words"])
+    triggers = Triggers("seed", *table("data")["seed_helpers"], file=(*table("data")["loader_words"],))
     oracles = ("seeds",)
     confidence = Confidence.MEDIUM
 

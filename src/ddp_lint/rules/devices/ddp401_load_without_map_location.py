@@ -14,6 +14,7 @@ from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.saved import saved_elsewhere, saved_from_cpu
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
@@ -117,11 +118,9 @@ class LoadWithoutMapLocation(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = ("load",)
-    requires = ("torch",)
+    triggers = Triggers("load", file=("torch",), tests=False)
     oracles = ("device", "exception")
     needs_cuda = True
-    in_tests = False
 
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != "torch.load" or any(arg.star for arg in node.args):

@@ -11,6 +11,7 @@ from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import parse_expression
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.saved import saved_from_cpu
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
@@ -110,9 +111,7 @@ class CudaInDatasetWorker(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = _METHODS
-    requires = ("torch",)
-    whole_class = True
+    triggers = Triggers(*_METHODS, file=("torch",))
     oracles = ("exception", "device")
     needs_cuda = True
 

@@ -11,6 +11,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.origin import rank_source
 from ddp_lint.launch.single import is_benchmark, on_one_node
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.edits import replace
 from ddp_lint.source.queries import literal_text
 from ddp_lint.source.wraps import argument
@@ -86,11 +87,21 @@ class DeviceFromGlobalRank(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = (
-        "set_device", "set_device_index", "device", "cuda", "device_ids", "device_id", "barrier", "map_location",
-        "DistributedDataParallel", "FullyShardedDataParallel", "DDP", "FSDP",
-    )  # fmt: skip
-    requires = ("get_rank", "RANK", "process_index", "rank", "global_rank", "SLURM_PROCID", "world_rank")
+    triggers = Triggers(
+        "set_device",
+        "set_device_index",
+        "device",
+        "cuda",
+        "device_ids",
+        "device_id",
+        "barrier",
+        "map_location",
+        "DistributedDataParallel",
+        "FullyShardedDataParallel",
+        "DDP",
+        "FSDP",
+        file=("get_rank", "RANK", "process_index", "rank", "global_rank", "SLURM_PROCID", "world_rank"),
+    )
     oracles = ("exception", "device")
     needs_cuda = True
 

@@ -11,6 +11,7 @@ from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
@@ -105,12 +106,19 @@ class CudaBeforeSetDevice(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = (
-        "set_device", "set_device_index", "cuda", "barrier", "broadcast_object_list", "all_gather_object",
-        "gather_object", "scatter_object_list", "Process", "init_process_group",
-    )  # fmt: skip
-    requires = ("set_device", "set_device_index", "init_process_group", "get_context")
-    whole_class = True
+    triggers = Triggers(
+        "set_device",
+        "set_device_index",
+        "cuda",
+        "barrier",
+        "broadcast_object_list",
+        "all_gather_object",
+        "gather_object",
+        "scatter_object_list",
+        "Process",
+        "init_process_group",
+        file=("set_device", "set_device_index", "init_process_group", "get_context"),
+    )
     oracles = ("device", "exception")
     needs_cuda = True
 

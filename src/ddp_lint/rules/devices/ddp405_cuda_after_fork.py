@@ -10,6 +10,7 @@ from ddp_lint.launch.cuda import uses_cuda
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import replace
 from ddp_lint.source.queries import appends, receiver
@@ -107,8 +108,9 @@ class CudaAfterFork(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("Process", "Pool", "ProcessPoolExecutor", "Manager")
-    requires = ("multiprocessing", "ProcessPoolExecutor")
+    triggers = Triggers(
+        "Process", "Pool", "ProcessPoolExecutor", "Manager", file=("multiprocessing", "ProcessPoolExecutor")
+    )
     oracles = ("exception",)
     needs_cuda = True
 

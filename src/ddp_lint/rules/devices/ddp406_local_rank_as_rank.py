@@ -6,6 +6,7 @@ from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.origin import rank_source
 from ddp_lint.launch.single import on_one_node
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.edits import replace
 from ddp_lint.source.wraps import argument
 
@@ -77,7 +78,7 @@ class LocalRankAsRank(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = ("init_process_group",)
+    triggers = Triggers("init_process_group")
     oracles = ("stall", "exception")
 
     def visit_Call(self, node: cst.Call) -> None:

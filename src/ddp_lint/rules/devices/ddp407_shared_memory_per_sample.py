@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import last_name
 from ddp_lint.source.tree import descendants
@@ -121,7 +122,7 @@ class SharedMemoryPerSample(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("share_memory_",)
+    triggers = Triggers("share_memory_")
     oracles = ("exception", "exit")
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -5,6 +5,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.tensors.operations import is_factory, names
 
@@ -99,15 +100,13 @@ class CudaTensorShared(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = ("share_memory_", "share_memory")
-    requires = ("cuda",)
-    in_tests = False
+    triggers = Triggers("share_memory_", "share_memory", file=("cuda",), tests=False)
     oracles = ("device",)
     needs_cuda = True
 
     def visit_Call(self, node: cst.Call) -> None:
         func = node.func
-        if not isinstance(func, cst.Attribute) or func.attr.value not in self.triggers:
+        if not isinstance(func, cst.Attribute) or func.attr.value not in self.triggers.words:
             return
         moved = self._moved(func.value, node)
         if moved is not None:

@@ -19,6 +19,7 @@ from ddp_lint.rules.failures.exits import (
     messages,
     speaks_of_failure,
 )
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
@@ -111,9 +112,8 @@ class ExitHidesFailure(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = ("_exit", "exit", "quit", "SystemExit")
+    triggers = Triggers("_exit", "exit", "quit", "SystemExit")
     oracles = ("exit",)
-    hides_failure = True
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(self.module.parent(node), cst.Raise):

@@ -9,6 +9,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import caught, does_work, only_logs
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in, last_name, statements
 from ddp_lint.source.tree import descendants
@@ -88,16 +89,15 @@ class SwallowedFailure(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = (
+    triggers = Triggers(
         "BaseException",
         "contextmanager",
         "asynccontextmanager",
         *table("failures")["work"],
         *table("failures")["entries"],
+        tests=False,
     )
     oracles = ("exit", "stall", "exception")
-    hides_failure = True
-    in_tests = False
 
     def visit_Try(self, node: cst.Try) -> None:
         for handler in node.handlers:

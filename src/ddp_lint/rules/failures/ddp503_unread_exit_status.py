@@ -8,6 +8,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import only_logs, starts_ranks
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
@@ -104,7 +105,7 @@ class UnreadExitStatus(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = (
+    triggers = Triggers(
         "Process",
         "Popen",
         "Thread",
@@ -112,9 +113,8 @@ class UnreadExitStatus(Rule):
         "poll",
         "returncode",
         *(c.rpartition(".")[2] for c in _COMMANDS),
+        file=("Process", "subprocess", "Thread", "system"),
     )
-    requires = ("Process", "subprocess", "Thread", "system")
-    whole_class = True
     oracles = ("exit",)
 
     def start(self) -> None:

@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.queries import last_name
 
 
@@ -67,7 +68,7 @@ class KillCountedAsSuccess(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("returncode", "exitcode", "poll", "exit_code")
+    triggers = Triggers("returncode", "exitcode", "poll", "exit_code")
     oracles = ("exit",)
 
     def visit_Comparison(self, node: cst.Comparison) -> None:

@@ -13,6 +13,7 @@ from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.cuda import Initialiser
 from ddp_lint.launch.environment import Write, read_at
 from ddp_lint.rules.launch.variables import WriteRule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
 
@@ -38,7 +39,7 @@ _HARMLESS_CUDA = (
 _COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "barrier", "reduce_scatter_tensor", "all_gather_object",
                 "broadcast_object_list", "all_gather_into_tensor", "reduce", "all_to_all_single")  # fmt: skip
 #: The points that lie in the project's own use of a GPU.
-_ON_GPU = ("the first use of CUDA", "the first CUDA allocation")
+_ON_GPU = ("cuda", "allocation")
 
 
 class EnvironmentSetTooLate(WriteRule):
@@ -111,7 +112,7 @@ class EnvironmentSetTooLate(WriteRule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("environ", "putenv")
+    triggers = Triggers("environ", "putenv")
     oracles = ("environment",)
 
     def check(self, write: Write) -> None:
@@ -120,18 +121,18 @@ class EnvironmentSetTooLate(WriteRule):
             self._check(write, point)
 
     def _check(self, write: Write, point: dict[str, Any]) -> None:
-        if point["point"] == "the interpreter's start":
+        if point["at"] == "start":
             if not self._starts_processes():
                 self._report(write, point, None, "the interpreter started")
-        elif point["point"] == "import torch":
+        elif point["at"] == "import":
             place = self._torch_import(write)
             if place is not None and not self._starts_processes() and not self._done_otherwise(write, point):
                 self._report(write, point, place, "torch is imported here")
         else:
-            call = next(self._calls_before(write, point["point"]), None)
+            call = next(self._calls_before(write, point["at"]), None)
             if call is not None:
                 self._report(write, point, call, f"{point['point']}: it was read here")
-            elif point["point"] in _ON_GPU and (used := self._used_elsewhere(write)) is not None:
+            elif point["at"] in _ON_GPU and (used := self._used_elsewhere(write)) is not None:
                 self._report(write, point, *used)
             elif write.name == "CUDA_VISIBLE_DEVICES" and self._in_forked_worker(write):
                 self._report_fork(write)
@@ -189,11 +190,11 @@ class EnvironmentSetTooLate(WriteRule):
     def _is_point(self, call: cst.Call, point: str) -> bool:
         name = self.module.qualified(call.func)
         package, _, last = name.rpartition(".")
-        if point == "init_process_group":
+        if point == "group":
             return name == "torch.distributed.init_process_group"
-        if point == "the first collective":
+        if point == "collective":
             return package == "torch.distributed" and last in _COLLECTIVES
-        if point == "DDP() or torch.compile":
+        if point == "wrap":
             told = self.module.told("wrappers", call)
             return bool(told) or name in ("torch.nn.parallel.DistributedDataParallel", "torch.compile")
         return self._uses_gpu(call, name)
@@ -265,7 +266,7 @@ class EnvironmentSetTooLate(WriteRule):
             f"{write.name} is read at {point['point']}, before this line: the write has no effect",
             labels=[(where, label)] if where is not None else [],
             help=f"{point['set_by']}{f'; after it, {instead} works' if instead else ''}",
-            confidence=Confidence.HIGH if point["point"] == "import torch" else None,
+            confidence=Confidence.HIGH if point["at"] == "import" else None,
             fix=self._move_up(write, where) if isinstance(where, Span) else None,
         )
 

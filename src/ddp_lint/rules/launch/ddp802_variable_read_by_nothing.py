@@ -6,6 +6,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.launch.environment import Write, misspelt
 from ddp_lint.rules.launch.variables import Misnamed, NameRule
+from ddp_lint.rules.triggers import Triggers
 
 
 class VariableReadByNothing(NameRule):
@@ -71,7 +72,7 @@ class VariableReadByNothing(NameRule):
     """
 
     confidence = Confidence.HIGH
-    triggers = ("environ", "putenv", "env", *table("environment")["unread"])
+    triggers = Triggers("environ", "putenv", "env", *table("environment")["unread"])
     oracles = ("environment",)
 
     @classmethod

@@ -4,6 +4,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.launch.environment import Write
 from ddp_lint.rules.launch.variables import Misnamed, NameRule
+from ddp_lint.rules.triggers import Triggers
 
 
 class VariableRenamed(NameRule):
@@ -67,7 +68,7 @@ class VariableRenamed(NameRule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = tuple(table("environment")["renamed"])
+    triggers = Triggers(*tuple(table("environment")["renamed"]))
     oracles = ("environment",)
     renamed = "renamed"
 

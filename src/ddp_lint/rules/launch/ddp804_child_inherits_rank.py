@@ -10,6 +10,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.ranks import Evidence, evidence_in
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import literal_text
@@ -104,10 +105,18 @@ class ChildInheritsRank(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("run", "call", "check_call", "check_output", "Popen", "subprocess", "executable", "CalledProcessError")
-    requires = ("subprocess",)
-    in_tests = False
-    whole_class = True
+    triggers = Triggers(
+        "run",
+        "call",
+        "check_call",
+        "check_output",
+        "Popen",
+        "subprocess",
+        "executable",
+        "CalledProcessError",
+        file=("subprocess",),
+        tests=False,
+    )
     oracles = ("stall", "exception", "exit")
 
     def start(self) -> None:

@@ -8,6 +8,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import descendants
@@ -102,10 +103,15 @@ class RanksWriteOneFile(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("save", "makedirs", "open", "mkdir")
-    requires = ("init_process_group", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
+    triggers = Triggers(
+        "save",
+        "makedirs",
+        "open",
+        "mkdir",
+        file=("init_process_group", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"),
+        tests=False,
+    )
     oracles = ("exception", "write")
-    in_tests = False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         calls = list(calls_in(node.body))

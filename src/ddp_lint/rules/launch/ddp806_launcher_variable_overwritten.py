@@ -8,6 +8,7 @@ from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.environment import Write
 from ddp_lint.launch.single import starts_its_ranks
 from ddp_lint.rules.launch.variables import WriteRule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
 
@@ -80,8 +81,7 @@ class LauncherVariableOverwritten(WriteRule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("environ",)
-    requires = ("LOCAL_RANK", "RANK")
+    triggers = Triggers("environ", file=("LOCAL_RANK", "RANK"))
     oracles = ("stall", "exception", "environment")
 
     def start(self) -> None:

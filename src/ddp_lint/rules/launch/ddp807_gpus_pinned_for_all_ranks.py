@@ -8,6 +8,7 @@ from ddp_lint.launch.environment import Write, writes
 from ddp_lint.launch.ranks import evidence_in
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
 
@@ -85,10 +86,9 @@ class GpusPinnedForAllRanks(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("CUDA_VISIBLE_DEVICES",)
+    triggers = Triggers("CUDA_VISIBLE_DEVICES", tests=False)
     oracles = ("exception", "device", "environment")
     needs_cuda = True
-    in_tests = False
 
     def visit_Assign(self, node: cst.Assign) -> None:
         for write in writes(self.module, node):

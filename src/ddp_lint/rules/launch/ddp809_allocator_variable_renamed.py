@@ -3,6 +3,7 @@ from __future__ import annotations
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.rules.launch.ddp803_variable_renamed import VariableRenamed
+from ddp_lint.rules.triggers import Triggers
 
 
 class AllocatorVariableRenamed(VariableRenamed):
@@ -61,6 +62,6 @@ class AllocatorVariableRenamed(VariableRenamed):
 
     confidence = Confidence.LOW
     default = False
-    triggers = tuple(table("environment")["renamed_lately"])
+    triggers = Triggers(*tuple(table("environment")["renamed_lately"]))
     needs_cuda = True
     renamed = "renamed_lately"

@@ -8,6 +8,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called
@@ -122,9 +123,7 @@ class FileReadBeforeWritten(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("save", "open", "dump", "savez", "save_file")
-    requires = ("torch",)
-    in_tests = False
+    triggers = Triggers("save", "open", "dump", "savez", "save_file", file=("torch",), tests=False)
     oracles = ("exception",)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:

@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.tensors.contexts import evaluation_only, without_gradient
 from ddp_lint.tensors.operations import words_of
@@ -96,9 +97,7 @@ class LogOfSaturated(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("log",)
-    requires = ("softmax", "sigmoid", "gumbel_softmax", "exp")
-    in_tests = False
+    triggers = Triggers("log", file=("softmax", "sigmoid", "gumbel_softmax", "exp"), tests=False)
     oracles = ("finite",)
 
     def visit_Call(self, node: cst.Call) -> None:

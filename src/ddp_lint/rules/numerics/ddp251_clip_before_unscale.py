@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
@@ -113,8 +114,7 @@ class ClipBeforeUnscale(Rule):
     - https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping
     """
 
-    triggers = ("clip_grad_norm_", "clip_grad_value_")
-    requires = ("scale",)
+    triggers = Triggers("clip_grad_norm_", "clip_grad_value_", file=("scale",))
     oracles = ("scaled",)
 
     def visit_Call(self, node: cst.Call) -> None:

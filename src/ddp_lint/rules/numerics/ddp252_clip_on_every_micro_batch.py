@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.accumulation import calls_of_round, guards, is_backward, is_step
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import is_false
@@ -106,8 +107,7 @@ class ClipOnEveryMicroBatch(Rule):
     - https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation#the-finished-code
     """
 
-    triggers = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
-    requires = ("backward",)
+    triggers = Triggers("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", file=("backward",))
     oracles = ("clipped",)
 
     def visit_Call(self, node: cst.Call) -> None:

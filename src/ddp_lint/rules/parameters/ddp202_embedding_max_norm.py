@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.wraps import argument
 
 _LAYERS = {"torch.nn.Embedding": 3, "torch.nn.EmbeddingBag": 2}
@@ -76,8 +77,7 @@ class EmbeddingMaxNorm(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.Embedding.html
     """
 
-    triggers = ("max_norm", "Embedding", "EmbeddingBag", "embedding", "embedding_bag")
-    requires = ("torch",)
+    triggers = Triggers("max_norm", "Embedding", "EmbeddingBag", "embedding", "embedding_bag", file=("torch",))
     oracles = ("write", "parameter")
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.parameters.in_place import InPlaceRule
-from ddp_lint.rules.parameters.wrapped import path_of, wrap_of
+from ddp_lint.rules.triggers import Trait, Triggers
+from ddp_lint.source.queries import path_of
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors import Code, Reached, Write
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
@@ -94,34 +95,40 @@ class ParameterReplacedAfterWrap(InPlaceRule):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    requires = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare")
-    triggers = ("parameters", "named_parameters", "Parameter", "register_parameter")
+    # a parameter that is replaced there is no longer what is tested
+    triggers = Triggers(
+        "parameters",
+        "named_parameters",
+        "Parameter",
+        "register_parameter",
+        Trait.WRITES,
+        file=("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare"),
+    )
     oracles = ("exception", "identity", "reference")
-    in_tests = True  # a parameter that is replaced there is no longer what is tested
 
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target
         if not isinstance(target, cst.Attribute) or not isinstance(node.value, cst.Call):
             return
         if self.module.qualified(node.value.func) in PARAMETER_MAKERS:
-            self._replaced(node, path_of(target))
+            self._replaced(node, path_of(target.value))
 
     def visit_Call(self, node: cst.Call) -> None:
         if isinstance(node.func, cst.Attribute) and node.func.attr.value == "register_parameter":
-            self._replaced(node, f"{path_of(node.func.value)}.parameter")
+            self._replaced(node, path_of(node.func.value))
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         target = write.target
         name = write.value.name
         if not (isinstance(target, cst.Attribute) and target.attr.value == "data" and name.endswith("parameters()")):
             return
-        wrap = wrap_of(self.module, name, write.node)
+        wrap = self.module.wraps.around(name.rpartition(".")[0], write.node)
         if wrap is not None and wrap.kind == "fsdp2":
             self._report(write.node, wrap, "`.data` of a sharded parameter is swapped: each rank trains the new local "
                          "tensor and no rank raises, or optimizer.step() fails on every rank")  # fmt: skip
 
-    def _replaced(self, node: cst.CSTNode, name: str) -> None:
-        wrap = wrap_of(self.module, name, node)
+    def _replaced(self, node: cst.CSTNode, owner: str) -> None:
+        wrap = self.module.wraps.around(owner, node)
         if wrap is not None:
             self._report(node, wrap, "the wrapper has no hook for the new parameter: the second step raises on both "
                          "ranks, or rank 0 and rank 1 train different values")  # fmt: skip

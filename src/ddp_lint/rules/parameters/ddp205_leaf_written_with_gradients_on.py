@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.parameters.in_place import InPlaceRule
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
@@ -83,7 +84,7 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
     - https://pytorch.org/docs/stable/notes/autograd.html#in-place-operations-with-autograd
     """
 
-    triggers = ("parameters", "named_parameters")
+    triggers = Triggers("parameters", "named_parameters", Trait.WRITES, file=("torch",), tests=False)
     oracles = ("exception",)
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:

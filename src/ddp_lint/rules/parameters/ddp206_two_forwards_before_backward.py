@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import canonical
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import exclusive
@@ -112,9 +113,8 @@ class TwoForwardsBeforeBackward(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("backward",)
-    requires = ("torch",)
-    in_tests = False  # a test that passes has shown that it does not raise
+    # a test that passes has shown that it does not raise
+    triggers = Triggers("backward", file=("torch",), tests=False)
     oracles = ("exception",)
     gone_in = (2, 13)
     needs_cuda = True  # in practice: CPU builds in use are of torch 2.13, which does not raise
@@ -177,7 +177,7 @@ class TwoForwardsBeforeBackward(Rule):
             return False
         for name in project.lineage(self.module.name_of(owner)):
             facts = project.class_facts(name)
-            for value, _ in facts.attributes.get(attribute, ()) if facts is not None else ():
+            for value, _ in facts.attribute(attribute) if facts is not None else ():
                 if isinstance(value, ast.Call) and self._makes_ddp(value, name):
                     return True
         return False

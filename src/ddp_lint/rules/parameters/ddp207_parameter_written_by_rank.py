@@ -3,7 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.parameters.in_place import InPlaceRule
-from ddp_lint.rules.parameters.wrapped import wrap_of
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.tensors import Code, Reached, Write
 
@@ -93,14 +93,19 @@ class ParameterWrittenByRank(InPlaceRule):
     - https://pytorch.org/docs/stable/notes/ddp.html
     """
 
-    requires = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare")
-    triggers = ("parameters", "named_parameters")
+    triggers = Triggers(
+        "parameters",
+        "named_parameters",
+        Trait.WRITES,
+        file=("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare"),
+        tests=False,
+    )
     oracles = ("parameter", "reference")
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         name = write.value.name
         rank = next((n for n in self.operands(write) if self._is_rank(n)), None) if name else None
-        wrap = wrap_of(self.module, name, write.node) if rank is not None else None
+        wrap = self.module.wraps.around(name.rpartition(".")[0], write.node) if rank is not None else None
         if rank is None or wrap is None:
             return
         self.report(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument, assigned_name
@@ -92,8 +93,7 @@ class ParameterOverAnotherOnesStorage(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.parameter.Parameter.html
     """
 
-    triggers = ("Parameter", "data")
-    requires = ("torch",)
+    triggers = Triggers("Parameter", "data", file=("torch",))
     oracles = ("identity", "reference", "parameter")
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument, assigned_name
@@ -87,9 +88,8 @@ class ParameterNotContiguous(Rule):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    triggers = ("Parameter",)
-    requires = ("torch",)
-    in_tests = False  # often the very thing that is tested
+    # often the very thing that is tested
+    triggers = Triggers("Parameter", file=("torch",), tests=False)
     oracles = ("exception", "identity")
 
     def visit_Call(self, node: cst.Call) -> None:

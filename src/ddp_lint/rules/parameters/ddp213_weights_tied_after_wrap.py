@@ -3,7 +3,8 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.parameters.wrapped import path_of, wrap_of
+from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source.queries import path_of
 
 
 class WeightsTiedAfterWrap(Rule):
@@ -87,8 +88,7 @@ class WeightsTiedAfterWrap(Rule):
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
     """
 
-    triggers = ("weight", "bias")
-    requires = ("DistributedDataParallel", "FullyShardedDataParallel")
+    triggers = Triggers("weight", "bias", file=("DistributedDataParallel", "FullyShardedDataParallel"))
     oracles = ("exception", "identity")
 
     def visit_Assign(self, node: cst.Assign) -> None:
@@ -96,7 +96,7 @@ class WeightsTiedAfterWrap(Rule):
         if not (_is_weight(target) and _is_weight(value)):
             return
         left, right = path_of(target), path_of(value)
-        wrap = wrap_of(self.module, left, node)
+        wrap = self.module.wraps.around(left.rpartition(".")[0], node)
         if wrap is None or wrap.kind not in ("ddp", "fsdp1") or left.partition(".")[0] != right.partition(".")[0]:
             return
         self.report(

@@ -2,31 +2,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
 
 import libcst as cst
 
-from ddp_lint.rules.base import Rule, Wants
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false
-from ddp_lint.source.syntax import statements, walk
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.tensors import Kind, ModuleClass, TensorFile
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
 from ddp_lint.tensors.operations import layer_kind
 
 _PLAIN = (cst.List, cst.Tuple, cst.Dict, cst.ListComp, cst.DictComp)
-_COLLECTIONS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp)
 _REGISTERING = {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
 _REGISTERING_METHODS = {"add_module", "register_module", "register_parameter", "setattr"}
-
-
-def _keeps_collection(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a constructor sets an attribute to a list or the like, empty or not."""
-    assigned = (
-        n for n in statements(function) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Attribute)
-    )
-    return function.name == "__init__" and any(isinstance(n.value, _COLLECTIONS) for n in assigned)
 
 
 class ParametersInPlainList(Rule):
@@ -109,8 +100,7 @@ class ParametersInPlainList(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html
     """
 
-    wants: ClassVar[Wants] = staticmethod(_keeps_collection)
-    requires = ("torch",)
+    triggers = Triggers(Trait.KEEPS, file=("torch",))
     oracles = ("nograd", "reference", "exception", "identity")
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:

@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 
@@ -127,8 +128,7 @@ class ToEmptyUntiesWeights(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("to_empty", "param_init_fn")
-    requires = ("param_init_fn",)
+    triggers = Triggers("to_empty", "param_init_fn", file=("param_init_fn",))
     oracles = ("identity", "parameter")
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -9,14 +9,14 @@ from typing import ClassVar
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
-from ddp_lint.rules.base import Rule, Wants
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
 from ddp_lint.tensors.contexts import evaluation_only
 from ddp_lint.tensors.operations import words_of
-from ddp_lint.tensors.traits import Trait, traits
 
 _SIGNS = {cst.AddAssign: "+", cst.SubtractAssign: "-", cst.MultiplyAssign: "*", cst.DivideAssign: "/"}
 _COMPLEMENT = re.compile(r"\b1(\.0?)? - |\* 0?\.\d+ \+ .* \* 0?\.\d+")
@@ -38,11 +38,10 @@ def is_moving_average(module: Module, write: Write, function: Code) -> bool:
 class InPlaceRule(Rule):
     """A rule on writes to tensors, one call of `check` for each write that training can come by."""
 
-    requires: ClassVar[tuple[str, ...]] = ("torch",)
-    in_tests = False  # a test that passes has shown that its writes do no harm
+    #: Not in tests: one that passes has shown that its writes do no harm.
+    triggers: ClassVar[Triggers] = Triggers(Trait.WRITES, file=("torch",), tests=False)
     #: A write in a LightningModule's `training_step` is one in forward.
     in_training_step: ClassVar[bool] = False
-    wants: ClassVar[Wants] = staticmethod(lambda function: Trait.WRITES in traits(function))
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._look_into(node)

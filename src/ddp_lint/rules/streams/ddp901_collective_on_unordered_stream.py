@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.streams.stream import stream_of
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.tree import called, descendants
 
 _COLLECTIVES = frozenset(
@@ -123,8 +124,7 @@ class CollectiveOnUnorderedStream(Rule):
     - https://pytorch.org/docs/stable/notes/cuda.html#cuda-streams
     """
 
-    triggers = ("stream",)
-    requires = ("torch",)
+    triggers = Triggers("stream", file=("torch",))
     oracles = ("streams",)
     needs_cuda = True
 

@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 
 
@@ -106,15 +107,17 @@ class WaitsForDefaultStream(Rule):
     - https://pytorch.org/docs/stable/notes/cuda.html#cuda-streams
     """
 
-    triggers = ("default_stream",)
-    requires = (
-        "all_reduce",
-        "allreduce",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "all_gather",
-        "broadcast",
-        "isend",
+    triggers = Triggers(
+        "default_stream",
+        file=(
+            "all_reduce",
+            "allreduce",
+            "reduce_scatter",
+            "reduce_scatter_tensor",
+            "all_gather",
+            "broadcast",
+            "isend",
+        ),
     )
     oracles = ("streams",)
     needs_cuda = True

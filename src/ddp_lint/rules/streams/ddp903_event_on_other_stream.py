@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.streams.stream import stream_of
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 
@@ -106,8 +107,7 @@ class EventOnOtherStream(Rule):
     - https://pytorch.org/docs/stable/notes/cuda.html#cuda-streams
     """
 
-    triggers = ("record_event", "record")
-    requires = ("stream",)
+    triggers = Triggers("record_event", "record", file=("stream",))
     oracles = ("streams",)
     needs_cuda = True
     confidence = Confidence.MEDIUM

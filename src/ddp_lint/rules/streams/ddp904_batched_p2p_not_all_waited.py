@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 
 
 class BatchedP2pNotAllWaited(Rule):
@@ -74,7 +75,7 @@ class BatchedP2pNotAllWaited(Rule):
     - https://pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv
     """
 
-    triggers = ("batch_isend_irecv",)
+    triggers = Triggers("batch_isend_irecv")
     oracles = ("value",)
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -5,6 +5,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.streams.stream import side_stream
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 
@@ -112,9 +113,8 @@ class RecordStreamOnProducer(Rule):
     - https://pytorch.org/docs/stable/generated/torch.Tensor.record_stream.html
     """
 
-    triggers = ("record_stream",)
+    triggers = Triggers("record_stream")
     oracles = ("streams",)
-    whole_class = True
     needs_cuda = True
     confidence = Confidence.MEDIUM
 

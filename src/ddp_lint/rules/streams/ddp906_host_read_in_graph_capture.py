@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.tree import descendants
 
 
@@ -95,8 +96,7 @@ class HostReadInGraphCapture(Rule):
     - https://pytorch.org/docs/stable/notes/cuda.html#constraints
     """
 
-    triggers = ("graph",)
-    requires = ("torch",)
+    triggers = Triggers("graph", file=("torch",))
     oracles = ("exception",)
     needs_cuda = True
 

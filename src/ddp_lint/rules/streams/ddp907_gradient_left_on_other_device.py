@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument, root_name
@@ -122,9 +123,7 @@ class GradientLeftOnOtherDevice(Rule):
     - https://github.com/pytorch/pytorch/issues/161129
     """
 
-    triggers = ("backward",)
-    requires = ("Function",)
-    whole_class = True
+    triggers = Triggers("backward", file=("Function",))
     oracles = ("exception",)
     needs_cuda = True
 

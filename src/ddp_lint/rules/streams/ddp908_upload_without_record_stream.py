@@ -11,6 +11,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.streams.stream import side_stream
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import called, descendants
 
@@ -148,10 +149,8 @@ class UploadWithoutRecordStream(Rule):
     - https://github.com/NVIDIA/apex/commit/d5e2bb4bdeedd27b1dfaf5bb2b24d6c000dee9be
     """
 
-    triggers = ("wait_stream", "record_stream")
-    requires = ("stream",)
+    triggers = Triggers("wait_stream", "record_stream", file=("stream",))
     oracles = ("streams",)
-    whole_class = True
     needs_cuda = True
     confidence = Confidence.MEDIUM
 

@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.streams.stream import stream_of
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
@@ -15,11 +16,14 @@ from ddp_lint.tensors import TensorFile
 
 #: Calls after which nobody can tell any more what is ordered: events, and the host waiting.
 _ORDER_ALL = frozenset({"synchronize", "wait_event", "wait", "stream_synchronize", "block", "record_event"})
-#: What looks at a tensor without its values, or is the handle of one that will be there.
+#: What looks at a tensor without its values, is the handle of one that will be there, or may upload one of the host.
 _LOOKS = frozenset(
     {
         "wait",
         "result",
+        "cuda",
+        "to",
+        "cpu",
         "shape",
         "size",
         "dim",
@@ -150,11 +154,9 @@ class ReadAcrossStreams(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("stream",)
-    requires = ("torch",)
+    triggers = Triggers("stream", file=("torch",), tests=False)
     oracles = ("streams",)
     needs_cuda = True
-    in_tests = False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         sides = {self._side(n) for n in descendants(node.body) if isinstance(n, cst.With)} - {""}

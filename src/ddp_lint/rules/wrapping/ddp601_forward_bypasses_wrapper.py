@@ -1,37 +1,24 @@
 from __future__ import annotations
 
-import ast
 import re
-from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
-from ddp_lint.rules.base import Rule, Wants
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.training import backward_of, loss_of
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
-from ddp_lint.source.syntax import walk
 from ddp_lint.tensors.contexts import without_gradient
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
-_DELEGATOR = 20  # lines
 _PLAIN_MODULE_USES = frozenset(
     table("wrappers")["plain_module_methods"]
 )  # reading parameters, checkpoints, modes: no forward
-
-
-def _delegates(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """A short forward that delegates through `.module.module`: it holds no other word that tells."""
-    if not function.name.endswith("forward") or (function.end_lineno or 0) - function.lineno > _DELEGATOR:
-        return False
-    return any(
-        isinstance(node, ast.Attribute) and node.attr == "module" and isinstance(node.value, ast.Attribute)
-        for node in walk(function)
-    )
 
 
 class ForwardBypassesWrapper(Rule):
@@ -126,24 +113,23 @@ class ForwardBypassesWrapper(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = (
+    triggers = Triggers(
         "DistributedDataParallel",
         "FullyShardedDataParallel",
         "backward",
         "manual_backward",
         "hparams",
         *sorted(UNWRAPPING),
-    )
-    requires = (
-        "DistributedDataParallel",
-        "FullyShardedDataParallel",
-        "module",
-        "hparams",
-        *sorted(UNWRAPPING),
+        Trait.DELEGATES,
+        file=(
+            "DistributedDataParallel",
+            "FullyShardedDataParallel",
+            "module",
+            "hparams",
+            *sorted(UNWRAPPING),
+        ),
     )
     oracles = ("gradient", "parameter", "exception")
-
-    wants: ClassVar[Wants] = staticmethod(_delegates)
 
     def start(self) -> None:
         self._wraps = self.module.wraps

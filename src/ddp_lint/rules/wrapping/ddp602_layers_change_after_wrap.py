@@ -3,10 +3,13 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.source import dotted
+from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source.queries import path_of
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.source.wraps import Wrap
 
+#: The kinds of wrapper that register parameters when they are made.
+_REGISTERING = ("ddp", "fsdp1")
 _DTYPES = ("float16", "half", "bfloat16", "float64", "double")
 
 
@@ -99,7 +102,7 @@ class LayersChangeAfterWrap(Rule):
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
     """
 
-    triggers = (
+    triggers = Triggers(
         "DistributedDataParallel",
         "FullyShardedDataParallel",
         "add_module",
@@ -109,16 +112,16 @@ class LayersChangeAfterWrap(Rule):
         "bfloat16",
         "double",
         "to",
+        file=("DistributedDataParallel", "FullyShardedDataParallel"),
     )
-    requires = ("DistributedDataParallel", "FullyShardedDataParallel")
     oracles = ("gradient", "parameter", "identity")
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute):
             return
         method = node.func.attr.value
-        wrap = self._wrap_of(dotted(node.func.value), node)
-        if wrap is None:
+        wrap = self.module.wraps.around(path_of(node.func.value), node)
+        if wrap is None or wrap.kind not in _REGISTERING:
             return
         grows = method in ("append", "insert") and bool(node.args) and self._builds_layer(node.args[-1].value)
         if grows or method in ("add_module", "register_module"):
@@ -130,20 +133,9 @@ class LayersChangeAfterWrap(Rule):
         target = node.targets[0].target
         if not isinstance(target, cst.Attribute) or not self._builds_layer(node.value):
             return
-        wrap = self._wrap_of(dotted(target.value), node)
-        if wrap is not None:
+        wrap = self.module.wraps.around(path_of(target.value), node)
+        if wrap is not None and wrap.kind in _REGISTERING:
             self._report(node, wrap, "adds a layer")
-
-    def _wrap_of(self, name: str, at: cst.CSTNode) -> Wrap | None:
-        """The wrap of `model`, of `model.module` and its parts, or of the twin that shares its parameters."""
-        parts = name.split(".") if name else []
-        for length in range(len(parts), 0, -1):
-            owner, rest = ".".join(parts[:length]), parts[length:]
-            wrap = self.module.wraps.of(owner, at) if rest[:1] in ([], ["module"]) else None
-            wrap = wrap or self.module.wraps.twin(owner, at)
-            if wrap is not None:
-                return wrap if wrap.kind in ("ddp", "fsdp1") else None
-        return None
 
     def _builds_layer(self, value: cst.BaseExpression) -> bool:
         while isinstance(value, cst.Call) and called(value) in ("to", "cuda") and isinstance(value.func, cst.Attribute):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.wraps import Wrap, argument, root_name
@@ -118,8 +119,13 @@ class RequiresGradAfterWrap(Rule):
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
     """
 
-    triggers = ("DistributedDataParallel", "requires_grad", "requires_grad_", "find_unused_parameters")
-    requires = ("DistributedDataParallel",)
+    triggers = Triggers(
+        "DistributedDataParallel",
+        "requires_grad",
+        "requires_grad_",
+        "find_unused_parameters",
+        file=("DistributedDataParallel",),
+    )
     oracles = ("gradient", "parameter", "exception")
 
     def start(self) -> None:
@@ -155,7 +161,7 @@ class RequiresGradAfterWrap(Rule):
         if not isinstance(value, cst.Name) or value.value not in ("True", "False") or not name:
             return
         model, part = _model_and_part(name)
-        wrap = self._wraps.of(model, node) or self._wraps.twin(model, node)
+        wrap = self._wraps.around(name, node)
         if value.value == "False" and (wrap is None or wrap.kind != "ddp"):
             self._frozen.append((model, node))
         if wrap is None or wrap.kind != "ddp" or self._wrapped_again(wrap, node):

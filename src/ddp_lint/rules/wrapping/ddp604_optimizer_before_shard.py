@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Fix
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import move_below
 from ddp_lint.source.queries import is_false
@@ -120,7 +121,7 @@ class OptimizerBeforeShard(Rule):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    triggers = ("fully_shard", "FullyShardedDataParallel")
+    triggers = Triggers("fully_shard", "FullyShardedDataParallel")
     oracles = ("identity", "nograd", "reference")
 
     def visit_Call(self, node: cst.Call) -> None:

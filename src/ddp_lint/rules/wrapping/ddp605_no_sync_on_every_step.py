@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.accumulation import is_backward, is_step, no_sync_of, under_no_sync
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants
@@ -97,7 +98,7 @@ class NoSyncOnEveryStep(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync
     """
 
-    triggers = ("no_sync",)
+    triggers = Triggers("no_sync")
     oracles = ("gradient", "parameter", "reference")
 
     def visit_With(self, node: cst.With) -> None:

@@ -4,6 +4,7 @@ import re
 
 import libcst as cst
 
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import CallOnSharded
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import literal_text
@@ -92,8 +93,7 @@ class NoSyncMissingOnFsdp2(CallOnSharded):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html#torch.distributed.fsdp.FSDPModule.set_requires_gradient_sync
     """
 
-    triggers = ("no_sync", "fully_shard")
-    requires = ("no_sync",)
+    triggers = Triggers("no_sync", "fully_shard", file=("no_sync",))
     oracles = ("exception",)
 
     kinds = ("fsdp2",)

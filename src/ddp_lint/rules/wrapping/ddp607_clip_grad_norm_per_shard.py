@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import CallOnSharded
 from ddp_lint.source import dotted
 from ddp_lint.source.wraps import Wrap, argument
@@ -89,8 +90,9 @@ class ClipGradNormPerShard(CallOnSharded):
     - https://pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_
     """
 
-    triggers = ("clip_grad_norm_", "clip_grad_norm", "FullyShardedDataParallel")
-    requires = ("FullyShardedDataParallel",)
+    triggers = Triggers(
+        "clip_grad_norm_", "clip_grad_norm", "FullyShardedDataParallel", file=("FullyShardedDataParallel",)
+    )
     oracles = ("value",)
 
     kinds = ("fsdp1",)

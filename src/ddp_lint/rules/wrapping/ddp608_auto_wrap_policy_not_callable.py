@@ -5,6 +5,7 @@ import ast
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 
 _FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
 _WRAP = "torch.distributed.fsdp.wrap."
@@ -97,7 +98,7 @@ class AutoWrapPolicyNotCallable(Rule):
     - https://pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel
     """
 
-    triggers = ("auto_wrap_policy", "transformer_layer_cls")
+    triggers = Triggers("auto_wrap_policy", "transformer_layer_cls")
     oracles = ("exception",)
 
     def visit_Arg(self, node: cst.Arg) -> None:

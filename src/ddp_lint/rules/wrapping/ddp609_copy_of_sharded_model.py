@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import CallOnSharded, first_argument
 from ddp_lint.source.wraps import Wrap
 
@@ -82,8 +83,9 @@ class CopyOfShardedModel(CallOnSharded):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    triggers = ("deepcopy", "fully_shard", "FullyShardedDataParallel")
-    requires = ("fully_shard", "FullyShardedDataParallel")
+    triggers = Triggers(
+        "deepcopy", "fully_shard", "FullyShardedDataParallel", file=("fully_shard", "FullyShardedDataParallel")
+    )
     oracles = ("exception",)
 
     def model_of(self, node: cst.Call) -> str:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import CallOnSharded, first_argument
 from ddp_lint.source import dotted
 from ddp_lint.source.wraps import Wrap
@@ -81,8 +82,9 @@ class SyncBatchnormAfterShard(CallOnSharded):
     - https://pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html
     """
 
-    triggers = ("convert_sync_batchnorm", "fully_shard", "FullyShardedDataParallel")
-    requires = ("convert_sync_batchnorm",)
+    triggers = Triggers(
+        "convert_sync_batchnorm", "fully_shard", "FullyShardedDataParallel", file=("convert_sync_batchnorm",)
+    )
     oracles = ("exception",)
     needs_cuda = True
 

@@ -6,6 +6,7 @@ import itertools
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap
@@ -124,8 +125,9 @@ class TiedWeightsInTwoShards(Rule):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    triggers = ("fully_shard", "FullyShardedDataParallel", "weight")
-    requires = ("fully_shard", "FullyShardedDataParallel")
+    triggers = Triggers(
+        "fully_shard", "FullyShardedDataParallel", "weight", file=("fully_shard", "FullyShardedDataParallel")
+    )
     oracles = ("exception", "reference", "identity")
 
     def start(self) -> None:

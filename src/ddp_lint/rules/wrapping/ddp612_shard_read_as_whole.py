@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.source.wraps import Wrap, root_name
@@ -117,8 +118,13 @@ class ShardReadAsWhole(Rule):
     - https://pytorch.org/docs/stable/distributed.tensor.html#torch.distributed.tensor.DTensor.full_tensor
     """
 
-    triggers = ("parameters", "named_parameters", "fully_shard", "FullyShardedDataParallel")
-    requires = ("fully_shard", "FullyShardedDataParallel")
+    triggers = Triggers(
+        "parameters",
+        "named_parameters",
+        "fully_shard",
+        "FullyShardedDataParallel",
+        file=("fully_shard", "FullyShardedDataParallel"),
+    )
     oracles = ("value",)
 
     def visit_For(self, node: cst.For) -> None:

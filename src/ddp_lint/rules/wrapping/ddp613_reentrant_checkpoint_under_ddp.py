@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_true
 from ddp_lint.source.wraps import Wrap, argument
@@ -122,8 +123,7 @@ class ReentrantCheckpointUnderDdp(Rule):
     - https://pytorch.org/docs/stable/checkpoint.html#torch.utils.checkpoint.checkpoint
     """
 
-    triggers = ("use_reentrant", "find_unused_parameters")
-    requires = ("DistributedDataParallel",)
+    triggers = Triggers("use_reentrant", "find_unused_parameters", file=("DistributedDataParallel",))
     oracles = ("exception", "gradient")
 
     def start(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap
@@ -96,15 +97,15 @@ class RankSeedBeforeShard(Rule):
     - https://pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel
     """
 
-    triggers = (
+    triggers = Triggers(
         "manual_seed",
         "seed_everything",
         "set_seed",
         "load_state_dict",
         "fully_shard",
         "FullyShardedDataParallel",
+        file=("fully_shard", "FullyShardedDataParallel"),
     )
-    requires = ("fully_shard", "FullyShardedDataParallel")
     oracles = ("reference", "parameter")
 
     def start(self) -> None:

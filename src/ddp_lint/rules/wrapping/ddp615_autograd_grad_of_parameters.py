@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
@@ -93,8 +94,13 @@ class AutogradGradOfParameters(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
 
-    triggers = ("grad", "DistributedDataParallel", "fully_shard", "FullyShardedDataParallel")
-    requires = ("DistributedDataParallel", "fully_shard", "FullyShardedDataParallel")
+    triggers = Triggers(
+        "grad",
+        "DistributedDataParallel",
+        "fully_shard",
+        "FullyShardedDataParallel",
+        file=("DistributedDataParallel", "fully_shard", "FullyShardedDataParallel"),
+    )
     oracles = ("gradient", "parameter", "nograd", "exception")
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -103,11 +109,7 @@ class AutogradGradOfParameters(Rule):
         for call in self._calls(argument(node, 1, "inputs")):
             owner, _, method = dotted(call.func).rpartition(".")
             owner = owner.removesuffix(".module")
-            wrap = (
-                (self.module.wraps.of(owner, node) or self.module.wraps.twin(owner, node))
-                if method == "parameters"
-                else None
-            )
+            wrap = self.module.wraps.around(owner, node) if method == "parameters" else None
             if wrap is not None and not self._reduces(node):
                 self.report(
                     node,

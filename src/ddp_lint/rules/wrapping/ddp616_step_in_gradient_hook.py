@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import root_name
 
@@ -98,8 +99,13 @@ class StepInGradientHook(Rule):
     - https://pytorch.org/docs/stable/ddp_comm_hooks.html
     """
 
-    triggers = ("register_post_accumulate_grad_hook", "register_hook", "step", "DistributedDataParallel")
-    requires = ("register_post_accumulate_grad_hook", "register_hook")
+    triggers = Triggers(
+        "register_post_accumulate_grad_hook",
+        "register_hook",
+        "step",
+        "DistributedDataParallel",
+        file=("register_post_accumulate_grad_hook", "register_hook"),
+    )
     oracles = ("parameter", "gradient")
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -108,8 +114,7 @@ class StepInGradientHook(Rule):
         if node.func.attr.value not in ("register_post_accumulate_grad_hook", "register_hook"):
             return
         loop = next((up for up in self.module.ancestors(node) if isinstance(up, cst.For)), None)
-        owner = root_name(loop.iter).removesuffix(".module") if loop is not None else ""
-        wrap = (self.module.wraps.of(owner, node) or self.module.wraps.twin(owner, node)) if owner else None
+        wrap = self.module.wraps.around(root_name(loop.iter), node) if loop is not None else None
         step = self._step_in(node.args[0].value)
         if wrap is not None and wrap.kind == "ddp" and step is not None:
             self.report(

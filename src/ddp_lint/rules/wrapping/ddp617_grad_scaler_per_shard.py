@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in, is_false
@@ -98,8 +99,7 @@ class GradScalerPerShard(Rule):
     - https://pytorch.org/docs/stable/fsdp.html
     """
 
-    triggers = ("GradScaler", "FullyShardedDataParallel")
-    requires = ("FullyShardedDataParallel",)
+    triggers = Triggers("GradScaler", "FullyShardedDataParallel", file=("FullyShardedDataParallel",))
     oracles = ("value",)
 
     def visit_Call(self, node: cst.Call) -> None:

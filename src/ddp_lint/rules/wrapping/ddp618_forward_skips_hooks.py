@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import CallOnSharded
 from ddp_lint.source import dotted
 from ddp_lint.source.wraps import Wrap
@@ -81,8 +82,7 @@ class ForwardSkipsHooks(CallOnSharded):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    triggers = ("forward", "fully_shard")
-    requires = ("fully_shard", "FullyShardedDataParallel", "FSDP", "fsdp")
+    triggers = Triggers("forward", "fully_shard", file=("fully_shard", "FullyShardedDataParallel", "FSDP", "fsdp"))
     oracles = ("exception",)
 
     kinds = ("fsdp2",)

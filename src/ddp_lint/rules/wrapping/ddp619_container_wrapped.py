@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.wraps import argument
 
 
@@ -93,8 +94,7 @@ class ContainerWrapped(Rule):
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
     """
 
-    triggers = ("DistributedDataParallel", "ModuleDict", "ModuleList")
-    requires = ("ModuleDict", "ModuleList")
+    triggers = Triggers("DistributedDataParallel", "ModuleDict", "ModuleList", file=("ModuleDict", "ModuleList"))
     oracles = ("gradient", "parameter")
 
     def visit_Call(self, node: cst.Call) -> None:

@@ -8,9 +8,9 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import communication, frameworks, table
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms
-from ddp_lint.source.queries import methods
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.tensors.callers import order_of
@@ -147,17 +147,16 @@ class AttributeBehindWrapper(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
 
-    triggers = (
+    triggers = Triggers(
         "DistributedDataParallel",
         *(name.rpartition(".")[2] for name in _PREPARING),
         *(method for entry in _GIVEN for method in entry.methods),
+        file=(
+            "DistributedDataParallel",
+            *sorted({part for name in _PREPARING for part in (name.split(".")[0], name.split(".")[-2])}),
+            *sorted({name.rpartition(".")[2] for entry in _GIVEN for name in entry.classes}),
+        ),
     )
-    requires = (
-        "DistributedDataParallel",
-        *sorted({part for name in _PREPARING for part in (name.split(".")[0], name.split(".")[-2])}),
-        *sorted({name.rpartition(".")[2] for entry in _GIVEN for name in entry.classes}),
-    )
-    whole_class = True
     oracles = ("exception",)
 
     def start(self) -> None:
@@ -229,19 +228,9 @@ class AttributeBehindWrapper(Rule):
         user, wrapper = self.module.function_of(use), self.module.function_of(wrap)
         if user is None or wrapper is None or user is wrapper or self.module.project is None:
             return False
-        if wrapper.name.value == "__init__":
-            return self._is_called_before(user.name.value, wrapper, wrap)
-        if user.name.value == "__init__":
+        if "__init__" in (user.name.value, wrapper.name.value):
             return False
         return order_of(self.module.project, user.name.value, wrapper.name.value) == "before"
-
-    def _is_called_before(self, method: str, constructor: cst.FunctionDef, wrap: cst.CSTNode) -> bool:
-        """Whether all calls of a method in the file stand in the constructor, above the wrap."""
-        line = self.module.span(wrap).line
-        calls = list(methods(self.module.tree, method))
-        return bool(calls) and all(
-            self.module.function_of(call) is constructor and self.module.span(call).line < line for call in calls
-        )
 
     def _last_binding(self, use: cst.BaseExpression, name: str) -> Binding | None:
         bindings = self.module.bindings(name, use)

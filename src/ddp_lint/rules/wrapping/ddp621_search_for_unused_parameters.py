@@ -5,6 +5,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.knowledge import frameworks
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.edits import remove_argument, set_argument
 from ddp_lint.source.queries import is_true, literal_text
 from ddp_lint.source.wraps import argument
@@ -102,8 +103,8 @@ class SearchForUnusedParameters(Rule):
 
     default = False
     run_decides = True
-    triggers = tuple(
-        dict.fromkeys(word for entry in _SEARCHING.values() for word in entry.strategies or (entry.argument,))
+    triggers = Triggers(
+        *tuple(dict.fromkeys(word for entry in _SEARCHING.values() for word in entry.strategies or (entry.argument,)))
     )
     oracles = ("unused",)
 

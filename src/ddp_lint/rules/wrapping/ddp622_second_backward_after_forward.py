@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.training import backwards_of
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
@@ -117,8 +118,7 @@ class SecondBackwardAfterForward(Rule):
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
     """
 
-    triggers = ("backward", "DistributedDataParallel")
-    requires = ("DistributedDataParallel",)
+    triggers = Triggers("backward", "DistributedDataParallel", file=("DistributedDataParallel",))
     oracles = ("gradient", "parameter", "reference")
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_step
 from ddp_lint.source.tree import descendants
@@ -108,8 +109,7 @@ class NoSyncBeforeStep(Rule):
     - https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync
     """
 
-    triggers = ("no_sync",)
-    whole_class = True
+    triggers = Triggers("no_sync")
     oracles = ("gradient", "parameter", "reference")
 
     def start(self) -> None:

@@ -4,14 +4,14 @@ import ast
 import functools
 import re
 from collections.abc import Iterator
-from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
-from ddp_lint.rules.base import Rule, Wants
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
@@ -29,10 +29,6 @@ _BY_OTHER_NAMES = re.compile(
 _SEARCHES = ("find_unused_parameters", "static_graph", "ddp_find_unused")
 _DEPTH = 4
 _CLASSES = 400
-
-
-def _makes_layers(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return function.name == "__init__"
 
 
 class ParametersNeverUsed(Rule):
@@ -128,10 +124,8 @@ class ParametersNeverUsed(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    requires = ("torch",)
-    in_tests = False
+    triggers = Triggers(Trait.CONSTRUCTS, file=("torch",), tests=False)
     oracles = ("exception", "nograd")
-    wants: ClassVar[Wants] = staticmethod(_makes_layers)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         project, owner = self.module.project, self.module.class_of(node)
@@ -231,7 +225,7 @@ def _wrapped(project: Project) -> list[str]:
     found: dict[str, None] = {}
     for path in project.holding("DistributedDataParallel"):
         facts = project.facts_of(path)
-        if facts is not None and not facts.file.is_test:
+        if facts is not None and not facts.source.is_test:
             found.update(dict.fromkeys(_given_to_ddp(project, facts)))
     queue = list(found)
     while queue and len(found) < _CLASSES:

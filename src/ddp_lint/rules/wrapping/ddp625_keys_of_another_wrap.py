@@ -8,6 +8,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
@@ -135,9 +136,9 @@ class KeysOfAnotherWrap(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("load_state_dict", "state_dict", "DistributedDataParallel")
-    requires = ("DistributedDataParallel",)
-    in_tests = False
+    triggers = Triggers(
+        "load_state_dict", "state_dict", "DistributedDataParallel", file=("DistributedDataParallel",), tests=False
+    )
     oracles = ("exception",)
 
     def start(self) -> None:

@@ -5,8 +5,9 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import on_one_rank
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.parameters.wrapped import path_of
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.queries import path_of
 from ddp_lint.source.wraps import Wrap
 
 _GROWS = ("append", "insert", "add_module", "register_module", "register_parameter")
@@ -103,8 +104,7 @@ class ModelChangedOnOneRank(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare")
-    in_tests = False
+    triggers = Triggers("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare", tests=False)
     oracles = ("exception", "sequence", "stall")
 
     def visit_Assign(self, node: cst.Assign) -> None:

@@ -1,23 +1,18 @@
-"""What a function does that a rule on tensors may care for, told by one quick pass over its `ast`: `Rule.wants`."""
+"""The traits of a function (`rules.triggers.Trait`), found in one quick pass over its `ast`."""
 
 from __future__ import annotations
 
 import ast
-import enum
-import functools
 from collections.abc import Callable
 from typing import Any
 
+from ddp_lint.rules.triggers import Trait
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, walk
-from ddp_lint.tensors.operations import names, writes
+from ddp_lint.tensors.operations import is_log, names, writes
 
 _READS = {"item", "tolist", "allclose", "is_nonzero", "new_full", "full_like"}
 _CONVERSIONS = {"float", "int", "bool"}
-_LEVELS = {
-    "debug", "info", "warning", "warn", "error", "critical", "exception", "log",
-    "debug_once", "info_once", "warning_once", "warn_once", "error_once",
-}  # fmt: skip
 _PLAIN_CALLS = {
     "len",
     "int",
@@ -30,23 +25,10 @@ _PLAIN_CALLS = {
     "collections.defaultdict",
     "OrderedDict",
 }
-_LOGGERS = {"logging", "logger", "log", "LOGGER", "LOG", "_logger"}
+_GROWING = {"append", "extend", "add"}
+_COLLECTIONS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp)
 
 
-class Trait(enum.Enum):
-    WRITES = "x += y, x[i] = y, x.add_(y)"
-    READS = "x.item(), float(x)"
-    BRANCHES = "if x.any():"
-    PRINTS = "print(x), logger.info(x)"
-
-
-def is_log(name: str) -> bool:
-    """Whether a dotted name is a logging call: ``logger.info``, ``self.log.warning``."""
-    owner, _, method = name.rpartition(".")
-    return method in _LEVELS and owner.rpartition(".")[2] in _LOGGERS
-
-
-@functools.lru_cache(maxsize=16)  # several rules ask about one function after another
 def traits(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[Trait]:
     """The traits of a function, nested definitions included."""
     return _Look(function).found
@@ -56,9 +38,8 @@ class _Look:
     """One pass. Writes to names count at the end, when it is known which names hold numbers, lists or dicts only."""
 
     def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._in_forward = function.name == "forward"
-        self._in_graph = self._in_forward or any(_compiles(d) for d in function.decorator_list)
-        self._found: set[Trait] = set()
+        self._name = function.name
+        self._found = {Trait.CONSTRUCTS} if self._name == "__init__" else set[Trait]()
         self._written: set[str] = set()
         self._plain: set[str] = set()
         stack: list[ast.AST] = [function]
@@ -79,6 +60,8 @@ class _Look:
             self._found.add(Trait.READS)
         elif writes(node.attr) and not dotted_ast(node.value).endswith("init"):
             self._found.add(Trait.WRITES)
+        elif node.attr == "module" and isinstance(node.value, ast.Attribute) and self._name.endswith("forward"):
+            self._found.add(Trait.DELEGATES)
 
     def call(self, node: ast.Call) -> None:
         name = dotted_ast(node.func)
@@ -88,20 +71,27 @@ class _Look:
             self._found.add(Trait.PRINTS)
         elif any(k.arg == "inplace" for k in node.keywords):
             self._found.add(Trait.WRITES)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _GROWING:
+            self._found.add(Trait.COUNTS)
 
     def condition(self, node: ast.If | ast.While | ast.IfExp) -> None:
-        if Trait.BRANCHES not in self._found and _asks_for_value(node.test, self._in_graph):
+        if Trait.BRANCHES not in self._found and _asks_for_value(node.test):
             self._found.add(Trait.BRANCHES)
 
     def augmented(self, node: ast.AugAssign) -> None:
         counts = isinstance(node.value, ast.Constant) and isinstance(node.value.value, int)
         if isinstance(node.target, ast.Name):
             self._written.add(node.target.id)
-        elif not counts or self._in_forward or isinstance(node.target, ast.Subscript):
+            return
+        self._found.add(Trait.COUNTS)
+        if not counts or self._name == "forward" or isinstance(node.target, ast.Subscript):
             # ``self.steps += 1`` counts something; what forward adds to may be a parameter
             self._found.add(Trait.WRITES)
 
     def assigned(self, node: ast.Assign) -> None:
+        if isinstance(node.targets[0], ast.Attribute):
+            self._found |= {Trait.COUNTS} if _adds_number(node.value) else set()
+            self._found |= {Trait.KEEPS} if self._name == "__init__" and isinstance(node.value, _COLLECTIONS) else set()
         for target in node.targets:
             if isinstance(target, ast.Name) and _is_plain(node.value):
                 self._plain.add(target.id)
@@ -136,16 +126,15 @@ def _is_text(key: ast.expr) -> bool:
     return isinstance(key, ast.JoinedStr) or (isinstance(key, ast.Constant) and isinstance(key.value, str))
 
 
-def _compiles(decorator: ast.expr) -> bool:
-    """``@torch.compile``, ``@compile(fullgraph=True)``, ``@maybe_compile``."""
-    return "compile" in dotted_ast(decorator.func if isinstance(decorator, ast.Call) else decorator)
+def _adds_number(value: ast.expr) -> bool:
+    """``self.calls + 1``."""
+    return isinstance(value, ast.BinOp) and isinstance(value.right, ast.Constant) and type(value.right.value) is int
 
 
-def _asks_for_value(test: ast.expr, in_graph: bool) -> bool:
-    """Whether a condition reduces something, as ``x.isnan().any()`` does; in `forward` and in what is decorated to be
-    compiled also ``error > limit``."""
+def _asks_for_value(test: ast.expr) -> bool:
+    """Whether a condition compares or reduces something: ``error > limit``, ``x.isnan().any()``."""
     for part in walk(test):
-        if in_graph and isinstance(part, ast.Compare) and not isinstance(part.ops[0], (ast.Is, ast.IsNot, ast.In)):
+        if isinstance(part, ast.Compare) and not isinstance(part.ops[0], (ast.Is, ast.IsNot, ast.In)):
             return True
         called = part.func if isinstance(part, ast.Call) else None
         if isinstance(called, ast.Attribute) and called.attr in names("evidence", "reductions"):

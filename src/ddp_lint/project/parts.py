@@ -1,0 +1,248 @@
+"""The parts of a file that a result can rest on: the body of each function, and all the rest, the outline.
+
+A result that has looked at two functions of another file holds as long as these two and the outline are as they were.
+What was looked at is noted by the syntax tree itself: a function of a module or of a class whose `body` is read.
+Comments, empty lines and places in the file are no part of anything; who goes by these rests on the whole text.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar, cast
+
+from ddp_lint.source.syntax import statements
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: A string or a comment.
+_APART = re.compile(
+    r'''"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'''
+    r"""|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"""
+    r"""|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'|\#[^\n]*""",
+    re.DOTALL,
+)
+#: Questions about a file that rest on a part of its text, as ``kind:what:path``: its parts by their names; whether it
+#: has some words, or shows something; what the methods of a class assign to an attribute (``Class.attribute``).
+PART, SAYS, SHOWS, STORES = "part", "says", "shows", "stores"
+OF_FILE = frozenset({PART, SAYS, SHOWS, STORES})
+#: The outline's own name among the parts of a file.
+OUTLINE = ""
+
+
+class Recorder:
+    """Where it is noted what is asked, as long as `asked` is a set."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self) -> None:
+        self.asked: set[Any] | None = None
+
+
+def _body(node: ast.AST) -> list[ast.stmt]:
+    fields = node.__dict__
+    asked = fields["recorder"].asked
+    if asked is not None:
+        asked.add(fields["question"])
+    body: list[ast.stmt] = fields["body"]
+    return body
+
+
+class FunctionPart(ast.FunctionDef):
+    """A function whose body is a part: who reads it is noted."""
+
+    __slots__ = ()
+    body = property(_body)
+
+
+class AsyncFunctionPart(ast.AsyncFunctionDef):
+    """The same for a coroutine."""
+
+    __slots__ = ()
+    body = property(_body)
+
+
+# What names a node by its type names it as Python does.
+FunctionPart.__name__, AsyncFunctionPart.__name__ = "FunctionDef", "AsyncFunctionDef"
+#: Types of nodes, each with the one of a part.
+PART_OF: Final[Mapping[type[ast.AST], type[Any]]] = {
+    ast.FunctionDef: FunctionPart,
+    ast.AsyncFunctionDef: AsyncFunctionPart,
+}
+_PARTS = frozenset(PART_OF.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parts:
+    """Digests of the parts of one file by their names, the outline's among them."""
+
+    digests: dict[str, str]
+
+    def digest_of(self, names: Iterable[str]) -> str:
+        """One for several parts, whichever of them there are; always with the outline."""
+        return _digest("\n".join(f"{name}={self.digests.get(name, '')}" for name in (OUTLINE, *names)))
+
+
+def parts_of(tree: ast.Module, text: str, besides: str, recorder: Recorder, inside: str) -> Parts:
+    """The parts of a file; from now on the tree notes in `recorder` which of them are looked at. `besides`: what else
+    belongs to the outline; `inside`: the path of the file below the root."""
+    lines = text.split("\n")
+    outline: list[str] = [besides]
+    digests: dict[str, str] = {}
+    rebinding: list[ast.AST] = []
+    tree.__dict__["rebinding"] = rebinding
+    end = 0
+    for written, node in sorted(_functions(tree, recorder, inside), key=lambda found: found[1].lineno):
+        first = min(node.body[0].lineno, *(d.lineno for d in getattr(node.body[0], "decorator_list", ())), 2**31)
+        last = node.end_lineno or first
+        if first <= max(end, node.lineno) or _head_end(node) >= first:
+            rebinding.append(node)
+            continue  # on the line of its head
+        name = next(name for number in itertools.count() if (name := written + "'" * number) not in digests)
+        outline += lines[end : first - 1]
+        code = _code("\n".join(lines[first - 1 : last]))
+        digests[name] = _digest(code)
+        if "global " in code:
+            rebinding.append(node)
+            outline.append(f"global in {name}")
+        end = last
+        _mark(node, recorder, f"{PART}:{name}:{inside}")
+    outline += lines[end:]
+    digests[OUTLINE] = _digest(_code("\n".join(outline)))
+    return Parts(digests)
+
+
+def _head_end(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+    parts = [*arguments, *node.args.defaults, *node.args.kw_defaults, node.returns]
+    return max((part.end_lineno or 0 for part in parts if part is not None), default=node.lineno)
+
+
+def _mark(node: ast.AST, recorder: Recorder, question: str) -> None:
+    fields = node.__dict__
+    fields["recorder"], fields["question"] = recorder, question
+    node.__class__ = PART_OF[node.__class__]
+
+
+def _functions(
+    node: ast.AST, recorder: Recorder, inside: str, prefix: str = ""
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """The functions of a module or a class, also those under an `if` or `try`; not those within functions."""
+    stack: list[ast.AST] = list(getattr(node, "body", ()))
+    parts: list[ast.AST] = []
+    while stack:
+        found = stack.pop()
+        if isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            parts.append(found)
+            yield prefix + found.name, found
+        elif isinstance(found, ast.ClassDef):
+            yield from _functions(found, recorder, inside, f"{prefix}{found.name}.")
+            parts.append(found)
+        else:
+            for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+                stack += getattr(found, block, None) or ()
+    fields = node.__dict__
+    fields["parts"], fields["recorder"], fields["question"] = parts, recorder, (prefix, inside)
+
+
+def _code(text: str) -> str:
+    """A text without what means nothing to Python: comments, empty lines, spaces at the end of a line."""
+    strings: list[str] = []
+
+    def without(found: re.Match[str]) -> str:
+        part = found[0]
+        if part[0] == "#":
+            return ""
+        if "\n" in part:
+            strings.append(part)
+            return '"\0"'
+        return part
+
+    lines = _APART.sub(without, text).split("\n")
+    return "\n".join((*filter(None, map(str.rstrip, lines)), *strings))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
+
+
+def touch(node: ast.AST) -> None:
+    """Note that a result rests on all of a function, a class or a module: what is kept of it was made of that."""
+    if node.__class__ in _PARTS:
+        _body(node)
+        return
+    for part in node.__dict__.get("parts", ()):
+        touch(part)
+
+
+@contextlib.contextmanager
+def unnoted(node: ast.AST) -> Iterator[None]:
+    """Nothing is noted in the block of what is looked at in the file of a class: who looks says what it rests on."""
+    recorder = node.__dict__.get("recorder") or Recorder()
+    asked, recorder.asked = recorder.asked, None
+    try:
+        yield
+    finally:
+        recorder.asked = asked
+
+
+def note_stores(node: ast.ClassDef, attribute: str) -> None:
+    """Note that a result rests on what the methods of a class assign to an attribute, and on nothing else of them."""
+    fields = node.__dict__
+    recorder = fields.get("recorder")
+    if recorder is not None and recorder.asked is not None:
+        prefix, inside = fields["question"]
+        recorder.asked.add(f"{STORES}:{prefix}{attribute}:{inside}")
+
+
+def digest_of_stores(tree: ast.Module, what: str) -> str:
+    """What the methods of all classes of a name assign to an attribute: ``Class.attribute``."""
+    prefix, _, attribute = what.rpartition(".")
+    found: list[str] = []
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
+        fields = node.__dict__
+        if fields.get("question", ("",))[0] == f"{prefix}." and isinstance(node, ast.ClassDef):
+            with unnoted(node):
+                found += _stores(node, attribute)
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            stack += fields.get("parts", ())
+    return _digest("\n".join(found))
+
+
+def _stores(class_: ast.ClassDef, attribute: str) -> Iterator[str]:
+    for method in class_.__dict__["parts"]:
+        for node in statements(method) if not isinstance(method, ast.ClassDef) else ():
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            parts = (part for target in targets for part in getattr(target, "elts", (target,)))
+            if any(isinstance(part, ast.Attribute) and part.attr == attribute for part in parts):
+                yield f"{method.name} {ast.dump(node)}"
+
+
+def rebinding(tree: ast.Module) -> list[ast.AST]:
+    """The functions of a module and its classes that may rebind its variables."""
+    found: list[ast.AST] | None = tree.__dict__.get("rebinding")
+    return [tree] if found is None else found
+
+
+def kept_by_node(size: int) -> Callable[[F], F]:
+    """Keep what a function gives for its first argument, a node; who gets it rests on that node's parts."""
+
+    def keeping(function: F) -> F:
+        kept = functools.lru_cache(maxsize=size)(function)
+
+        @functools.wraps(function)
+        def known(node: ast.AST, *others: Any) -> Any:
+            touch(node)
+            return kept(node, *others)
+
+        return cast("F", known)
+
+    return keeping

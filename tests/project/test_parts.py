@@ -1,0 +1,137 @@
+"""What a result rests on: the parts of other files that it looked at, and nothing else of them."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+
+SOURCE = '''\
+"""A module."""
+import os
+
+LIMIT = 3
+
+
+def first(x):
+    """Says # nothing."""
+    y = x + 1  # one more
+    return y
+
+
+class Net:
+    size = 2
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def forward(self, x):
+        self.seen = x
+        return x
+
+    def backward(self):
+        return self.rank
+
+
+def count():
+    global LIMIT
+    LIMIT += 1
+'''
+
+
+def body_of_first(project: Project, facts: ModuleFacts) -> object:
+    return ast.dump(ast.Module(facts.definitions["first"].body, []))
+
+
+def names(project: Project, facts: ModuleFacts) -> object:
+    return sorted(facts.definitions), sorted(facts.values)
+
+
+def stored_rank(project: Project, facts: ModuleFacts) -> object:
+    cls = project.class_facts("m.Net")
+    assert cls is not None
+    return [ast.dump(value) for value, _ in cls.attribute("rank")]
+
+
+def text(project: Project, facts: ModuleFacts) -> object:
+    return facts.file.text
+
+
+def everything(project: Project, facts: ModuleFacts) -> object:
+    return ast.dump(facts.tree)
+
+
+Look = Callable[[Project, ModuleFacts], object]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ("x + 1", "x + 2", {body_of_first, text, everything}),
+        ("# one more", "# two more", {text}),
+        ("  # one more", "", {text}),
+        ("\n\nclass Net", "\n# A class.\n\n\nclass Net", {text}),
+        ("Says # nothing", "Says # less", {body_of_first, text, everything}),
+        ("LIMIT = 3", "LIMIT = 4", {body_of_first, names, stored_rank, text, everything}),
+        ("def first(x)", "def first(x, *more)", {body_of_first, names, stored_rank, text, everything}),
+        ("self.seen = x", "self.seen = y", {text, everything}),
+        ("self.seen = x", "self.rank = x", {stored_rank, text, everything}),
+        ("self.rank = rank", "self.rank = 0", {stored_rank, text, everything}),
+        ("return self.rank", "return self.seen", {text, everything}),
+        # Who rebinds a variable and what is imported belong to the outline.
+        ("        return self.rank", "        global LIMIT", {body_of_first, names, stored_rank, text, everything}),
+        ("        return self.rank", "        import sys", {body_of_first, names, stored_rank, text, everything}),
+    ],
+)
+def test_an_edit_changes_what_rests_on_the_edited_part(
+    tmp_path: pathlib.Path, old: str, new: str, changes: set[Look]
+) -> None:
+    looks: list[Look] = [body_of_first, names, stored_rank, text, everything]
+    path = tmp_path / "m.py"
+    path.write_text(SOURCE)
+    assert old in SOURCE
+    for look in looks:
+        path.write_text(SOURCE)
+        project = Project(tmp_path)
+        with project.recording() as asked:
+            facts = project.facts("m")
+            assert facts is not None
+            look(project, facts)
+        kept = project.dependencies(asked)
+        assert all(Project(tmp_path).holds(question, answer) for question, answer in kept.items())
+        path.write_text(SOURCE.replace(old, new))
+        holds = all(Project(tmp_path).holds(question, answer) for question, answer in kept.items())
+        assert holds is (look not in changes), look.__name__
+
+
+def test_who_gets_what_is_kept_of_a_part_rests_on_it(tmp_path: pathlib.Path) -> None:
+    """The second reader reads nothing by itself."""
+    (tmp_path / "m.py").write_text(SOURCE)
+    project = Project(tmp_path)
+
+    def asked() -> set[str]:
+        with project.recording() as found:
+            facts = project.facts("m")
+            assert facts is not None
+            stored_rank(project, facts)
+            assert facts.prose
+        return set(project.dependencies(found))
+
+    first = asked()
+    assert asked() == first and "file:m.py" in first
+
+
+def test_a_file_that_is_shown_is_rested_on_as_a_whole(tmp_path: pathlib.Path) -> None:
+    """A finding that points into a file says at which line."""
+    (tmp_path / "m.py").write_text(SOURCE)
+    project = Project(tmp_path)
+    with project.recording() as asked:
+        assert project.facts("m") is not None
+    assert "file:m.py" not in project.dependencies(asked)
+    assert "file:m.py" in project.dependencies(asked, ["m.py"])
+    assert "file:m.py" in project.dependencies(asked, places=True)
