@@ -76,7 +76,7 @@ class SamplerNeverSetEpoch(Rule):
 
     ## When it is silent
 
-    `shuffle=False`, validation and test data, one pass, loaders that accelerate, Lightning, ignite, mmengine,
+    `shuffle=False`, validation and test data, tests, one pass, loaders that accelerate, Lightning, ignite, mmengine,
     composer or transformers iterate (they set the epoch), samplers with a `set_epoch` anywhere nearby.
 
     ## How to confirm
