@@ -149,6 +149,8 @@ class LoadWithoutMapLocation(Rule):
     def _is_tool(self, call: cst.Call) -> bool:
         """Whether only programs of one process call the function: the ranks that import the file use others of it."""
         function, facts, project = self.module.function_of(call), self.module.facts, self.module.project
+        if function is None and any("__main__" in self.module.code(test) for test, _ in conditions(self.module, call)):
+            return True  # a look at what the file does, which no rank runs
         if function is None or facts is None or project is None or self.module.class_of(call) is not None:
             return False
         name = function.name.value
