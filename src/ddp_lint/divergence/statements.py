@@ -466,7 +466,7 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     """ "The body raised": each rank for itself if it is an exception that may hit one rank alone."""
     names = _names_of(handler)
     key = ("raised", frame.key(handler))
-    text = f"except {' , '.join(sorted(names))}".rstrip()
+    text = f"except {', '.join(sorted(names))}".rstrip()
     if (ends := own_end(frame, node, handler, names)) is not None:
         return Condition((key,) * worlds.COUNT, text, ends, open=True)
     if names == {"StopIteration"} and equalised(frame.facts):

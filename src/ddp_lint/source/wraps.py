@@ -149,6 +149,16 @@ class Wraps:
             and is_constructor(here.name.value)
             and there is not None
             and not is_constructor(there.name.value)
+            and not self._called_before(there.name.value, wrap, here)
+        )
+
+    def _called_before(self, method: str, wrap: Wrap, constructor: cst.FunctionDef) -> bool:
+        """Whether all calls of a method in the file stand in the constructor, above the wrap."""
+        nodes = (node for node in self._module.nodes if type(node) is cst.Call)
+        calls = [c for c in nodes if isinstance(c.func, cst.Attribute) and c.func.attr.value == method]
+        return bool(calls) and all(
+            self._module.function_of(call) is constructor and self._order[call] < self._order[wrap.call]
+            for call in calls
         )
 
     def before(self, at: cst.CSTNode, wrap: Wrap) -> bool:

@@ -76,7 +76,8 @@ class BranchOnTensor(HostRule):
     Conditions on shapes, dtypes, devices, `is None`, `len`, flags; `assert` of a tensor (it breaks no graph); branches
     behind `torch.compiler.is_compiling()`, `torch.compiler.disable`, `if not self.training`, logging and debugging
     switches, `torch.no_grad()`, tests; conditions that nothing proves to be tensors; arguments that every caller gives
-    from the host, branches that no caller reaches. With `--preview` alone: a branch outside of compiled code that a
+    from the host, branches that no caller reaches. With `--preview` alone: a check that
+    only raises; a branch outside of compiled code that a
     forward reaches once, unless it sets a flag that is returned. One in a loop over layers or items is found in any
     case.
 
@@ -134,6 +135,8 @@ class BranchOnTensor(HostRule):
         repeats = repeated(self.module, test) or _sets_returned_flag(self.module.parent(test), place.function)
         if place.surely_compiled:
             return Confidence.HIGH if repeats else Confidence.MEDIUM
+        if _only_raises(self.module.parent(test)):
+            return Confidence.LOW  # a check of the input, on purpose
         return Confidence.MEDIUM if repeats else Confidence.LOW
 
     def _place_of_tensor(self, condition: cst.BaseExpression, test: cst.BaseExpression) -> Place | None:
@@ -163,6 +166,13 @@ def _sets_returned_flag(branch: cst.CSTNode | None, function: cst.FunctionDef) -
     } - {""}
     returned = (n.value for n in descendants(function.body) if isinstance(n, cst.Return) and n.value is not None)
     return bool(flags) and any(flags & names_in(value) for value in returned)
+
+
+def _only_raises(branch: cst.CSTNode | None) -> bool:
+    """``if tokens.sum() != count: raise ValueError(..)``."""
+    body = branch.body.body if isinstance(branch, cst.If) and isinstance(branch.body, cst.IndentedBlock) else ()
+    lines = [line for line in body if isinstance(line, cst.SimpleStatementLine)]
+    return len(body) == 1 == len(lines) and isinstance(lines[0].body[0], cst.Raise)
 
 
 def _type_checked(test: cst.BaseExpression) -> set[str]:

@@ -76,7 +76,7 @@ class SamplerNeverSetEpoch(Rule):
 
     ## When it is silent
 
-    `shuffle=False`, validation and test data, one pass, loaders that accelerate, Lightning, ignite, mmengine,
+    `shuffle=False`, validation and test data, tests, one pass, loaders that accelerate, Lightning, ignite, mmengine,
     composer or transformers iterate (they set the epoch), samplers with a `set_epoch` anywhere nearby.
 
     ## How to confirm
@@ -92,7 +92,7 @@ class SamplerNeverSetEpoch(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DistributedSampler", "epoch", "epochs", file=("DistributedSampler",))
+    triggers = Triggers("DistributedSampler", "epoch", "epochs", file=("DistributedSampler",), tests=False)
     oracles = ("epochs",)
 
     def start(self) -> None:

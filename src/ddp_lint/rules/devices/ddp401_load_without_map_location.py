@@ -22,6 +22,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import children, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.operations import words_of
 
 
@@ -148,6 +149,8 @@ class LoadWithoutMapLocation(Rule):
     def _is_tool(self, call: cst.Call) -> bool:
         """Whether only programs of one process call the function: the ranks that import the file use others of it."""
         function, facts, project = self.module.function_of(call), self.module.facts, self.module.project
+        if function is None and any("__main__" in self.module.code(test) for test, _ in conditions(self.module, call)):
+            return True  # a look at what the file does, which no rank runs
         if function is None or facts is None or project is None or self.module.class_of(call) is not None:
             return False
         name = function.name.value
@@ -197,9 +200,21 @@ class LoadWithoutMapLocation(Rule):
         It has all of them then, and is alone on its node."""
         for test, taken in conditions(self.module, call):
             name, operator = _compared_with_none(test)
-            if words_of(name.rpartition(".")[2]) & {"gpu", "device"} and taken == (operator == "is"):
+            if taken != (operator == "is"):
+                continue
+            if words_of(name.rpartition(".")[2]) & {"gpu", "device"} or self._is_always_given(name, call):
                 return True
         return False
+
+    def _is_always_given(self, name: str, call: cst.Call) -> bool:
+        """Whether every caller gives the function around a parameter: ``load(path, map_location=device)``."""
+        function = self.module.function_of(call)
+        if function is None or name not in {
+            p.name.value for p in (*function.params.params, *function.params.kwonly_params)
+        }:
+            return False
+        sites = call_sites(self.module, function)
+        return bool(sites) and all(site.given(function, name) is not None for site in sites)
 
     def _drops_location(self, call: cst.Call) -> bool:
         """Whether the function around takes a `map_location` that it never reads."""

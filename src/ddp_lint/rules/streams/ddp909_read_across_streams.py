@@ -16,11 +16,14 @@ from ddp_lint.tensors import TensorFile
 
 #: Calls after which the order is not known: events, and the host waiting.
 _ORDER_ALL = frozenset({"synchronize", "wait_event", "wait", "stream_synchronize", "block", "record_event"})
-#: What looks at a tensor without its values, or is the handle of one that will be there.
+#: What looks at a tensor without its values, is the handle of one that will be there, or may upload one of the host.
 _LOOKS = frozenset(
     {
         "wait",
         "result",
+        "cuda",
+        "to",
+        "cpu",
         "shape",
         "size",
         "dim",
