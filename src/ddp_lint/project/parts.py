@@ -29,12 +29,16 @@ _APART = re.compile(
     re.DOTALL,
 )
 #: Questions about a file that rest on a part of its text, as ``kind:what:path``: its parts by their names; whether it
-#: has some words, shows something, or passes a test; what the methods of a class assign to an attribute
-#: (``Class.attribute``).
-PART, SAYS, SHOWS, PASSES, STORES = "part", "says", "shows", "passes", "stores"
-OF_FILE = frozenset({PART, SAYS, SHOWS, PASSES, STORES})
-#: Tests of texts by their names: module and function. A kept result may name one before its module is imported.
-TESTS: Final[Mapping[str, tuple[str, str]]] = {"compiles": ("ddp_lint.tensors.compiled", "may_compile")}
+#: has some words, or shows something; what one of `TESTS` finds in it; what the methods of a class assign to an
+#: attribute (``Class.attribute``).
+PART, SAYS, SHOWS, TESTED, STORES = "part", "says", "shows", "tested", "stores"
+OF_FILE = frozenset({PART, SAYS, SHOWS, TESTED, STORES})
+#: What else of a text is asked for, by name: the module and the function that says it ('' for nothing of the kind). A
+#: kept result may name one before its module is imported.
+TESTS: Final[Mapping[str, tuple[str, str]]] = {
+    "compiles": ("ddp_lint.tensors.compiled", "compiling"),
+    "equalises": ("ddp_lint.divergence.lengths", "equalising"),
+}
 #: The outline's own name among the parts of a file.
 OUTLINE = ""
 

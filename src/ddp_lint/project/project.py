@@ -22,10 +22,10 @@ from ddp_lint.project.parts import (
     OF_FILE,
     OUTLINE,
     PART,
-    PASSES,
     SAYS,
     SHOWS,
     STORES,
+    TESTED,
     TESTS,
     Parts,
     Recorder,
@@ -503,12 +503,13 @@ class Project:
         pattern = frameworks.shows(what, *(rf"\b{re.escape(last(name))}\b" for name in own))
         return str(int(pattern.search(file.text) is not None))
 
-    def passes(self, path: pathlib.Path, test: str) -> bool:
-        """Whether the text of a file passes one of the `TESTS`: who asks rests on that alone."""
+    def tested(self, path: str | pathlib.Path, test: str) -> str:
+        """A digest of what one of the `TESTS` finds in the text of a file, '' for nothing: who asks rests on that
+        alone."""
         key = os.path.normpath(path)
-        question = f"{PASSES}:{test}:{self._relative(key)}"
+        question = f"{TESTED}:{test}:{self._relative(key)}"
         self._note(question)
-        return self._part_answer(question) == "1"
+        return self._part_answer(question)
 
     # ---- classes
 
@@ -674,8 +675,8 @@ class Project:
             path = self.absolute(inside)
             if kind == SAYS:
                 self._answers[question] = str(int(self._says(what, path)))
-            elif kind == PASSES:
-                self._answers[question] = _passed(self._content(path), what)
+            elif kind == TESTED:
+                self._answers[question] = _tested(self._content(path), what)
             elif kind == SHOWS:
                 self._answers[question] = self._shown_by(self._content(path), what)
             elif kind == STORES:
@@ -717,11 +718,12 @@ class Project:
         return self._answers.get(question, "?")
 
 
-def _passed(file: SourceFile | None, test: str) -> str:
+def _tested(file: SourceFile | None, test: str) -> str:
     if test not in TESTS:
         return "?"
     module, name = TESTS[test]
-    return str(int(file is not None and bool(getattr(importlib.import_module(module), name)(file.text))))
+    found = getattr(importlib.import_module(module), name)(file.text) if file is not None else ""
+    return hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:20] if found else ""
 
 
 def _joined(questions: Iterable[str], inside: str) -> Iterator[str]:
