@@ -22,7 +22,7 @@ from ddp_lint.rules.registry import Declaration, declared, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
 
 #: What may be the number of a line in a text.
-_PLACE = re.compile(r":\d|\bline \d")
+_PLACE = re.compile(r"\.py:\d|\bline \d")
 #: A stack of 8 MB holds twice as many.
 _FRAMES = 5000
 
