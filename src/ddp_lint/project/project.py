@@ -92,13 +92,13 @@ _KEPT_SOURCE = 4_000_000
 
 
 class Project:
-    """The Python modules below one root. Nothing is read before it is asked for.
+    """The Python modules below one root. Nothing is read before it is needed.
 
     Whatever is asked about other files is recorded as a *question* with the digest of its answer: a result may be kept
     as long as its questions get the same answers (`recording`, `remember`, `answer`). `own`: what the configuration
     says of names of the project's own, whose changes are no questions: the cache goes by all settings.
 
-    With `changing`, files may change while the project is in use, as in an editor: `change` has to be told.
+    With `changing`, files may change while the project is in use, as in an editor: `change` has to be called.
     """
 
     def __init__(
@@ -466,7 +466,7 @@ class Project:
         return name
 
     def star_target(self, imports: ImportTable, name: str) -> str | None:
-        """What a name means that came by ``from module import *``, as far as the project's modules tell."""
+        """What a name means that came by ``from module import *``, as far as the project's modules show."""
         first = name.partition(".")[0]
         if not imports.stars or first.startswith("_"):  # a star leaves those behind
             return None
