@@ -50,7 +50,14 @@ class Checker:
 
     def change(self, path: pathlib.Path, file: SourceFile | None) -> None:
         """From now on `file` is the content of `path`; None: what is on disk, as it is now."""
-        if "ddp_lint.divergence.analyse" in sys.modules:  # nothing to forget where nothing was analysed
+        analysed = "ddp_lint.divergence.analyse" in sys.modules  # nothing to forget where nothing was analysed
+        if file is not None and self.project.edit(path, file):
+            if analysed:
+                from ddp_lint.divergence.analyse import let_go_of_edited
+
+                let_go_of_edited(self.project)
+            return
+        if analysed:
             from ddp_lint.divergence.analyse import let_go
 
             let_go(self.project, path)
