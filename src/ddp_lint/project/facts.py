@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ddp_lint.project.parts import OUTLINE, PART, SAYS, kept_by_node, note_stores, unnoted
+from ddp_lint.project.parts import OUTLINE, PART, kept_by_node, note_stores, unnoted
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable, dotted_ast
 from ddp_lint.source.syntax import statements
@@ -104,11 +104,6 @@ class ModuleFacts:
     def note_outline(self) -> None:
         """A result rests on all but the bodies of functions, for who has the facts from elsewhere than the project."""
         self.note(f"{PART}:{OUTLINE}:{self.source.inside}")
-
-    def says(self, words: str) -> bool:
-        """Whether the text has the words."""
-        self.note(f"{SAYS}:{words}:{self.source.inside}")
-        return words in self.source.text
 
     def renew(self, source: SourceFile) -> None:
         """The file has another text, whose syntax tree this one is by now (`grafting`)."""
