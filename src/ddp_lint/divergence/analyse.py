@@ -140,15 +140,22 @@ def let_go(project: Project, path: pathlib.Path) -> None:
     found.let_go(facts)
 
 
+def let_go_of_edited(project: Project) -> None:
+    """Let go of what rests on functions that were edited (`Project.edit`)."""
+    found = _summaries.get(project)
+    if found is not None:
+        found.let_go_of_stale()
+
+
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
-    own = _without_managers([_read(root, facts, summaries) for root in _communicating(facts, summaries)])
+    own = _without_managers([_read_once(root, facts, summaries) for root in _communicating(facts, summaries)])
     callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _mismatches_of)
     own = [_as_called(read, callers) for read in own]
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
     communicating = {read.root.owner for read in own if read.communicates}
     classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
-    inherited = [_read(root, facts, summaries) for of in classes for root in hooked(of, summaries)]
+    inherited = [_read_once(root, facts, summaries) for of in classes for root in hooked(of, summaries)]
     found: dict[object, Mismatch] = {}
     for read in (*inherited, *own):
         for mismatch in read.mismatches:
@@ -194,6 +201,21 @@ def _mismatches_of(
     root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None
 ) -> tuple[Mismatch, ...]:
     return _read(root, facts, summaries, env).mismatches
+
+
+def _read_once(root: Root, facts: ModuleFacts, summaries: Summaries) -> _Read:
+    """Kept where files change, until the root or what it calls does."""
+    project = summaries.linker.project
+    if not project.is_changing:
+        return _read(root, facts, summaries)
+    key = (root.node, root.seen_from, root.decorated, root.name)
+
+    def read() -> _Read:
+        facts.note_outline()
+        return _read(root, facts, summaries)
+
+    found: _Read = project.remember(key, read, summaries.reads)
+    return found
 
 
 def _read(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None = None) -> _Read:

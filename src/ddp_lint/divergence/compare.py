@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
@@ -24,6 +25,10 @@ from ddp_lint.findings import Span
 
 #: In a test, whose text may have been shortened: the job shards parameters.
 SHARDED_MODE = re.compile(r"deepsp|fsdp|zero_?3|zero_stage|shard", re.IGNORECASE)
+
+
+#: Choices of a rank that are searched for the one that both made differently; each difference searches anew.
+_FAR_BACK = 300
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -722,8 +727,9 @@ class Comparison:
     def _fork(one: Side, two: Side, event: Event | None) -> Step | None:
         """The choice that set the two apart: the last that both made, each its own way, else the last of either."""
         others: dict[int, Step] = {}
-        rest = two.trail.backwards() if two.trail else iter(())  # the choice is near the end: trails are long
-        for step in one.trail.backwards() if one.trail else ():
+        # The choice is near the end, trails are long.
+        rest = itertools.islice(two.trail.backwards(), _FAR_BACK) if two.trail else iter(())
+        for step in itertools.islice(one.trail.backwards(), _FAR_BACK) if one.trail else ():
             while id(step.condition) not in others and (before := next(rest, None)) is not None:
                 others.setdefault(id(before.condition), before)
             other = others.get(id(step.condition))

@@ -469,7 +469,7 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     text = f"except {', '.join(sorted(names))}".rstrip()
     if (ends := own_end(frame, node, handler, names)) is not None:
         return Condition((key,) * worlds.COUNT, text, ends, open=True)
-    if names == {"StopIteration"} and equalised(frame.facts):
+    if names == {"StopIteration"} and equalised(frame.linker.project, frame.facts):
         return Condition((key,) * worlds.COUNT, text)
     if _survives_lack_of_memory(handler, names):
         origin = Label(frame.span(handler), "a rank that runs out of memory goes on here")

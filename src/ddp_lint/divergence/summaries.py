@@ -6,7 +6,7 @@ import ast
 import contextlib
 import dataclasses
 from collections.abc import Hashable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ddp_lint import knowledge
 from ddp_lint.divergence import conditions, expressions, iteration, targets
@@ -90,6 +90,8 @@ class Summaries:
         self.evidence = Evidence(self.linker)
         self._decorated: dict[Hashable, Answered[Value]] = {}
         self._decorating: set[Hashable] = set()
+        #: What roots do, where files change: kept by who analyses them.
+        self.reads: dict[Hashable, Answered[Any]] = {}
 
     @property
     def modules_read(self) -> int:
@@ -100,6 +102,11 @@ class Summaries:
         self.linker.let_go(facts)
         self.variables.let_go(facts)
         self._memory.forget_dropped()
+
+    def let_go_of_stale(self) -> None:
+        """Let go of what was kept beside summaries that are not kept any more."""
+        self._memory.forget_dropped()
+        self._decided = {key: components for key, components in self._decided.items() if key in self._memory}
 
     def spend(self) -> None:
         self.left -= 1
