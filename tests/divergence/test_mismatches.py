@@ -1299,6 +1299,20 @@ EQUAL = {
                         break
                     model(part).sum().backward()
     """,
+    "batches of a stream that knows how many it has": """
+        from torch.utils.data import DataLoader, IterableDataset
+
+        class Shards(IterableDataset):
+            def __len__(self):
+                return -(-self.size // dist.get_world_size())
+
+            def __iter__(self):
+                yield from self.samples
+
+        def main(x):
+            for batch in DataLoader(Shards(), batch_size=4):
+                dist.all_reduce(x)
+    """,
     "the number of the round that a generator hands on": """
         def with_last(it):
             last = None
@@ -1638,6 +1652,13 @@ EQUAL = {
                     sys.exit(0)
                 print(x)
             finally:
+                dist.barrier()
+    """,
+    "a barrier behind which those that found the file missing make it": """
+        def f(path, make):
+            if not os.path.exists(path):
+                dist.barrier()
+                make(path)
                 dist.barrier()
     """,
     "a barrier for those that were given no file": """
