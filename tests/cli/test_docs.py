@@ -15,12 +15,13 @@ from ddp_lint.cli.check import check
 from ddp_lint.config import Settings
 from ddp_lint.dev.calibration import class_of, judgements, toml
 from ddp_lint.dev.docs import stale
-from ddp_lint.dev.finding_rules import symptoms
+from ddp_lint.dev.finding_rules import complaints, symptoms
 from ddp_lint.dev.scaffold import FILL_IN, ScaffoldError, new_rule
 from ddp_lint.dev.studies import Judgement, read
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import calibrated
+from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import all_rules, documented
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -63,6 +64,25 @@ def test_commands_in_documents_have_options_that_exist() -> None:
 def test_every_rule_is_found_by_a_symptom() -> None:
     told = [code for symptom in symptoms(ROOT) for code in symptom.codes]
     assert set(told) == set(documented())
+
+
+def test_complaints_are_found_by_default_and_proven(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sample is the Example of the rule's page, which `verify` has to confirm on two ranks."""
+    monkeypatch.chdir(tmp_path)
+    rules = all_rules()
+    default = frozenset(code for code, rule in rules.items() if rule.default)
+    for complaint in complaints(ROOT):
+        example, mark = Page.of(rules[complaint.code]).example, f"# <- {complaint.code}"
+        (tmp_path / "train.py").write_text(example)
+        report = check_paths([tmp_path / "train.py"], Settings(tmp_path, default))
+        shown = {(f.span.line, f.code) for f in report.findings if f.confidence is not Confidence.LOW}
+        marked = {(n, complaint.code) for n, line in enumerate(example.splitlines(), 1) if line.endswith(mark)}
+        assert marked and marked <= shown, complaint
+        assert rules[complaint.code].oracles
+
+
+def test_there_are_fifteen_complaints_each_of_its_own() -> None:
+    assert len({complaint.code for complaint in complaints(ROOT)}) == 15
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "studies").glob("[!.]*.tsv")), ids=lambda path: path.name)

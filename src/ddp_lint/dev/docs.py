@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Iterator
 
 from ddp_lint.config import DEFAULT_EXCLUDE, OPTIONS, TYPES, json_schema
-from ddp_lint.dev.finding_rules import apis_page, section, symptoms, symptoms_page
+from ddp_lint.dev.finding_rules import apis_page, complaints, complaints_page, section, symptoms, symptoms_page
 from ddp_lint.dev.studies import with_tables
 from ddp_lint.rules.base import Documented
 from ddp_lint.rules.page import Page
@@ -48,6 +48,7 @@ def generated(root: pathlib.Path) -> dict[pathlib.Path, str]:
         for code, rule in documented().items()
     }
     files[docs / "symptoms.md"] = _NOTE + symptoms_page(known)
+    files[docs / "complaints.md"] = _NOTE + complaints_page(complaints(root))
     files[docs / "apis.md"] = _NOTE + apis_page()
     files[docs / "rules" / "index.md"] = _NOTE + _index()
     files[docs / "options.md"] = _NOTE + _options()

@@ -7,7 +7,8 @@ import pathlib
 import re
 import sys
 
-from ddp_lint.rules.registry import declared
+from ddp_lint.rules.page import Page
+from ddp_lint.rules.registry import all_rules, declared
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,6 +31,41 @@ class Symptom:
 def symptoms(root: pathlib.Path) -> list[Symptom]:
     rows = tomllib.loads((root / "docs" / "symptoms.toml").read_text(encoding="utf-8"))["symptom"]
     return [Symptom(row["seen"], row["words"], tuple(row["codes"])) for row in rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class Complaint:
+    """What people complain of, what PyTorch prints ('': nothing), and the rule whose Example is the minimal sample."""
+
+    seen: str
+    error: str
+    code: str
+
+
+def complaints(root: pathlib.Path) -> list[Complaint]:
+    rows = tomllib.loads((root / "docs" / "complaints.toml").read_text(encoding="utf-8"))["complaint"]
+    return [Complaint(**row) for row in rows]
+
+
+def complaints_page(known: list[Complaint]) -> str:
+    """Each complaint with its sample, the finding of the marked line, and what becomes of it."""
+    head = (
+        "# What people complain of\n\n"
+        "The complaints about training on several GPUs that one reads most often, each with the smallest program that\n"
+        "shows it. `ddp-lint check` finds the marked line by default. `ddp-lint verify` confirms it on two ranks, and\n"
+        "refutes the remedy, in the tests of this project; what is marked with *GPU* needs two of them for that.\n"
+    )
+    return head + "".join(_complaint(number, one) for number, one in enumerate(known, 1))
+
+
+def _complaint(number: int, one: Complaint) -> str:
+    rule = all_rules()[one.code]
+    gpu = " *GPU*" if rule.needs_cuda else ""
+    printed = f"\n`{one.error}`\n" if one.error else ""
+    return (
+        f"\n## {number}. {one.seen}\n{printed}\n[{one.code}](rules/{one.code}.md) {rule.slug}{gpu}: {rule.summary}\n\n"
+        f"```python\n{Page.of(rule).example}```\n"
+    )
 
 
 def apis(code: str) -> list[str]:
@@ -65,5 +101,5 @@ def apis_page() -> str:
 
 
 def _rules(codes: tuple[str, ...]) -> str:
-    slugs = {code: said.slug for code, said in declared().items()}
+    slugs = {code: rule.slug for code, rule in declared().items()}
     return "".join(f"- [{code}](rules/{code}.md) {slugs[code]}\n" for code in codes)

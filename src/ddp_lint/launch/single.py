@@ -8,7 +8,7 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import table
-from ddp_lint.source import Module
+from ddp_lint.source import Module, dotted
 from ddp_lint.tensors.operations import words_of
 
 
@@ -32,9 +32,23 @@ def on_one_node(module: Module) -> bool:
     return _LOCAL.search(module.file.text) is not None
 
 
+def transforms_samples(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a place is in what a data set does with single samples, on the CPU and without gradients: by the name of
+    its file or folder, or by what its class inherits from."""
+    *folders, name = module.file.place.split("/")
+    if words_of(name.removesuffix(".py")) & _AUGMENTING or {"transform", "transforms"} & set(folders):
+        return True
+    owner = module.class_of(node)
+    bases = [dotted(base.value).rpartition(".")[2] for base in owner.bases] if owner is not None else []
+    return any(base in ("Transform", "BaseTransform") for base in bases)
+
+
+_AUGMENTING = frozenset({"augment", "augmentation", "augmentations"})
+
+
 def starts_its_ranks(module: Module) -> bool:
     """Whether the ranks of a file are those that a Lightning Trainer starts on this machine: one for each of its
-    `devices`, and nothing is said of several nodes."""
+    `devices`, and no number of nodes."""
     text = module.file.text
     trainers = [c for c in module.nodes if type(c) is cst.Call and module.callee(c).endswith("Trainer")]
     lightning = any("lightning" in module.callee(call) for call in trainers)

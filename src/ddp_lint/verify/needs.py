@@ -17,6 +17,8 @@ _DISTRIBUTIONS = {
 }  # fmt: skip
 #: Errors by which a program says that something outside of it is not there.
 _ABSENT = ("FileNotFoundError", "ImportError", "ModuleNotFoundError", "NotADirectoryError")
+#: Those of them that one rank may meet alone, because another one has not made the file yet.
+FILES = frozenset({"FileNotFoundError", "NotADirectoryError"})
 _SHOWN_LINES = 12
 
 
@@ -40,7 +42,14 @@ def _of_run(run: RunResult) -> str:
     if not ended or any(_communicated(rank) for rank in run.ranks):
         return ""
     texts = [_of_rank(rank) for rank in ended]
+    if len(ended) < len(run.ranks) and any(_lacks_file(rank) for rank in ended):
+        return ""  # the others were on: it is a file that one of them makes, and nobody waits for it
     return texts[0] if all(texts) else ""
+
+
+def _lacks_file(rank: RankOutcome) -> bool:
+    raised = next((event for event in rank.trace.of(Raised) if event.where == "main"), None)
+    return raised is not None and raised.type in FILES
 
 
 def _communicated(rank: RankOutcome) -> bool:
@@ -59,7 +68,7 @@ def _of_rank(rank: RankOutcome) -> str:
     return ""
 
 
-def last_lines(rank: RankOutcome) -> str:
-    """The last lines that a rank printed, without torch's own logging."""
-    lines = [line.rstrip() for line in rank.log.splitlines() if line.strip()]
-    return "\n".join(f"  {line[:300]}" for line in lines[-_SHOWN_LINES:])
+def last_lines(rank: RankOutcome, most: int = _SHOWN_LINES) -> str:
+    """The last lines that a rank printed."""
+    lines = [line.rstrip() for line in rank.log.splitlines() if line.strip(" ^~")]
+    return "\n".join(f"  {line[:300]}" for line in lines[-most:])

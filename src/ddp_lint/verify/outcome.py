@@ -141,7 +141,9 @@ def _waiting(rank: RankOutcome, absent: tuple[int, ...]) -> RankOutcome:
     if not absent or rank.how != "exception" or not secondary(rank.message):
         return rank
     peers = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
-    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended: {rank.message}")
+    # torch's words without the place in its own source and its advice: "Connection closed by peer [...]".
+    told = re.sub(r"\[[^\]]*:\d+\]\s*", "", rank.message).partition(". ")[0]
+    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended ({told})")
 
 
 def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:

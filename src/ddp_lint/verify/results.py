@@ -95,9 +95,12 @@ class Examined:
     def communicates(self) -> bool:
         """A rank made a process group or issued a collective."""
         calls = (call for outcome in self.run.ranks for call in outcome.trace.of(Call))
-        return any(call.name == "init_process_group" for call in calls) or any(
-            outcome.trace.last(Collective) is not None for outcome in self.run.ranks
-        )
+        return self.collectives or any(call.name == "init_process_group" for call in calls)
+
+    @property
+    def collectives(self) -> bool:
+        """A rank issued a collective."""
+        return any(outcome.trace.last(Collective) is not None for outcome in self.run.ranks)
 
     @property
     def world(self) -> int:

@@ -7,6 +7,7 @@ from ddp_lint.rules.compile.host import HostRule, Place, truth_values
 from ddp_lint.rules.compile.need import repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants
 
 
@@ -130,10 +131,10 @@ class BranchOnTensor(HostRule):
 
     def _sureness(self, test: cst.BaseExpression, place: Place) -> Confidence:
         """A level less where one forward has to decide once by what it computed."""
-        told = repeated(self.module, test) or _is_told(self.module.parent(test), place.function)
+        repeats = repeated(self.module, test) or _sets_returned_flag(self.module.parent(test), place.function)
         if place.surely_compiled:
-            return Confidence.HIGH if told else Confidence.MEDIUM
-        return Confidence.MEDIUM if told else Confidence.LOW
+            return Confidence.HIGH if repeats else Confidence.MEDIUM
+        return Confidence.MEDIUM if repeats else Confidence.LOW
 
     def _place_of_tensor(self, condition: cst.BaseExpression, test: cst.BaseExpression) -> Place | None:
         function = self.module.function_of(test)
@@ -141,13 +142,16 @@ class BranchOnTensor(HostRule):
             return None
         value = self.value(condition, function)
         bare_argument = isinstance(condition, cst.Name) and bool(value.argument)
+        around = (outer for outer, taken in conditions(self.module, test) if taken)
+        if any(_number_checked(outer) & _names(condition) for outer in around):
+            return None
         if not value.tensor or bare_argument or _type_checked(test) & _names(condition):
             return None
         place = self.place(condition)
         return place if place is not None and self.costs(condition, place) else None
 
 
-def _is_told(branch: cst.CSTNode | None, function: cst.FunctionDef) -> bool:
+def _sets_returned_flag(branch: cst.CSTNode | None, function: cst.FunctionDef) -> bool:
     """Whether the branch sets a flag that the function returns: ``skip = True``, ``return loss, skip``. What the caller
     then does it does on this rank alone."""
     if not isinstance(branch, cst.If):
@@ -162,10 +166,18 @@ def _is_told(branch: cst.CSTNode | None, function: cst.FunctionDef) -> bool:
 
 
 def _type_checked(test: cst.BaseExpression) -> set[str]:
-    """Names whose type the same condition asks for: ``isinstance(x, float) and x > 0``."""
+    """Names whose type the same condition tests: ``isinstance(x, float) and x > 0``."""
     calls = [n for n in (test, *descendants(test)) if isinstance(n, cst.Call) and n.args]
     asking = [c for c in calls if dotted(c.func).rpartition(".")[2] in ("isinstance", "is_tensor")]
     return {dotted(c.args[0].value) for c in asking}
+
+
+def _number_checked(test: cst.BaseExpression) -> set[str]:
+    """Names that a condition around says are numbers: ``isinstance(lengths, int)``."""
+    if not isinstance(test, cst.Call) or dotted(test.func) != "isinstance" or len(test.args) != 2:
+        return set()
+    kinds = _names(test.args[1].value)
+    return {dotted(test.args[0].value)} if kinds and kinds <= {"int", "float", "bool", "str"} else set()
 
 
 def _names(node: cst.BaseExpression) -> set[str]:

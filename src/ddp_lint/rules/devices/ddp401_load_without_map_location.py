@@ -9,7 +9,8 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.ranks import Evidence, called_on_one_rank, on_one_rank, several_ranks
+from ddp_lint.launch.ranks import Evidence, called_on_one_rank, evidence_in, on_one_rank, several_ranks
+from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.saved import saved_elsewhere, saved_from_cpu
@@ -17,6 +18,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.source.wraps import argument, assigned_name
@@ -131,6 +133,8 @@ class LoadWithoutMapLocation(Rule):
         if on_one_rank(self.module, node) or called_on_one_rank(self.module, node):
             return
         evidence = several_ranks(self.module)
+        if evidence is not None and not evidence.own and self._is_tool(node):
+            return
         if evidence is not None and not self._saved_from_cpu(node) and not self._saved_without_states(node):
             self._report(node, where, evidence)
 
@@ -140,6 +144,17 @@ class LoadWithoutMapLocation(Rule):
         if any(words_of(folder) & {"export", "onnx"} for folder in folders):
             return True
         return "__main__" in self.module.file.text and bool(words_of(name) & _known("converting"))
+
+    def _is_tool(self, call: cst.Call) -> bool:
+        """Whether only programs of one process call the function: the ranks that import the file use others of it."""
+        function, facts, project = self.module.function_of(call), self.module.facts, self.module.project
+        if function is None or facts is None or project is None or self.module.class_of(call) is not None:
+            return False
+        name = function.name.value
+        if any(isinstance(n, ast.Call) and dotted_ast(n.func) == name for n in walk(facts.tree)):
+            return False
+        users = list(importers(project, self.module.name, holding=(name,)))
+        return bool(users) and all(evidence_in(user, project) is None for user in users)
 
     # ---- where the load puts its tensors
 
@@ -321,10 +336,10 @@ class LoadWithoutMapLocation(Rule):
     def _report(self, call: cst.Call, where: str, evidence: Evidence) -> None:
         target = where or "the GPU that the file was saved from, whatever set_device says"
         missing = "" if where else "; without that GPU the load fails"
-        said = self.module.quoted(call.func)
-        message = f"{said} without `map_location` puts every rank's copy on the GPU it was saved from"
+        called = self.module.quoted(call.func)
+        message = f"{called} without `map_location` puts every rank's copy on the GPU it was saved from"
         if where:
-            message = f"{said} puts every rank's copy on {where}"
+            message = f"{called} puts every rank's copy on {where}"
         self.report(
             call,
             message,

@@ -8,6 +8,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.cuda import uses_cuda
 from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -23,6 +24,7 @@ _OTHER_METHOD = re.compile(
     r"""set_start_method\(\s*(method=)?["'](spawn|forkserver)|get_context\(\s*(method=)?["'](spawn|forkserver)"""
 )
 #: A program that has none of these words has hardly touched the GPU by the time that it forks.
+_SETS_SPAWN = re.compile(r"""set_start_method\([^)\n]*["'](spawn|forkserver)""")
 _SPEAKS_OF_GPU = re.compile(r"\b(torch|cuda)\b")
 
 
@@ -88,7 +90,8 @@ class CudaAfterFork(Rule):
 
     Contexts and start methods `spawn` and `forkserver`, also set elsewhere in the file; `torch.multiprocessing.spawn`;
     targets that handle CPU data; targets that nothing resolves; files that name neither torch nor CUDA, so that their
-    process has not touched the GPU when it forks.
+    process has not touched the GPU when it forks. Files of which every program that imports them sets the start method
+    to `spawn`.
 
     ## How to confirm
 
@@ -123,6 +126,7 @@ class CudaAfterFork(Rule):
     def _visit_starter(self, node: cst.Call, kind: str) -> None:
         text = self.module.file.text
         forks = _SPEAKS_OF_GPU.search(text) is not None and not _OTHER_METHOD.search(text)
+        forks = forks and not self._spawns_elsewhere()
         targets = [argument(node, 1, "target")] if kind == "Process" else self._mapped(node)
         for target in targets if forks else ():
             place = self._cuda_in(target)
@@ -131,6 +135,14 @@ class CudaAfterFork(Rule):
                 return
         if kind == "Pool":
             self._visit_arguments(node, forks)
+
+    def _spawns_elsewhere(self) -> bool:
+        """Whether every program that imports the file sets the start method to spawn."""
+        project, name = self.module.project, self.module.name
+        if project is None or not name or "__main__" in self.module.file.text:
+            return False
+        users = [u for u in importers(project, name, holding=("__main__",)) if not u.file.is_test]
+        return bool(users) and all(_SETS_SPAWN.search(user.file.text) for user in users)
 
     # ---- targets
 

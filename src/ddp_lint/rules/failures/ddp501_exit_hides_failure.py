@@ -21,6 +21,7 @@ from ddp_lint.rules.failures.exits import (
 )
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
 from ddp_lint.source.queries import enclosing
 from ddp_lint.source.tree import descendants
@@ -91,9 +92,10 @@ class ExitHidesFailure(Rule):
     ## When it is silent
 
     A non-zero status or a message (`sys.exit("...")` is status 1); `except KeyboardInterrupt`, `SystemExit`, end of
-    input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that
-    worked, outside of `except` and `finally`; a `finally` that tests whether something failed. With `--preview` alone:
-    a branch that reports a failure in a file that nothing ties to several ranks (a tool that converts one model).
+    input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that worked,
+    outside of `except` and `finally`; a `finally` that tests whether something failed. With `--preview` alone: a branch
+    that reports a failure in a file that nothing ties to several ranks (a tool that converts one model). A branch that
+    asks for KeyboardInterrupt.
 
     ## How to confirm
 
@@ -125,6 +127,10 @@ class ExitHidesFailure(Rule):
             return
         if self._in_finally(node) or in_forked_child(self.module, node) or self._is_killed_before(node):
             return
+        if any(
+            "KeyboardInterrupt" in self.module.code(test) and taken for test, taken in conditions(self.module, node)
+        ):
+            return  # the user ends it
         handler = enclosing(self.module, node, cst.ExceptHandler)
         if isinstance(handler, cst.ExceptHandler):
             self._visit_handler(node, handler)

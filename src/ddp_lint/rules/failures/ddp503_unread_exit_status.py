@@ -87,7 +87,8 @@ class UnreadExitStatus(Rule):
     queue, or their results over one whose `get()` the parent waits in; daemon processes; commands other than launchers,
     those in a shell's background, and `check=False`; statuses that are returned, raised or exited with; a parent that
     asks after the join whether the worker's results have come, or takes them by their place from a shared dictionary or
-    array.
+    array. A parent that asks its workers through pipes and waits for each answer, or looks after the join at a shared
+    number (`result.value`).
 
     ## How to confirm
 
@@ -341,7 +342,7 @@ class UnreadExitStatus(Rule):
         self.report(
             node.test,
             "the exit status of the launched process is only printed: this process ends with 0 all the same",
-            labels=[(arm, "told, not acted upon")],
+            labels=[(arm, "reported, not acted upon")],
             help="raise, or exit with the status",
         )
 

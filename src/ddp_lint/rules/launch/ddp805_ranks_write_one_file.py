@@ -86,7 +86,8 @@ class RanksWriteOneFile(Rule):
     ## When it is silent
 
     Writes under a test for the rank, paths with the rank (or a temporary name) in them, helpers that a caller may
-    guard, tests, and distributed checkpoints, which are written by all ranks on purpose.
+    guard, tests, and distributed checkpoints, which are written by all ranks on purpose. A function of the project that
+    returns whether this is the first rank counts as such a test.
 
     ## How to confirm
 
@@ -117,14 +118,17 @@ class RanksWriteOneFile(Rule):
         every = next((c for c in calls if self._is_run_by_every_rank(c)), None)
         if every is None or on_one_rank(self.module, every):
             return
+        reported: set[cst.CSTNode] = set()
         for call in calls:
             path = self._written(call)
-            if path is not None and not on_one_rank(self.module, call) and not self._own_path(path):
+            inside = any(up in reported for up in self.module.ancestors(call))  # ``torch.save(x, open(path, "wb"))``
+            if path is not None and not inside and not on_one_rank(self.module, call) and not self._own_path(path):
+                reported.add(call)
                 self._report(call, every)
 
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:
-        told = self.module.told("wrappers", call) or self.module.told("collectives", call)
-        return self.module.qualified(call.func) in _EVERY_RANK or bool(told)
+        listed = self.module.listed("wrappers", call) or self.module.listed("collectives", call)
+        return self.module.qualified(call.func) in _EVERY_RANK or bool(listed)
 
     def _written(self, call: cst.Call) -> cst.BaseExpression | None:
         """The path that a call writes, or makes and fails on when it exists."""

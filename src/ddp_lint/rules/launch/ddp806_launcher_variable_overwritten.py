@@ -65,7 +65,7 @@ class LauncherVariableOverwritten(WriteRule):
     ## When it is silent
 
     `setdefault`; a test that the variable is unset; values that are computed (from Slurm or MPI); files that start
-    their own processes; tests.
+    their own processes; tests. The address of ranks that a Lightning Trainer starts on one machine.
 
     ## How to confirm
 

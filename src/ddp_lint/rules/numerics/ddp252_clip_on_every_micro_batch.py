@@ -88,9 +88,10 @@ class ClipOnEveryMicroBatch(Rule):
 
     ## When it is silent
 
-    The clipping is under the condition of the step, or under one of its own; another optimizer steps in every round
-    (an actor that trains less often than its critic); the gradients are set to zero in every round; clipping in a loop
-    of another depth than the backward; an Accelerator in whose file nothing mentions gradient accumulation.
+    The clipping is under the condition of the step, or under one of its own; another optimizer steps in every round (an
+    actor that trains less often than its critic); the gradients are set to zero in every round; clipping in a loop of
+    another depth than the backward; an Accelerator in whose file nothing mentions gradient accumulation. A function
+    with a switch that is given as False (`clip_grad=False`).
 
     ## How to confirm
 

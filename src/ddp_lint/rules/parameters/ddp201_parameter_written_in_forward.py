@@ -70,7 +70,8 @@ class ParameterWrittenInForward(InPlaceRule):
     Initialisation, optimizers, clamps and moving averages outside of `forward`, buffers, parameters that were made with
     `requires_grad=False`, evaluation branches. The moving average of a momentum encoder in `forward`: it is right under
     DDP, for which it is written (FSDP loses it). In a project that wraps by DDP and never mentions FSDP, writes that
-    are the same on all ranks: clamps, a norm that is kept to 1. Writes that raise at once (a leaf with gradients on)
+    are the same on all ranks: clamps, a norm that is kept to 1, what a function of the project makes of the parameter
+    alone. Writes that raise at once (a leaf with gradients on)
     are DDP205. A `training_step` that calls its optimizers by itself (manual optimization).
 
     ## How to confirm

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.launch.single import transforms_samples
 from ddp_lint.project.facts import assigned_in, parameters
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
@@ -164,7 +165,7 @@ class OverwritesCallersTensor(InPlaceRule):
     def _is_data(self, write: Write) -> bool:
         """Whether no gradient flows to the argument: in a frontend, and where ``x.requires_grad`` is false."""
         owner = self.module.class_of(write.node)
-        if words_of(self.module.file.place.rpartition("/")[2].removesuffix(".py")) & names("in_place", "data_classes"):
+        if transforms_samples(self.module, write.node):
             return True
         if owner is not None and words_of(owner.name.value) & names("in_place", "data_classes"):
             return True

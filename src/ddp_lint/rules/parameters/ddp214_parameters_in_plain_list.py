@@ -8,8 +8,9 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.queries import is_false
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import called, descendants
 from ddp_lint.tensors import Kind, ModuleClass, TensorFile
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
 from ddp_lint.tensors.operations import layer_kind
@@ -81,8 +82,9 @@ class ParametersInPlainList(Rule):
 
     ## When it is silent
 
-    The elements are registered too: passed to `nn.Sequential`, `nn.ModuleList`, `add_module`, `setattr`. The list
-    is not read in forward. Classes that are no `nn.Module`.
+    The elements are registered too: passed to `nn.Sequential`, `nn.ModuleList`, `add_module`, `setattr`. The list is
+    not read in forward. Classes that are no `nn.Module`. Layers whose gradients are switched off by name
+    (`self.filters[0].requires_grad_(False)`).
 
     ## How to confirm
 
@@ -111,6 +113,8 @@ class ParametersInPlainList(Rule):
             if name is not None and name not in lists:
                 lists[name] = item
         for name, item in lists.items():
+            if self._is_fixed(name, node):
+                continue
             if self._read_in_forward(name, node) and not self._registered(name, node):
                 self._report(item, name, makes_new=_makes(item))
 
@@ -127,6 +131,15 @@ class ParametersInPlainList(Rule):
             return None
         own = name.startswith("self.") and name.count(".") == 1
         return name if own and any(self._is_trained(e, function) for e in elements) else None
+
+    def _is_fixed(self, name: str, function: cst.FunctionDef) -> bool:
+        """Whether gradients are switched off for what the list holds: ``self.filters[0].requires_grad_(False)``."""
+        for call in descendants(function.body):
+            if isinstance(call, cst.Call) and called(call) == "requires_grad_" and call.args:
+                of = call.func.value if isinstance(call.func, cst.Attribute) else None
+                if is_false(call.args[0].value) and isinstance(of, cst.Subscript) and dotted(of.value) == name:
+                    return True
+        return False
 
     def _starts_as_list(self, name: str, function: cst.FunctionDef) -> bool:
         return any(

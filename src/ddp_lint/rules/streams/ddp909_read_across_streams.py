@@ -14,11 +14,28 @@ from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.tensors import TensorFile
 
-#: Calls after which nobody can tell any more what is ordered: events, and the host waiting.
+#: Calls after which the order is not known: events, and the host waiting.
 _ORDER_ALL = frozenset({"synchronize", "wait_event", "wait", "stream_synchronize", "block", "record_event"})
-#: What looks at a tensor without its values.
+#: What looks at a tensor without its values, or is the handle of one that will be there.
 _LOOKS = frozenset(
-    {"shape", "size", "dim", "ndim", "device", "dtype", "numel", "is_cuda", "stride", "record_stream", "requires_grad"}
+    {
+        "wait",
+        "result",
+        "shape",
+        "size",
+        "dim",
+        "ndim",
+        "device",
+        "dtype",
+        "numel",
+        "is_cuda",
+        "stride",
+        "record_stream",
+        "requires_grad",
+    }
+)
+_VIEWS = frozenset(
+    {"view", "reshape", "transpose", "permute", "expand", "unsqueeze", "squeeze", "narrow", "chunk", "detach"}
 )
 _CURRENT = ("current_stream", "default_stream")
 
@@ -150,7 +167,7 @@ class ReadAcrossStreams(Rule):
         reported: set[cst.CSTNode] = set()
         for name in descendants(node.body):
             if isinstance(name, cst.Name) and name.value in made and self.module.function_of(name) is node:
-                self._visit_read(name, made[name.value], reported)
+                self._visit_read(name, made[name.value], [m for found in made.values() for m in found], reported)
 
     def _note(self, statement: cst.Assign, made: dict[str, list[_Made]]) -> None:
         for target in statement.targets:
@@ -159,7 +176,14 @@ class ReadAcrossStreams(Rule):
                 last = _Made(statement, self._stream_at(statement), (span.end_line, span.end_column))
                 made.setdefault(target.target.value, []).append(last)
 
-    def _visit_read(self, name: cst.Name, made: list[_Made], reported: set[cst.CSTNode]) -> None:
+    def _computes(self, value: cst.BaseExpression) -> bool:
+        """Whether work is done on the stream: a view is none, and what is pinned lies on the host."""
+        if isinstance(value, cst.Call):
+            pinned = any(called(c) == "pin_memory" for c in (value, *descendants(value)) if isinstance(c, cst.Call))
+            return called(value) not in _VIEWS and not pinned
+        return isinstance(value, cst.BinaryOperation)
+
+    def _visit_read(self, name: cst.Name, made: list[_Made], all_made: list[_Made], reported: set[cst.CSTNode]) -> None:
         span, stream = self.module.span(name), self._stream_at(name)
         before = [m for m in made if m.end <= (span.line, span.column)]
         last = before[-1] if before else None
@@ -171,7 +195,9 @@ class ReadAcrossStreams(Rule):
         value = TensorFile.of(self.module).flow(function).value(last.node.value) if function is not None else None
         if value is None or not (value.computed if not last.stream else value.tensor) or value.on_host:
             return
-        reported.add(last.node)
+        if not self._computes(last.node.value):
+            return
+        reported.update(m.node for m in all_made if m.stream == last.stream)
         side = stream or last.stream
         on = f"`{stream}`" if stream else "the current stream"
         self.report(

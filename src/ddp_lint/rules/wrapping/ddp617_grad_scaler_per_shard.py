@@ -84,7 +84,7 @@ class GradScalerPerShard(Rule):
     ## When it is silent
 
     `ShardedGradScaler`, DDP and FSDP2 models, a scaler created with `enabled=False`, functions that make one of both
-    kinds as the wrapper needs.
+    kinds as the wrapper needs. A scaler that goes into an object which is made anew once the model is sharded.
 
     ## How to confirm
 

@@ -26,7 +26,7 @@ _ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "nu
 _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
 
 
-#: Further attributes that are told with the first.
+#: Further attributes that are reported with the first.
 _TOLD = 3
 
 
@@ -132,7 +132,7 @@ class AttributeBehindWrapper(Rule):
     Attributes that the file sets on the wrapper itself; names that are bound anew after the wrap; code under a test of
     the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError; with accelerate
     also files that configure DeepSpeed or FSDP, or ask for the latter, which forward attributes, and tests, which one
-    process runs.
+    process runs. A method that only the constructor calls, before it wraps.
 
     ## How to confirm
 
@@ -236,7 +236,7 @@ class AttributeBehindWrapper(Rule):
         return order_of(self.module.project, user.name.value, wrapper.name.value) == "before"
 
     def _is_called_before(self, method: str, constructor: cst.FunctionDef, wrap: cst.CSTNode) -> bool:
-        """Whether all calls of a method in the file stand in the constructor, above the wrap."""
+        """Whether all calls of a method in the file are in the constructor, above the wrap."""
         line = self.module.span(wrap).line
         calls = list(methods(self.module.tree, method))
         return bool(calls) and all(
@@ -314,6 +314,6 @@ def _holds(value: cst.CSTNode, call: cst.CSTNode) -> bool:
 
 
 def _names(test: cst.CSTNode) -> set[str]:
-    """What a test speaks of: whole dotted names, in lower case."""
+    """What a test mentions: whole dotted names, in lower case."""
     name = dotted(test) if isinstance(test, (cst.Name, cst.Attribute)) else ""
     return {name.lower()} if name else {found for child in children(test) for found in _names(child)}

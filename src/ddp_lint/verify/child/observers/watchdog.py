@@ -25,6 +25,9 @@ _PEER_WAIT = 3.0
 _TOLD_WAIT = 1.0
 #: Seconds that a peer may take to import torch.
 _START_LIMIT = 90.0
+#: Marks of a rank that ends, and of one that has nothing more to say.
+_ENDED = ("dying", "over", "exit")
+_SILENT = ("dumped", *_ENDED)
 #: A rank that another one's death interrupts after this share of the timeout was stuck itself.
 _STUCK_SHARE = 0.7
 _RECORDER_ENTRIES = 5
@@ -182,12 +185,13 @@ class Watchdog:
             )
             self._recorder.marks.set(self._recorder.rank, "dumped")
 
-    def die(self) -> None:
-        """This rank is about to end abnormally: let the peers dump first."""
-        self.wait_for_peers("failed")
+    def die(self, *, others_may_follow: bool = False) -> None:
+        """This rank is about to end abnormally: let the peers dump first, or fail as it does where they may."""
+        self.wait_for_peers("failed", enough=_ENDED if others_may_follow else _SILENT)
 
-    def wait_for_peers(self, reason: str, limit: float = _PEER_WAIT) -> None:
-        """Tell the peers why this rank ends, and wait until all of them have dumped, for `limit` seconds at most."""
+    def wait_for_peers(self, reason: str, limit: float = _PEER_WAIT, enough: Collection[str] = _SILENT) -> None:
+        """Tell the peers why this rank ends, and wait until all of them have set one of the marks `enough`, for `limit`
+        seconds at most."""
         marks = self._recorder.marks
         until = time.monotonic() + limit
         marks.set(self._recorder.rank, "dying", reason)
@@ -195,8 +199,7 @@ class Watchdog:
             waiting = [
                 rank
                 for rank in self._peers()
-                if marks.has(rank, "ready")
-                and not any(marks.has(rank, mark) for mark in ("dumped", "dying", "over", "exit"))
+                if marks.has(rank, "ready") and not any(marks.has(rank, mark) for mark in enough)
             ]
             if not waiting:
                 return
