@@ -51,6 +51,13 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a loop that some rounds leave": """
+        def main(x, flag):
+            for n in range(dist.get_rank() + 1):
+                dist.all_reduce(x)  # !loop-count
+                if flag:
+                    break
+    """,
     "a clock that is asked twice": """
         def main(x, deadline):
             if time.time() > deadline:
@@ -1311,6 +1318,14 @@ EQUAL = {
 
         def main(x):
             for batch in DataLoader(Shards(), batch_size=4):
+                dist.all_reduce(x)
+    """,
+    "a loop that is left in its first round, and a job that has ranks": """
+        def main(x):
+            for n in range(dist.get_rank() + 1):
+                dist.all_reduce(x)
+                break
+            if dist.get_rank() == 1 or dist.get_world_size() > 0:
                 dist.all_reduce(x)
     """,
     "the number of the round that a generator hands on": """

@@ -123,6 +123,13 @@ _ASKS_FOR_ONE: dict[tuple[type[ast.cmpop], object], bool] = {
 }  # fmt: skip
 
 
+#: The same for the question whether there is any, as there always is.
+_ASKS_FOR_ANY: dict[tuple[type[ast.cmpop], object], bool] = {
+    (ast.Gt, 0): True, (ast.GtE, 0): True, (ast.GtE, 1): True, (ast.NotEq, 0): True, (ast.Eq, 0): False,
+    (ast.LtE, 0): False, (ast.Lt, 0): False, (ast.Lt, 1): False,
+}  # fmt: skip
+
+
 def _alone(node: ast.Compare, operation: type[ast.cmpop], left: Value, right: Value) -> Value | None:
     """The question whether there is but one rank, however it is put; None for another question."""
     for number, other, asked in ((left, right, operation), (right, left, _MIRRORED.get(operation, operation))):
@@ -134,6 +141,8 @@ def _alone(node: ast.Compare, operation: type[ast.cmpop], left: Value, right: Va
             if _ASKS_FOR_ONE[asked, against.value]:
                 return dataclasses.replace(value, test=test)
             return dataclasses.replace(unknown((ALONE, group, "not")), test=negated(test))
+        if group is not None and against is not None and (asked, against.value) in _ASKS_FOR_ANY:
+            return constant(_ASKS_FOR_ANY[asked, against.value])
     return None
 
 

@@ -245,7 +245,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.order = outer
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
-    if rounds is not None and _within_common_rounds(body):
+    if rounds is not None and (_within_common_rounds(body) or _leaves_at_once(body)):
         rounds = None
     frame.env = env
     orelse, after, alive = _arm(frame, node.orelse, None)
@@ -256,6 +256,11 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node.body):
         frame.alive = False
+
+
+def _leaves_at_once(body: list[Effect]) -> bool:
+    """Does the first round leave the loop: ``for batch in batches: ...; break``? As often as any rank goes round."""
+    return bool(body) and isinstance(body[-1], Leave) and body[-1].what in ("break", "return")
 
 
 def _within_common_rounds(body: list[Effect]) -> bool:
