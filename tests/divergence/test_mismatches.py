@@ -2719,24 +2719,38 @@ SAVES_SHARDS = """
             else:
                 state = model.state_dict()
             torch.save(state, path)
+
+    def load(models, path):
+        if any(is_sharded(model) for model in models):
+            receive(models)
+
+    def receive(models):
+        for model in models:
+            dist.broadcast_object_list([model], src=0)
 """
 
 
 def test_a_callee_that_communicates_for_sharded_models_alone(tmp_path: pathlib.Path) -> None:
     source = """
         from torch.{package} import {wrapper} as Wrapper
-        from saving import save
+        from saving import load, save
 
         def train(net, path):
             model = Wrapper(net)
             if dist.get_rank() == 0:
                 save([model], path){mark}
+
+        def resume(net, path):
+            model = Wrapper(net)
+            for part in list(path)[dist.get_rank() :: dist.get_world_size()]:
+                load([model], part){uneven}
     """
-    ddp = source.format(package="nn.parallel", wrapper="DistributedDataParallel", mark="")
+    ddp = source.format(package="nn.parallel", wrapper="DistributedDataParallel", mark="", uneven="")
     check(tmp_path, ddp, saving=SAVES_SHARDS)
     fsdp = source.format(
-        package="distributed.fsdp", wrapper="FullyShardedDataParallel", mark="  # !implicit-collective"
-    )
+        package="distributed.fsdp", wrapper="FullyShardedDataParallel", mark="  # !implicit-collective",
+        uneven="  # !loop-count",
+    )  # fmt: skip
     check(tmp_path, fsdp, saving=SAVES_SHARDS)
 
 

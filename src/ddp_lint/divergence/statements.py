@@ -10,7 +10,18 @@ from typing import Any, Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.conditions import test_of
-from ddp_lint.divergence.effects import Attempt, Branch, Effect, EventStep, Inline, Leave, Rounds, doubtful, matters
+from ddp_lint.divergence.effects import (
+    Attempt,
+    Branch,
+    Effect,
+    EventStep,
+    Inline,
+    Leave,
+    Rounds,
+    doubtful,
+    matters,
+    of_shards,
+)
 from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visible
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
@@ -30,6 +41,7 @@ from ddp_lint.divergence.values import (
     divergent,
     equality,
     merge,
+    needs_shards,
     negated,
     symbols_in,
     unknown,
@@ -133,6 +145,8 @@ def _if(frame: Frame, node: ast.If) -> None:
     no, no_env, no_alive = _arm(frame, node.orelse, negated(test))
     if yes and frame.depth and _makes_once(frame, node):
         yes = doubtful(yes)
+    if yes and needs_shards(test):
+        yes = of_shards(yes)
     if yes or no:
         frame.effects.append(Branch(test, yes, no, frame.span(node)))
     _continue_after(frame, test, (yes_env, yes_alive), (no_env, no_alive), node)
