@@ -139,7 +139,7 @@ def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
 def _raised(examined: Examined) -> Iterator[Discovery]:
     for outcome in examined.run.ranks:
         for event in outcome.trace.of(Raised):
-            text = f"{event.type}: {event.message}"
+            text = f"{event.type}: {_last(event)}"
             if event.where in ("caught", "ignored") or secondary(text):
                 continue
             known = explain(text)
@@ -155,6 +155,12 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                 cause = _cut_off(outcome, known) or _too_early(examined, outcome, event) or _known(known)
                 yield Discovery("exception", message, *cause, (evidence,))
             return
+
+
+def _last(event: Raised) -> str:
+    """The message; of an error in a DataLoader's worker what was raised there, without the traceback before it."""
+    lines = [line.strip() for line in event.message.splitlines() if line.strip()]
+    return lines[-1].removeprefix(f"{event.type}: ") if event.where == "worker" and lines else event.message
 
 
 def _without_gradient(outcome: RankOutcome, known: Signature | None) -> str:

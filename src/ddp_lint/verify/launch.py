@@ -200,6 +200,20 @@ def run(target: Target, options: Options, watch: Watch, progress: Progress = lam
         return launcher.run(launcher.probe(), watch)
 
 
+def started(target: Target, options: Options, stack: contextlib.ExitStack) -> Pool | None:
+    """A pool whose processes are starting already, closed by `stack`; None where the target needs another one.
+
+    Raises UsageError where there is no torch, or not the devices that were asked for.
+    """
+    device, _ = _device(options)
+    if options.several_nodes or (target.kind == SCRIPT and starts_own_ranks(target.path)):
+        return None
+    folder = stack.enter_context(workspace(None))
+    pool = stack.enter_context(Pool(folder, options, device, preload_of(target)))
+    pool.start()
+    return pool
+
+
 def _device(options: Options) -> tuple[str, str]:
     """cuda or cpu, and the version of torch. Raises UsageError."""
     torch, devices = installed_torch()

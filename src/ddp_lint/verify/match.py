@@ -24,7 +24,7 @@ from typing import NamedTuple
 from ddp_lint.verify.trace import Collective, Frame, Tensor
 
 #: Collectives whose members may hand in tensors of different size: a root's list, explicit split sizes.
-_RAGGED = frozenset({"scatter", "gather", "all_to_all", "reduce_scatter_v", "all_gather_v"})
+_RAGGED = frozenset({"scatter", "gather", "all_to_all", "all_to_all_single", "reduce_scatter_v", "all_gather_v"})
 #: Collectives in which every member hands in its own copy of one tensor. Of the others each member hands in a part, and
 #: parts of a flat parameter bear the names of what lies in them, rank 0's another one than rank 1's.
 _SAME_TENSOR = frozenset({"all_reduce", "broadcast", "reduce"})

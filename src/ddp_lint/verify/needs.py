@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddp_lint.verify.explain import cpu_limit
 from ddp_lint.verify.options import RankOutcome, RunResult
 from ddp_lint.verify.trace import Call, Collective, Raised
 
@@ -33,8 +34,20 @@ def lacking(runs: Sequence[RunResult]) -> str:
     """Why the target could not run, "" when it could: all ranks ended alike, by its own word or for want of a module or
     a file, before any of them communicated."""
     plain = [run for run in runs if not run.stimuli]
-    texts = [_of_run(run) for run in plain]
+    texts = [_of_run(run) or _of_device(run) for run in plain]
     return texts[0] if texts and all(texts) else ""
+
+
+def _of_device(run: RunResult) -> str:
+    """A rank stopped at something that a CPU cannot do, however far it came."""
+    raised = [event for rank in run.ranks for event in rank.trace.of(Raised) if event.where == "main"]
+    for event in raised if run.device == "cpu" else ():
+        text = f"{event.type}: {event.message}"
+        limit = cpu_limit(text, event.phase)
+        if limit:
+            at = f" ({event.site.path}:{event.site.line})" if event.site else ""
+            return f"{text}{at}\n{limit}: run on GPUs with --device cuda, or let the script take the CPU without one"
+    return ""
 
 
 def _of_run(run: RunResult) -> str:

@@ -73,7 +73,8 @@ def _time(trace: Trace, end: Mapping[str, Any]) -> float:
 
 
 def _uncaught(event: Event) -> bool:
-    return isinstance(event, Raised) and event.where == "main"
+    # What a worker of a DataLoader raised is raised once more in the rank.
+    return isinstance(event, Raised) and event.where in ("main", "worker")
 
 
 def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> tuple[str, str]:

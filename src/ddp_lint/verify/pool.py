@@ -74,6 +74,10 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def start(self) -> None:
+        """Let the processes come up, which takes seconds: the first run would begin with that."""
+        self._ready()
+
     def run(self, spec: Spec, poll: Poll = lambda: None) -> Ended:
         """One run; `poll` is called many times a second until all its ranks have ended."""
         directory = pathlib.Path(spec.directory)

@@ -139,9 +139,9 @@ class Verification:
 
         How a run with a stimulus ended does not count: it was asked for trouble.
         """
-        if self.lacks:
-            return 2
-        broken = any(not examined.completed for examined in self.runs if not examined.run.stimuli)
         confirmed = any(judged.verdict is Verdict.CONFIRMED for judged in self.findings)
+        if self.lacks:
+            return 1 if confirmed else 2
+        broken = any(not examined.completed for examined in self.runs if not examined.run.stimuli)
         wrong = broken or confirmed or bool(self.discovered)
         return 1 if wrong else 2 if self.not_run else 0

@@ -67,7 +67,7 @@ class Watchdog:
         self._flush = flush
         self._timeout = recorder.spec.timeout
         self._main = threading.main_thread()
-        self._sleeps = Sleeps(recorder, longest_wait(recorder.spec.timeout))
+        self._sleeps = Sleeps(recorder, longest_wait(recorder.spec.timeout), 2 * recorder.spec.timeout)
         self._doing = ""
         #: When it was asked last what this rank does, and when it was last seen to record or to do something.
         self._asked = self._moved = time.monotonic()
@@ -98,7 +98,10 @@ class Watchdog:
                 self._recorder.marks.set(self._recorder.rank, "beat")
             activity.look()
             self._ask(activity, now)
+            written = self._recorder.ticks
             self._flush_often(now)
+            if ticks == written and self._recorder.ticks == written + 1:
+                ticks += 1  # what is written here is no progress of the rank
             idle = now - self._moved
             if self._recorder.marks.has(self._recorder.rank, "parted"):
                 self._end("mismatch", now - recorded)
