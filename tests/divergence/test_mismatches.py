@@ -1328,6 +1328,16 @@ EQUAL = {
             if dist.get_rank() == 1 or dist.get_world_size() > 0:
                 dist.all_reduce(x)
     """,
+    "the group that a list holds for this rank": """
+        def forward(x, group):
+            if group is not None:
+                dist.broadcast(x, 0, group=group)
+
+        def main(x, size):
+            rank = dist.get_rank()
+            groups = [dist.new_group([n, n + 1]) for n in range(size)]
+            forward(x, group=groups[rank // 2])
+    """,
     "the number of the round that a generator hands on": """
         def with_last(it):
             last = None

@@ -225,6 +225,8 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
     with_none = operation in (ast.Is, ast.Eq) and right.constant == Known(None)
     if with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components):
         return True  # another object on each rank, none of which is known to be missing
+    if with_none and left.kind == "item" and left.varies is not None and left.varies.cause == "rank":
+        return True  # what a list holds for this rank, which holds something for each
     if right.constant == Known(0) and follows_from_extent(left):
         return True
     formal = with_none or operation is ast.In or _is_text(right) or _is_text(left)
