@@ -19,7 +19,7 @@ from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.early_exit import one_for_each_exit
 from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.event_graph import EventGraph, EventNode, Node, Projection, TooLarge, streams_of
-from ddp_lint.divergence.file_race import makes_another
+from ddp_lint.divergence.file_race import is_no_race
 from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
@@ -365,7 +365,7 @@ def _mismatches(
             if len(seen) > _MOST_MISMATCHES:  # each is sought through the whole graph
                 raise TooLong
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
-            if makes_another(mismatch, facts) or (needs_shards(difference) and not sharded()):
+            if is_no_race(mismatch, facts) or (needs_shards(difference) and not sharded()):
                 mismatch = dataclasses.replace(mismatch, confidence=Confidence.LOW)
             placed = _in_class(mismatch, root.seen_from) if root.seen_from else mismatch
             if root.function is not None and placed is not None and placed.span.line == region.line:

@@ -570,13 +570,16 @@ class Comparison:
         return dataclasses.replace(side, node=node.yes if chosen else node.no, trail=trail)
 
     def _ends_in_error(self) -> list[bool]:
-        """For each node: does every way from it end in an error? Then the job ends, and nobody is waited for."""
+        """For each node: does every way from it end in an error, before any event of the group? Then the job ends, and
+        nobody is waited for; a rank that waits for the others first never comes to its error."""
         doomed: list[bool] = []
         for node in self._graph.nodes:
             if isinstance(node, End):
                 doomed.append(node.what == "error")
             elif isinstance(node, Choice):
                 doomed.append(doomed[node.yes.number] and doomed[node.no.number])
+            elif isinstance(node, EventNode) and self._projection.holds(node.event):
+                doomed.append(False)
             else:
                 doomed.append(doomed[node.after.number])
         return doomed

@@ -10,7 +10,18 @@ from typing import Any, Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.conditions import test_of
-from ddp_lint.divergence.effects import Attempt, Branch, Effect, EventStep, Inline, Leave, Rounds, doubtful, matters
+from ddp_lint.divergence.effects import (
+    Attempt,
+    Branch,
+    Effect,
+    EventStep,
+    Inline,
+    Leave,
+    Rounds,
+    doubtful,
+    matters,
+    of_shards,
+)
 from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visible
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
@@ -30,6 +41,7 @@ from ddp_lint.divergence.values import (
     divergent,
     equality,
     merge,
+    needs_shards,
     negated,
     symbols_in,
     unknown,
@@ -133,6 +145,8 @@ def _if(frame: Frame, node: ast.If) -> None:
     no, no_env, no_alive = _arm(frame, node.orelse, negated(test))
     if yes and frame.depth and _makes_once(frame, node):
         yes = doubtful(yes)
+    if yes and needs_shards(test):
+        yes = of_shards(yes)
     if yes or no:
         frame.effects.append(Branch(test, yes, no, frame.span(node)))
     _continue_after(frame, test, (yes_env, yes_alive), (no_env, no_alive), node)
@@ -245,7 +259,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.order = outer
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
-    if rounds is not None and _within_common_rounds(body):
+    if rounds is not None and (_within_common_rounds(body) or _leaves_at_once(body)):
         rounds = None
     frame.env = env
     orelse, after, alive = _arm(frame, node.orelse, None)
@@ -256,6 +270,11 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node.body):
         frame.alive = False
+
+
+def _leaves_at_once(body: list[Effect]) -> bool:
+    """Does the first round leave the loop: ``for batch in batches: ...; break``? As often as any rank goes round."""
+    return bool(body) and isinstance(body[-1], Leave) and body[-1].what in ("break", "return")
 
 
 def _within_common_rounds(body: list[Effect]) -> bool:
