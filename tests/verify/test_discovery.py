@@ -93,7 +93,11 @@ def test_a_file_that_one_rank_misses_is_told_with_where_the_other_one_was() -> N
 
 def test_a_rank_that_was_not_started_when_the_user_ended_the_run_did_not_die() -> None:
     how = ["completed", "not_started"]
-    assert discover([run([], [], wrap="script", outcome="interrupted", how=how)], []) == []
+    interrupted = run([], [], wrap="script", outcome="interrupted", how=how)
+    assert discover([interrupted], []) == []
+    ended = [dataclasses.replace(rank, how="signal", signal="SIGTERM") for rank in interrupted.run.ranks]
+    by_us = dataclasses.replace(interrupted, run=dataclasses.replace(interrupted.run, ranks=tuple(ended)))
+    assert discover([by_us], []) == []
     assert discover([run([], [], wrap="script", outcome="not_started", how=how)], [])
 
 

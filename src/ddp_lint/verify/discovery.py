@@ -63,6 +63,8 @@ _LOCKED = (
 )
 #: The rule of ranks that meet in one collective with unlike numbers of bytes.
 _SIZES = "DDP105"
+#: Signals by which the ranks of a run are ended that the user interrupts.
+_ENDED_BY_US = ("SIGTERM", "SIGINT", "SIGKILL")
 _ON_CUDA = "run on GPUs with --device cuda, or let the script take the CPU where there is none"
 
 
@@ -221,8 +223,10 @@ def _cut_off(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, s
 def _deaths(examined: Examined) -> Iterator[Discovery]:
     for outcome in examined.run.ranks:
         if outcome.how in ("signal", "oom", "exit", "not_started"):
-            if outcome.how == "not_started" and examined.run.outcome == "interrupted":
-                continue  # it had not had the time
+            if examined.run.outcome == "interrupted" and (
+                outcome.how == "not_started" or outcome.signal in _ENDED_BY_US
+            ):
+                continue
             known = explain(f"{outcome.message}\n{outcome.log}")
             met = examined.mismatches[0] if examined.mismatches else None
             how = _how(outcome)
