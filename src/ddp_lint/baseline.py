@@ -13,7 +13,7 @@ from ddp_lint.config import ConfigError
 from ddp_lint.files import shown, write
 from ddp_lint.findings import Finding
 
-#: Where it is written when nothing else is said.
+#: Where it is written by default.
 DEFAULT = "ddp-lint-baseline.json"
 _VERSION = 1
 #: What no baseline hides: a file that nobody could check must not look clean.

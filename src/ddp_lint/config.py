@@ -66,7 +66,7 @@ class FileIgnores:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What one run is told about the files of one project.
+    """The settings of one run for the files of one project.
 
     `enabled` holds rule codes after select, ignore and preview were applied, `ignored` the codes that were ignored by
     name. Of the codes in `sure` no finding of low confidence is reported. With `noqa` False, `# noqa` comments are left
@@ -409,7 +409,7 @@ def _enabled(choices: Iterable[_Choice], preview: bool, proving: bool) -> frozen
     """
     from ddp_lint.rules.registry import declared
 
-    default = {code for code, said in declared().items() if said.default or preview or (proving and said.run_decides)}
+    default = {code for code, rule in declared().items() if rule.default or preview or (proving and rule.run_decides)}
     chosen = _ALWAYS | default
     for choice in choices:
         chosen = choice.over(chosen, frozenset(default))

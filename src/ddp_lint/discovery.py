@@ -38,7 +38,7 @@ def discover(paths: Iterable[str], configuration: Configuration) -> Discovered:
 
     Below a folder, what `exclude` or a .gitignore leaves out is not entered, and symbolic links are not followed, so
     that loops do no harm. What is named is taken whatever it is called and wherever it lies, unless `force-exclude` is
-    set. What a broken configuration file is responsible for is left out and told under `errors`.
+    set. What a broken configuration file is responsible for is left out and reported under `errors`.
     """
     found: dict[pathlib.Path, Settings] = {}
     errors: dict[tuple[str, str], None] = {}
@@ -76,7 +76,7 @@ def is_left_out(path: pathlib.Path, settings: Settings) -> bool:
 def _is_for_rules(path: pathlib.Path) -> bool:
     try:
         first_line = read(path)[:200].partition(b"\n")[0].decode("utf-8", "replace")
-    except OSError:  # for whoever reads it to tell, or a name of standard input
+    except OSError:  # for whoever reads it to report, or a name of standard input
         return True
     return is_for_rules(path.name, first_line)
 

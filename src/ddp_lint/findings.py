@@ -68,7 +68,7 @@ class Label:
 
 @dataclasses.dataclass(frozen=True)
 class CallSite:
-    """A call on the way from a finding to what it is about: where it stands, and the callee as it is written."""
+    """A call on the way from a finding to what it is about: where it is, and the callee as it is written."""
 
     span: Span
     callee: str
@@ -87,10 +87,10 @@ class Sharing(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """What a finding rests on. Findings with the same cause are told as one (`ddp_lint.grouping`).
+    """What a finding rests on. Findings with the same cause are reported as one (`ddp_lint.grouping`).
 
     `place` is the branch, the loop or the statement that has to change; `way` the calls that lead into functions of the
-    project: that of the finding first, the collective itself last. `beside` are the calls of what the finding tells
+    project: that of the finding first, the collective itself last. `beside` are the calls of what the finding says
     of besides. `shared`: whether the collective at the end of the way is a cause that others have, too.
     """
 

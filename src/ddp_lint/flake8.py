@@ -40,7 +40,7 @@ class Plugin:
 
     @classmethod
     def parse_options(cls, options: argparse.Namespace) -> None:
-        """Raises flake8's ExecutionError: what is wrong with the configuration is said once, not for every file."""
+        """Raises flake8's ExecutionError: what is wrong with the configuration is reported once, not for every file."""
         from flake8.exceptions import ExecutionError
 
         cls.noqa = not options.disable_noqa
@@ -82,7 +82,7 @@ class _Session:
         self.checker = Checker(settings, for_cache=True)
         self.baseline = Baseline.read(settings.baseline) if settings.baseline is not None else None
         self._cache = Cache(settings.root / ".ddp_lint_cache", settings, self.checker.project)
-        # flake8 tells nobody that it is done. This runs as a process ends, those of its pool as well.
+        # flake8 reports to nobody that it is done. This runs as a process ends, those of its pool as well.
         multiprocessing.util.Finalize(self, self._cache.save, exitpriority=1)
 
     def check(self, text: str, path: pathlib.Path) -> FileResult:

@@ -1,4 +1,4 @@
-"""One cause, one finding: findings that rest on the same branch, or on the same callee, are told once.
+"""One cause, one finding: findings that rest on the same branch, or on the same callee, are reported once.
 
 What the others say is kept with the first as its `paths`. Which is the first decides where the reader is sent: to the
 place nearest to the branch, not to a caller far away. Grouping goes by the findings' typed causes alone.
@@ -23,13 +23,13 @@ def grouped(findings: Iterable[Finding], project: Project) -> list[Finding]:
     """The findings, sorted, each cause once. `project` answers who else calls a callee."""
     of_places = [_one(group) for group in _by_place(findings)]
     callers = _Callers(project, of_places)
-    told: list[Finding] = []
+    found: list[Finding] = []
     for group in _by_callee(of_places):
         if len(group) > 1 and callers.are_all_in(group):
-            told.append(_of_callee(group))
+            found.append(_of_callee(group))
         else:
-            told += group
-    return sorted(told, key=lambda f: f.sort_key)
+            found += group
+    return sorted(found, key=lambda f: f.sort_key)
 
 
 def words_of(findings: Iterable[Finding]) -> list[str]:
@@ -66,7 +66,7 @@ def _one(group: list[Finding]) -> Finding:
 
 
 def _distance(finding: Finding) -> tuple[object, ...]:
-    """How far from its cause a finding stands, the surest and nearest first."""
+    """How far from its cause a finding is, the surest and nearest first."""
     cause, span = finding.cause, finding.span
     away = cause is not None and span.path != cause.place.path
     outside = cause is not None and not cause.place.line <= span.line <= cause.place.end_line

@@ -122,7 +122,7 @@ _LAYOUT = (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, toke
 
 
 def _text_layout(lines: list[str]) -> dict[int, _Line]:
-    """Shell, Dockerfiles and YAML: comments stand on lines of their own (behind an ENV they would be part of it), and
+    """Shell, Dockerfiles and YAML: comments are on lines of their own (behind an ENV they would be part of it), and
     none is put into a command that goes on from the line before."""
     ends = [True, *(not line.rstrip().endswith("\\") for line in lines)]
     return {number: _Line(False, number) for number in range(1, len(lines) + 1) if ends[number - 1]}

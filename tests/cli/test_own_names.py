@@ -106,7 +106,7 @@ def test_what_is_no_name_is_wrong(check: Check, project: pathlib.Path, name: str
 
 def test_the_documented_example_prints_what_the_page_says(check: Check, project: pathlib.Path) -> None:
     page = DOCUMENT.read_text(encoding="utf-8").partition("**Names of your project.**")[2]
-    blocks = dict(re.findall(r"```(toml|python|text)\n(.*?)```", page.partition("**What is wrong**")[0], re.S))
+    blocks = dict(re.findall(r"```(toml|python|text)\n(.*?)```", page.partition("**Errors**")[0], re.S))
     (project / "pyproject.toml").write_text(blocks["toml"])
     (project / "train.py").write_text(blocks["python"])
     assert check("-q", "--output-format", "concise").stdout == blocks["text"]

@@ -51,6 +51,22 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a clock that is asked twice": """
+        def main(x, deadline):
+            if time.time() > deadline:
+                pass
+            elif time.time() > deadline:
+                dist.all_reduce(x)  # !data-condition
+    """,
+    "an exception that a return in the finally block discards": """
+        def main(x, bad):
+            try:
+                if dist.get_rank() == 1:
+                    raise ValueError(bad)
+                dist.broadcast(x, src=0)  # !rank-branch
+            finally:
+                return
+    """,
     "another event under the same choice, made twice": """
         def main(x, cfg):
             if dist.get_rank() == 1 and cfg.save:

@@ -11,6 +11,7 @@ import pytest
 
 from ddp_lint.engine.file_visit import visit
 from ddp_lint.engine.focus import Selection, words
+from ddp_lint.engine.traits import traits
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
@@ -187,6 +188,19 @@ def test_a_class_is_kept_whole_and_a_function_also_for_what_no_word_shows() -> N
     assert "self.a += 1" in kept(TEXT, Loads)
     writing = "import torch\ndef one(x):\n    x += 1\ndef two(x):\n    return fetch(x)\n"
     assert kept(writing, Writes) == "def one(x):\n    x += 1\ndef two(x):\n ...\n"
+
+
+def test_a_branch_on_a_name_is_one_on_what_the_name_was_given() -> None:
+    inside = "def f(x):\n    inside = (x > 0).all()\n    if not inside:\n        return x\n"
+    assert Trait.BRANCHES in traits_of(inside)
+    assert Trait.BRANCHES not in traits_of(inside.replace("(x > 0).all()", "x"))
+    assert Trait.BRANCHES not in traits_of(inside.replace("if not inside", "if x is None"))
+
+
+def traits_of(text: str) -> frozenset[Trait]:
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef)
+    return traits(function)
 
 
 def test_rules_that_say_nothing_see_all_and_rules_that_visit_nothing_cost_nothing() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+import ddp_lint
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 
@@ -135,3 +136,24 @@ def test_a_file_that_is_shown_is_rested_on_as_a_whole(tmp_path: pathlib.Path) ->
     assert "file:m.py" not in project.dependencies(asked)
     assert "file:m.py" in project.dependencies(asked, ["m.py"])
     assert "file:m.py" in project.dependencies(asked, places=True)
+
+
+#: What is kept by nodes and rests on the outline of a file alone, or on an expression in hand, or notes by itself.
+_OUTLINE_ALONE = {
+    "_rebinders_in", "_rebound_in", "_stores_in", "_text_of_opposite", "assignments_in", "defaults_of", "is_never_none",
+    "text_of",
+}  # fmt: skip
+
+
+def test_nothing_is_kept_by_a_node_behind_the_back_of_who_gets_it() -> None:
+    """A function that keeps what it finds in a body notes who asks: `kept_by_node`, not `functools.lru_cache`."""
+    found = set()
+    for path in pathlib.Path(ddp_lint.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.args.args:
+                kept = any("cache" in ast.unparse(decorator) for decorator in node.decorator_list)
+                annotation = node.args.args[0].annotation
+                text = ast.unparse(annotation) if annotation is not None else ""
+                if kept and ("ast." in text or text.rpartition(".")[2] in ("Function", "FunctionNode", "Definition")):
+                    found.add(node.name)
+    assert found == _OUTLINE_ALONE

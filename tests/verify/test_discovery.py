@@ -6,10 +6,11 @@ import dataclasses
 import pathlib
 
 from ddp_lint.verify.discovery import discover, placed
+from ddp_lint.verify.options import Last
 from ddp_lint.verify.results import Discovery, Evidence
 from ddp_lint.verify.trace import Call, Event, Frame, Hashes, NoGrad, Phase, Raised, Write
 
-from .traces import run
+from .traces import call, run
 
 STEP = (Frame("/p/train.py", 9, "train"),)
 
@@ -40,6 +41,8 @@ def test_replicas_without_a_wrapper_that_never_were_alike() -> None:
     assert not discover([run(*later)], [])[0].cause
     nobody = [[dataclasses.replace(hashes("parameters", rank, "after_step"), wrap="none")] for rank in (0, 1)]
     assert discover([run(*nobody)], []) == []
+    copied = [[call(2, "broadcast", root=0), *events] for events in mine]
+    assert not discover([run(*copied)], [])[0].cause
 
 
 def test_gradients_that_are_never_averaged_name_the_no_sync() -> None:
@@ -58,6 +61,40 @@ def test_unused_parameters_are_named() -> None:
     ]
     (found,) = discover([run(events, events, outcome="exception", how=["exception"] * 2)], [])
     assert found.message.endswith("; parameters without a gradient: head.weight, head.bias")
+    for cut_off, line in ((("head.weight", "head.bias", "body.weight"), 7), (("head.weight",), 0)):
+        gather = dataclasses.replace(call(7, "all_gather"), cut_off=cut_off)
+        behind: list[Event] = [gather, *events]
+        (found,) = discover([run(behind, behind, outcome="exception", how=["exception"] * 2)], [])
+        assert found.cause.startswith(f"all_gather (line {line})") is bool(line)
+
+
+def test_calls_that_do_not_belong_together_name_the_condition_between_them(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("def main():\n    if epoch:\n        if rank == 0:\n            save()\n        reduce()\n")
+    caller = Frame(str(path), 9, "<module>")
+    ranks = [
+        dataclasses.replace(call(line, op, path=str(path)), frames=(Frame(str(path), line, "main"), caller))
+        for line, op in ((4, "barrier"), (5, "all_reduce"))
+    ]
+    (found,) = discover([run(*([one] for one in ranks), outcome="hang")], [])
+    assert found.cause == "rank 0 is below `if rank == 0` (line 3) at line 4, rank 1 at line 5 is not"
+    (found,) = discover([run(*([one] for one in reversed(ranks)), outcome="hang")], [])
+    assert found.cause.startswith("rank 1 is below `if rank == 0` (line 3)")
+
+
+def test_a_file_that_one_rank_misses_is_told_with_where_the_other_one_was() -> None:
+    missed = Raised(type="FileNotFoundError", message="data.pt", frames=STEP)
+    examined = run([], [missed], wrap="script", outcome="exception", how=["stopped", "exception"])
+    there = dataclasses.replace(examined.run.ranks[0], last=Last(frame=Frame("/p/train.py", 4, "prepare")))
+    ranks = (there, examined.run.ranks[1])
+    (found,) = discover([dataclasses.replace(examined, run=dataclasses.replace(examined.run, ranks=ranks))], [])
+    assert found.cause == "only rank 1 missed it: rank 0 got as far as line 4 in prepare"
+
+
+def test_a_rank_that_was_not_started_when_the_user_ended_the_run_did_not_die() -> None:
+    how = ["completed", "not_started"]
+    assert discover([run([], [], wrap="script", outcome="interrupted", how=how)], []) == []
+    assert discover([run([], [], wrap="script", outcome="not_started", how=how)], [])
 
 
 def test_every_discovery_has_a_place(tmp_path: pathlib.Path) -> None:

@@ -98,6 +98,18 @@ def test_ranks_that_wait_for_each_other_wait_for_ever(tmp_path: pathlib.Path) ->
     assert "from rank 2" in str(parted) and "rank 2 never sends" in str(parted)
 
 
+def test_ranks_that_send_to_each_other_are_given_time(tmp_path: pathlib.Path) -> None:
+    """A small tensor may be on its way while its sender computes."""
+    ranks = Ranks(tmp_path, [direct("send", 1)], [direct("send", 0)])
+    ranks.marks.set(0, "busy")
+    live = ranks.live()
+    assert live.poll() is None
+    os.utime(ranks.marks.path(0, "busy"), (time.time() - 9.0,) * 2)
+    ranks.stand_still(9.0)
+    parted = live.poll()
+    assert parted is not None and parted.direct
+
+
 def test_a_program_that_starts_its_own_ranks_tells_how_many(tmp_path: pathlib.Path) -> None:
     ranks = Ranks(tmp_path, [call(2)], [call(3, "barrier")])
     live = Live(tmp_path, None)

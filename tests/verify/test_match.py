@@ -108,6 +108,14 @@ def test_a_receive_without_its_send_is_the_cause_of_what_its_rank_misses() -> No
     assert "rank 0 calls recv [4] from rank 1 (line 4), rank 1 never sends to it" in str(found)
 
 
+def test_ranks_that_both_send_first() -> None:
+    sends = [[Collective(**{**vars(call(3 + rank, "send")), "peer": 1 - rank})] for rank in (0, 1)]
+    (found,) = mismatches(streams(*sends), {0: Ending.STALLED, 1: Ending.STALLED})
+    assert str(found) == (
+        "order: rank 0 calls send [4] to rank 1 (line 3), rank 1 calls send [4] to rank 0 (line 4)"
+    )  # fmt: skip
+
+
 def test_the_earliest_mismatch_comes_first() -> None:
     late = [call(1), call(1), call(2, reduce_op="SUM")], [call(1), call(1), call(2, reduce_op="MAX")]
     found = match(

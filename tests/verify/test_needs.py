@@ -55,6 +55,9 @@ def test_errors_of_the_program_are_no_lack() -> None:
     one_rank = run(raised("FileNotFoundError", "x"), [call(1)], wrap="script", outcome="exception",
                    how=["exception", "completed"])  # fmt: skip
     assert not lacking([one_rank.run])
+    early = run(raised("FileNotFoundError", "x"), [], wrap="script", outcome="exception",
+                how=["exception", "stopped"])  # fmt: skip
+    assert not lacking([early.run]), "the other rank was elsewhere, maybe about to make it"
     assert not lacking([])
 
 

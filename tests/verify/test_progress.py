@@ -132,6 +132,14 @@ def test_each_sleep_is_excused_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = seen[0]
     assert first == pytest.approx(now + 35.0, abs=5.0)
     assert seen[1] == first, "a loop that sleeps is no progress"
+    patient = progress.Sleeps(cast(Recorder, recorder), longest=90.0, patience=40.0)
+
+    def wait(seconds: float) -> None:
+        patient._sleeps(seconds)
+
+    for seconds in (0.0, 15.0, 60.0):
+        wait(seconds)
+    assert 30.0 < patient.until - now < 50.0, "it is excused for so long, and no longer"
     recorder.ticks += 1
     poll(40.0)
     assert sleeps.until > first

@@ -59,6 +59,18 @@ scaler.step(optimizer); scaler.update()
 assert torch.compile(nn.Linear(2, 2).to("cuda"), backend="eager")(torch.ones(1, 2, device="cuda")).requires_grad
 from torch.distributed.device_mesh import init_device_mesh
 assert init_device_mesh("cuda", (1,)).device_type == "cpu"
+def compiled(x: torch.Tensor):
+    return x + torch.zeros(2) + torch.zeros_like(x)
+assert torch.jit.script(compiled)(torch.ones(2)).sum() == 2
+norms = nn.BatchNorm2d(3), nn.Sequential(nn.BatchNorm2d(3))
+synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(norms[1])
+assert nn.parallel.DistributedDataParallel(synchronised)
+batches = [torch.arange(24.0).view(2, 3, 2, 2).square().requires_grad_() for _ in norms]
+for norm, batch in zip((norms[0], synchronised), batches):
+    (norm(batch) * torch.arange(24.0).view(2, 3, 2, 2)).sum().backward()
+torch.testing.assert_close(batches[0].grad, batches[1].grad, atol=1e-3, rtol=1e-3)
+for mine, theirs in zip(synchronised.state_dict().values(), norms[0].state_dict().values()):
+    torch.testing.assert_close(mine, theirs)
 """
 
 
@@ -66,7 +78,8 @@ def _run(folder: pathlib.Path, device: str, script: str) -> str:
     """Run a script below the shim; what it mapped, in order."""
     (folder / "script.py").write_text(script)
     code = (
-        "import os, runpy, torch; os.environ.update(LOCAL_WORLD_SIZE='2')\n"
+        "import os, runpy, torch.jit._builtins; os.environ.update(LOCAL_WORLD_SIZE='2')\n"
+        "torch.jit._builtins._get_builtin_table()\n"  # as after an import that compiles something
         "from ddp_lint.verify.child.shim import Shim\n"
         f"Shim(lambda said, meant: print(said, meant)).install({device!r})\n"
         "runpy.run_path('script.py')"
@@ -77,7 +90,11 @@ def _run(folder: pathlib.Path, device: str, script: str) -> str:
 
 
 def test_everything_that_says_cuda(tmp_path: pathlib.Path) -> None:
-    assert _run(tmp_path, "cpu", SCRIPT).splitlines() == ["cuda cpu", "nccl gloo"]
+    assert _run(tmp_path, "cpu", SCRIPT).splitlines() == [
+        "cuda cpu",
+        "nccl gloo",
+        "SyncBatchNorm the same sums by all_reduce",
+    ]
 
 
 def test_libraries_hear_the_truth(tmp_path: pathlib.Path) -> None:
@@ -114,7 +131,8 @@ def test_observers_hear_the_truth(tmp_path: pathlib.Path) -> None:
 
 def test_gloo_on_gpus_gets_both_backends(tmp_path: pathlib.Path) -> None:
     script = (
-        "import torch.distributed as dist\n"
+        "import torch, torch.distributed as dist\n"
+        "torch.cuda.is_available = lambda: True\n"
         "try:\n    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
         "except (RuntimeError, ValueError):\n    pass  # no NCCL here\n"
     )

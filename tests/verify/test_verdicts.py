@@ -184,7 +184,10 @@ def test_unequal_updates_confirm_but_not_a_model_that_only_one_rank_still_holds_
     step = Hashes(what="parameters", when="after_step", wrap="ddp", digests={"head.weight": "0"})
     end = dataclasses.replace(step, when="at_end")
     assert verdict(at(code, HEAD), run([count, step, end], [count, step])).verdict is Verdict.REFUTED
-    unequal = verdict(at(code, HEAD), run([count, step, step], [count, step]))
+    other = dataclasses.replace(step, model=1, update=7)
+    assert verdict(at(code, HEAD), run([count, step, other], [count, step])).verdict is Verdict.REFUTED
+    once, twice = (dataclasses.replace(step, update=update) for update in (1, 2))
+    unequal = verdict(at(code, HEAD), run([count, once, twice], [count, once]))
     assert unequal.verdict is Verdict.CONFIRMED and "2 optimizer steps on rank 0, 1 optimizer steps" in unequal.reason
     other = dataclasses.replace(end, digests={"head.weight": "1"})
     drifted = verdict(at(code, HEAD), run([count, step, end], [count, step, other]))

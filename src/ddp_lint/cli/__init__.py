@@ -43,7 +43,7 @@ class _Verbs(click.Group):
             from ddp_lint.config import did_you_mean
 
             if os.path.exists(args[0]) or args[0].endswith((".py", ".ipynb", "/")):  # noqa: PTH110 (as given)
-                ctx.fail(f"'{args[0]}' is no command; did you mean `ddp-lint check {shlex.join(args)}`?")
+                ctx.fail(f"'{args[0]}' is not a command; did you mean `ddp-lint check {shlex.join(args)}`?")
             hint = did_you_mean(args[0], _VERBS) or f" (there are {', '.join(_VERBS)})"
             ctx.fail(f"there is no command '{args[0]}'{hint}")
         return super().resolve_command(ctx, args)

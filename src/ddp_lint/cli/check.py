@@ -266,7 +266,7 @@ def _run_files(discovered: Discovered, options: _Options, narrowing: Narrowing) 
     if options.write_baseline:
         narrowing.write(parts, options.color)
         return _failures(Report([], [*discovered.errors, *(e for part in parts for e in part.report.errors)]), options)
-    report = _told(parts, discovered, narrowing)
+    report = _report_of(parts, discovered, narrowing)
     if options.prune or not options.quiet:
         narrowing.say_gone(parts, prune=options.prune, color=options.color)
     if options.add_ignore:
@@ -275,18 +275,18 @@ def _run_files(discovered: Discovered, options: _Options, narrowing: Narrowing) 
         from ddp_lint.cli.fix import fix_files
     if options.diff:
         result = fix_files(
-            (f for part in parts for f in part.told), discovered.files, unsafe=options.unsafe_fixes, dry=True
+            (f for part in parts for f in part.reported), discovered.files, unsafe=options.unsafe_fixes, dry=True
         )
         return _finish_diff(result.patch, result.fixed, [*report.errors, *result.failures], options)
     outcome = _Outcome(report, Sources(), 0)
     if options.fix:
         result = fix_files(
-            (f for part in parts for f in part.told), discovered.files, unsafe=options.unsafe_fixes, dry=False
+            (f for part in parts for f in part.reported), discovered.files, unsafe=options.unsafe_fixes, dry=False
         )
         outcome.fixed, outcome.failures = result.fixed, result.failures
         if result.fixed:  # a fix in one file can change what is found in another
             narrowing = narrowing.again()
-            outcome.report = _told(_check(discovered, options, narrowing), discovered, narrowing)
+            outcome.report = _report_of(_check(discovered, options, narrowing), discovered, narrowing)
     outcome.hidden = narrowing.hidden
     outcome.seconds = time.perf_counter() - started
     gc.freeze()  # the process is about to end: no search for garbage among what the run has made
@@ -318,16 +318,16 @@ def _check(discovered: Discovered, options: _Options, narrowing: Narrowing) -> l
         progress.close()
 
 
-def _told(parts: list[Part], discovered: Discovered, narrowing: Narrowing) -> Report:
-    """What there is to tell: all that was found but for what is accepted or untouched, each cause once."""
+def _report_of(parts: list[Part], discovered: Discovered, narrowing: Narrowing) -> Report:
+    """What is reported: all that was found but for what is accepted or untouched, each cause once."""
     report = Report.merged((part.report for part in parts), discovered.errors)
-    return dataclasses.replace(report, findings=narrowing.told(parts))
+    return dataclasses.replace(report, findings=narrowing.reported(parts))
 
 
 def _add_ignore(parts: list[Part], discovered: Discovered, options: _Options) -> int:
     from ddp_lint.cli.ignoring import add_ignores
 
-    done = add_ignores((finding for part in parts for finding in part.told), discovered.files)
+    done = add_ignores((finding for part in parts for finding in part.reported), discovered.files)
     for finding in done.left:
         say(f"no comment: {finding.span.path}:{finding.span.line}: {finding.code} {finding.message}", options.color)
     errors = [*(e for part in parts for e in part.report.errors), *discovered.errors, *done.failures]
@@ -392,7 +392,7 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
     report = check_text(text, path, settings, cache_dir=cache_dir)
     part = Part(settings, [path], report, Project(settings.root, names=settings.names))
     narrowing = Narrowing(options.baseline, None, None)
-    report = dataclasses.replace(report, findings=narrowing.told([part]))
+    report = dataclasses.replace(report, findings=narrowing.reported([part]))
     sources = Sources({f.span.path: text for f in report.findings})
     outcome = _Outcome(report, sources, time.perf_counter() - started, hidden=narrowing.hidden)
     return _finish(outcome, output_format, options)

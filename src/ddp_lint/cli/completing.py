@@ -23,6 +23,6 @@ def codes(context: click.Context, parameter: click.Parameter, incomplete: str) -
     from ddp_lint.rules.registry import declared
 
     before, comma, word = incomplete.rpartition(",")
-    found = [CompletionItem(before + comma + said.code, help=said.slug) for said in declared().values()]
-    found += [CompletionItem(before + comma + said.slug, help=said.code) for said in declared().values()]
+    found = [CompletionItem(before + comma + rule.code, help=rule.slug) for rule in declared().values()]
+    found += [CompletionItem(before + comma + rule.slug, help=rule.code) for rule in declared().values()]
     return [item for item in found if item.value.lower().startswith((before + comma + word).lower())]

@@ -1,4 +1,4 @@
-"""Which findings of a run are told: those not in the baseline, those that touch a change, each cause once."""
+"""Which findings of a run are reported: those not in the baseline, those that touch a change, each cause once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Part:
     report: Report
     project: Project
     #: What is left of the findings, each for itself.
-    told: list[Finding] = dataclasses.field(default_factory=list)
+    reported: list[Finding] = dataclasses.field(default_factory=list)
 
 
 class Narrowing:
@@ -53,7 +53,7 @@ class Narrowing:
         self, settings: Settings, files: list[pathlib.Path], keep_in: pathlib.Path | None
     ) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
         """The files to check with all rules, and those that did not change themselves but depend on what did: there
-        only rules that follow calls can have anything to tell. `keep_in`: the folder of the cache."""
+        only rules that follow calls can have anything to report. `keep_in`: the folder of the cache."""
         if self._change is None:
             return files, []
         from ddp_lint.project.dependents import dependents
@@ -62,12 +62,12 @@ class Narrowing:
         depend = dependents(files, changed, Project(settings.root, names=settings.names), keep_in)
         return [path for path in files if path in self._change.lines], [path for path in files if path in depend]
 
-    def told(self, parts: Iterable[Part]) -> list[Finding]:
-        """The findings to tell, sorted."""
+    def reported(self, parts: Iterable[Part]) -> list[Finding]:
+        """The findings to report, sorted."""
         found: list[Finding] = []
         for part in parts:
-            part.told = self._left(part)
-            found += grouped(part.told, part.project)
+            part.reported = self._left(part)
+            found += grouped(part.reported, part.project)
         return sorted(found, key=lambda f: f.sort_key)
 
     def _left(self, part: Part) -> list[Finding]:

@@ -65,7 +65,7 @@ def classes(found: Iterable[Judgement]) -> dict[str, dict[str, str]]:
 
 
 def class_of(rows: Sequence[Judgement], prior: tuple[float, float]) -> Confidence:
-    """The best class whose promises the readings keep; `medium` where they are too few to tell."""
+    """The best class whose promises the readings keep; `medium` where they are too few to say."""
     if len(rows) < ENOUGH:
         return Confidence.MEDIUM
     shares = _shares(rows)

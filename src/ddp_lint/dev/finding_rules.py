@@ -101,5 +101,5 @@ def apis_page() -> str:
 
 
 def _rules(codes: tuple[str, ...]) -> str:
-    slugs = {code: said.slug for code, said in declared().items()}
+    slugs = {code: rule.slug for code, rule in declared().items()}
     return "".join(f"- [{code}](rules/{code}.md) {slugs[code]}\n" for code in codes)

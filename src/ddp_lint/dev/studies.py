@@ -1,6 +1,6 @@
 """The studies' tables, made from their judgement files: `docs/studies/*.tsv` hold a row for each finding that was read.
 
-A table stands in a guide below a comment that says what it is of: ``<!-- table of: studies/head.tsv by rule -->``.
+A table is in a guide below a comment that says what it is of: ``<!-- table of: studies/head.tsv by rule -->``.
 Kinds: `by repository` (with the numbers of files of ``NAME.repositories.tsv`` where there is one), `by rule`,
 `findings`, `true`, which takes several files and holds what was true, with links to the code, damage by damage, and
 `in small`, which holds the verdicts of `verify` on small programs with the bugs of others (`benchmarks/real_bugs.py`).
@@ -141,7 +141,7 @@ def _true(files: Sequence[pathlib.Path]) -> str:
 
 
 def _in_small(files: Sequence[pathlib.Path]) -> str:
-    """What `verify` said of the small programs, as benchmarks/real_bugs.py wrote it down."""
+    """The verdicts of `verify` on the small programs, as benchmarks/real_bugs.py wrote it down."""
     (path,) = files
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))

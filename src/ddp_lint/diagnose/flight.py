@@ -111,9 +111,9 @@ def _parsed(data: bytes, name: str) -> Any:
 
 
 def _rank(path: pathlib.Path, content: Mapping[str, Any]) -> int | None:
-    told = content.get("rank")
-    if isinstance(told, int):
-        return told
+    rank = content.get("rank")
+    if isinstance(rank, int):
+        return rank
     named = _LAST_DIGITS.search(path.name)
     return int(named[1]) if named else None
 
@@ -340,8 +340,8 @@ def _blamed(first: Mismatch, absent: Sequence[int]) -> tuple[int | None, Frame |
 def _quotes(flight: Flight, first: Mismatch) -> Iterable[Quote]:
     names = {dump.rank: dump.name for dump in flight.dumps}
     for rank, call in list(first.calls.items())[:6]:
-        said = "calls nothing more" if call is None else f"calls {match.describe(call)}{_at(call)}"
-        yield Quote(names.get(rank, ""), call.n if call else 0, f"rank {rank} {said}", rank)
+        action = "calls nothing more" if call is None else f"calls {match.describe(call)}{_at(call)}"
+        yield Quote(names.get(rank, ""), call.n if call else 0, f"rank {rank} {action}", rank)
 
 
 def _at(call: Collective) -> str:
@@ -363,7 +363,7 @@ def _in_words(first: Mismatch) -> str:
             "calls nothing more" if call is None else f"calls {match.describe(call)}{_at(call)}", []
         ).append(rank)
     parts = []
-    for said, ranks in alike.items():
+    for action, ranks in alike.items():
         shown = ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
-        parts.append(f"rank{'s' * (len(ranks) > 1)} {shown} {said}")
+        parts.append(f"rank{'s' * (len(ranks) > 1)} {shown} {action}")
     return "; ".join(parts)

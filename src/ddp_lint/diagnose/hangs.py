@@ -38,7 +38,7 @@ def hung(events: Sequence[Event], reading: Reading, absent: set[int]) -> dict[st
 
 
 def stuck(reading: Reading) -> dict[str, Any] | None:
-    """What the stacks of several processes say: most wait in a collective, somebody stands elsewhere."""
+    """What the stacks of several processes say: most wait in a collective, one is elsewhere."""
     stacks = [stack for stack in reading.stacks.values() if site_of(stack.frames).user]
     waiting = [stack for stack in stacks if _waits(stack)]
     if not waiting:
@@ -50,7 +50,7 @@ def stuck(reading: Reading) -> dict[str, Any] | None:
     if one is not None and len(stacks) == 2 and _waits(one):
         one = None  # two ranks in two collectives: who is right is not to be seen
     here = one or waiting[0]
-    told_of = [f"{_named(s)} {'waits' if _waits(s) else 'is'} at {_place_words(s)}" for s in stacks[:6]]
+    where = [f"{_named(s)} {'waits' if _waits(s) else 'is'} at {_place_words(s)}" for s in stacks[:6]]
     return {
         "kind": "gloo-timeout" if any("gloo" in f.path for s in stacks for f in s.frames) else "nccl-timeout",
         "subkind": "" if one is None else "slow-rank" if not _waits(one) else "rank-conditional",
@@ -60,7 +60,7 @@ def stuck(reading: Reading) -> dict[str, Any] | None:
         "known": signature("nccl-timeout-work"),
         "sure": "medium" if one is not None else "low",
         "what": "the stacks of processes that hang",
-        "who": "; ".join(told_of),
+        "who": "; ".join(where),
     }
 
 
@@ -131,9 +131,9 @@ def _store(event: Event, reading: Reading) -> dict[str, Any]:
     )
     if host:
         answer["rank"] = int(host[2])
-    said = reading.said_before.get(None) or reading.said_before.get(0)
-    if answer["rank"] == 0 and said is not None and _PROGRESS.search(said.text):
-        answer["root"], answer["subkind"] = (said,), "slow-rank"  # it was still at work
+    output = reading.output_before.get(None) or reading.output_before.get(0)
+    if answer["rank"] == 0 and output is not None and _PROGRESS.search(output.text):
+        answer["root"], answer["subkind"] = (output,), "slow-rank"  # it was still at work
     return answer
 
 
@@ -155,19 +155,19 @@ def _gloo(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
         answer["known"] = None
     if answer["subkind"] == "rank-conditional":
         answer["root"] = (*answer["root"], *_code_of([*waited, *lost]))
-    said = (
-        reading.said_before.get(rank)
+    output = (
+        reading.output_before.get(rank)
         if rank is not None and answer["subkind"] in ("uneven-inputs", "rank-conditional")
         else None
     )
-    if said is not None:
-        answer["root"] = (*answer["root"][:3], said)
+    if output is not None:
+        answer["root"] = (*answer["root"][:3], output)
     answer["who"] = _where_all_are([*waited, *lost])
     return answer
 
 
 def _code_of(events: Iterable[Event]) -> list[Quote]:
-    """The lines of the tracebacks that show where each rank stood."""
+    """The lines of the tracebacks that show where each rank was."""
     shown = [quote for event in events for quote in event.code[:2] if event.site.user]
     return list(dict.fromkeys(shown))[:6]
 
@@ -201,7 +201,7 @@ def _who_was_late(
     silent = set(range(size)) - waiting - set(late)
     if len(silent) == 1 and waiting:
         rank = next(iter(silent))
-        return rank, None, "missing-rank" if rank in absent or rank in reading.said else "slow-rank"
+        return rank, None, "missing-rank" if rank in absent or rank in reading.last_output else "slow-rank"
     apart = _apart([*waited, *late.values()])
     if apart is not None:
         return apart.rank, apart.site.user, "uneven-inputs" if _left_a_loop(apart, waited, late) else "rank-conditional"
@@ -286,9 +286,9 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
     root: list[Quote] = [w.quote for w in blamed] or [quote]
     if blamed and "OpType" not in root[0].text:
         root += [w.quote for w in reading.works if w.op and w.rank == blamed[0].rank][:1]
-    said = _last_words(rank, reading, {w.rank for w in works.values()})
-    if said is not None:
-        root = [said]
+    output = _last_words(rank, reading, {w.rank for w in works.values()})
+    if output is not None:
+        root = [output]
     place = _place_of(rank, events)
     return {
         "kind": "nccl-timeout",
@@ -299,7 +299,7 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
         "known": event.known if event else None,
         "sure": "medium" if rank is not None else "low",
         "what": (blamed[0].quote if blamed else quote).text.strip(),
-        "who": told(works.values()),
+        "who": waits_text(works.values()),
         "event": event,
     }
 
@@ -365,7 +365,7 @@ def _behind(works: dict[int, Work], reading: Reading, absent: set[int]) -> tuple
 
 
 def _all_but_one_speak(timed: int, reading: Reading) -> bool:
-    """The number of ranks is told, or it is a likely one: a log that was cut off shows just some of the ranks."""
+    """The number of ranks is known, or it is a likely one: a log that was cut off shows just some of the ranks."""
     size = reading.size or 0
     return reading.world == size or (timed > 2 and size % 2 == 0)
 
@@ -384,19 +384,19 @@ def _last_words(rank: int | None, reading: Reading, speaking: set[int | None]) -
     """What the rank that did not come wrote last; in a log without prefixes it is rank 0 that writes."""
     if rank is None or rank in speaking:
         return None
-    said = reading.said_before.get(rank)
-    return said or (reading.said_before.get(None) if rank == 0 else None)
+    output = reading.output_before.get(rank)
+    return output or (reading.output_before.get(None) if rank == 0 else None)
 
 
 def _place_of(rank: int | None, events: Sequence[Event]) -> Frame | None:
-    spoken = [e for e in events if e.site.user and e.role in ("secondary", "hang", "own")]
-    its = [e for e in spoken if rank is not None and e.rank == rank]
-    places = Counter(e.site.user for e in its or spoken)
+    located = [e for e in events if e.site.user and e.role in ("secondary", "hang", "own")]
+    its = [e for e in located if rank is not None and e.rank == rank]
+    places = Counter(e.site.user for e in its or located)
     return places.most_common(1)[0][0] if places else None
 
 
-def told(works: Iterable[Work]) -> str:
-    """`rank 0 waits in ALLREDUCE (work 7106); ...`, one text for ranks of which the same is to be said."""
+def waits_text(works: Iterable[Work]) -> str:
+    """`rank 0 waits in ALLREDUCE (work 7106); ...`, one text for ranks that wait in the same."""
     works = list(works)
     named = {(work.seq, work.op) for work in works if work.op}
     ops = {seq: op for seq, op in named if sum(of == seq for of, _ in named) == 1}

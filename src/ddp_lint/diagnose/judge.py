@@ -239,22 +239,22 @@ class _Cases:
 
     def _ended(self, codes: tuple[int, ...]) -> Diagnosis | None:
         ends = [e for e in self.reading.ends if e.code in codes and not e.stopped]
-        said = [e for e in self.events if e.role == "exit" and _code_of(e) in codes]
+        exits = [e for e in self.events if e.role == "exit" and _code_of(e) in codes]
         if codes != (-6,):
-            said += [e for e in self.events if e.role == "exit" and _code_of(e) == 0]
-        if not ends and not said:
+            exits += [e for e in self.events if e.role == "exit" and _code_of(e) == 0]
+        if not ends and not exits:
             return None
-        fatal = next((e for e in said if e.shaped), None)
+        fatal = next((e for e in exits if e.shaped), None)
         code = _code_of(fatal) if fatal else ends[0].code if ends else 0
-        known = signature(_SIGNALS[code]) if code in _SIGNALS else said[0].known
+        known = signature(_SIGNALS[code]) if code in _SIGNALS else exits[0].known
         assert known is not None
         first = [e for e in ends if e.first] or ends
         ranks = {e.rank for e in ends if e.rank is not None}
         everybody = len(ranks) > 1 and len(ranks) >= (self.reading.size or 0)
         rank = None if everybody or not ranks else next(iter(ranks)) if len(ranks) == 1 else first[0].rank
         if rank is None and not ends:
-            rank = next((e.rank for e in said if e.rank is not None), None)
-        quotes = [e.quote for e in said] + [e.quote for e in sorted(ends, key=lambda e: not e.first)]
+            rank = next((e.rank for e in exits if e.rank is not None), None)
+        quotes = [e.quote for e in exits] + [e.quote for e in sorted(ends, key=lambda e: not e.first)]
         place = fatal.site.user if fatal else self._last_place(rank)
         return Diagnosis(
             kind=known.kind,
@@ -342,9 +342,9 @@ class _Cases:
             rank = next(iter(missing)) if len(missing) == 1 else None
         else:
             rank = stopped if stopped is not None else _gap({e.rank for e in victims})
-        said = self.reading.said.get(rank) if rank is not None else None
+        output = self.reading.last_output.get(rank) if rank is not None else None
         place = self._last_place(rank)
-        quotes = [said] if said else [victims[0].quote]
+        quotes = [output] if output else [victims[0].quote]
         return Diagnosis(
             kind="early-exit-zero",
             rank=rank,
@@ -457,13 +457,15 @@ class _Cases:
                 known=cancelled.known,
                 what=_first_line(cancelled.text),
             )
-        said = [e for e in self.events if e.role == "launcher"]
+        launcher = [e for e in self.events if e.role == "launcher"]
         ends = [e for e in self.reading.ends if e.code not in (0, None) and not e.stopped]
-        if not said and not ends:
+        if not launcher and not ends:
             return None
         failed = {e.rank for e in ends if e.rank is not None}
         stopped = [e for e in self.reading.ends if e.stopped]
-        quotes = [e.quote for e in ends if "To enable" in e.quote.text] or [e.quote for e in ends] or [said[0].quote]
+        quotes = (
+            [e.quote for e in ends if "To enable" in e.quote.text] or [e.quote for e in ends] or [launcher[0].quote]
+        )
         return Diagnosis(
             kind="child-failed-no-traceback",
             rank=next(iter(failed)) if len(failed) == 1 and stopped else None,

@@ -38,9 +38,9 @@ def parted(events: Sequence[Event], reading: Reading) -> dict[str, Any] | None:
         rank = None  # of two that differ the recorder's own tool blames the second
     if event.kind == "fr-mismatch":
         subkind = "shape" if "SIZE" in event.text else "mismatch"
-    # Who aborts says no line; who lost its peer stood in the same collective.
-    spoken = [e for e in (event, *alike, *reading.events) if e.frames and e.role in ("parted", "secondary", "hang")]
-    place = next((e.site.user for e in spoken if e.site.user), None) or _library(spoken)
+    # Who aborts says no line; who lost its peer was in the same collective.
+    framed = [e for e in (event, *alike, *reading.events) if e.frames and e.role in ("parted", "secondary", "hang")]
+    place = next((e.site.user for e in framed if e.site.user), None) or _library(framed)
     return {
         "kind": event.kind,
         "subkind": subkind,
@@ -50,7 +50,7 @@ def parted(events: Sequence[Event], reading: Reading) -> dict[str, Any] | None:
         "known": event.known,
         "sure": "high",
         "what": event.text.partition("\n")[0],
-        "who": told(prints.values()),
+        "who": calls_text(prints.values()),
         "event": event,
     }
 
@@ -60,12 +60,12 @@ def _library(events: Sequence[Event]) -> Frame | None:
     return next((site.library for e in events if (site := site_of(e.frames)).library), None)
 
 
-def told(prints: Any) -> str:
+def calls_text(prints: Any) -> str:
     return "; ".join(f"rank {p.rank} calls {p.op}{f' [{p.shape}]' if p.shape else ''}" for p in sorted(prints))
 
 
 def _of_prints(prints: dict[int, Print], events: Sequence[Event]) -> tuple[int | None, str]:
-    """The rank that stands elsewhere, and how the two calls differ."""
+    """The rank that is elsewhere, and how the two calls differ."""
     ops = Counter(p.op for p in prints.values())
     if len(prints) == 1:  # the rest of the message is cut off
         (only,) = prints.values()

@@ -51,8 +51,8 @@ def work_in(text: str, rank: int | None, quote: Quote, order: int) -> Work | Non
     name = f"{group['id']} {group['guid']}" if group else ""
     if rank is None:
         local = group["rank"] if group and _is_default(name) else None
-        said = _SAID_RANK.search(text)
-        rank = int(local) if local else int(said[1]) if said and (not group or _is_default(name)) else None
+        named = _SAID_RANK.search(text)
+        rank = int(local) if local else int(named[1]) if named and (not group or _is_default(name)) else None
     values: dict[str, Any] = status.groupdict() if status else {}
     seq = _number(_SEQ.search(text))
     return Work(
@@ -137,7 +137,7 @@ _MAYBE = re.compile(
 
 
 def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
-    """How processes ended, told in one line. (torchrun's block has several lines: the reader has a state for it.)"""
+    """How processes ended, in one line. (torchrun's block has several lines: the reader has a state for it.)"""
     if not _MAYBE.search(text):
         return
     time = time_in(text)

@@ -137,8 +137,8 @@ class Reader:
             return same
         known.append(event)
         self.reading.events.append(event)
-        if not self.reading.said_before and event.role not in ("warning", "note"):
-            self.reading.said_before = dict(self.reading.said)
+        if not self.reading.output_before and event.role not in ("warning", "note"):
+            self.reading.output_before = dict(self.reading.last_output)
         return event
 
 
@@ -235,8 +235,8 @@ class _Stream:
             self._rank_of_next = int(match[1])
             return True
         if match := _PROCESS.match(text):
-            told = _RANK_ARGUMENT.search(match["command"])
-            self._process, self._process_rank = match["pid"], int(told[1]) if told else None
+            argument = _RANK_ARGUMENT.search(match["command"])
+            self._process, self._process_rank = match["pid"], int(argument[1]) if argument else None
             return True
         if match := _THREAD.match(text):
             if match["name"] in (None, "MainThread"):
@@ -295,7 +295,7 @@ class _Stream:
             rank = piece.rank if piece.rank is not None else piece.hint
             if piece.hint is not None and piece.hint < 100_000:
                 self._reader.reading.ranks.add(piece.hint)
-            self._reader.reading.said[rank] = quote
+            self._reader.reading.last_output[rank] = quote
 
     # ---- tracebacks
 

@@ -163,9 +163,9 @@ class Reading:
     ends: list[End] = dataclasses.field(default_factory=list)
     works: list[Work] = dataclasses.field(default_factory=list)
     #: The last line that each rank wrote for people to read; None holds what no rank is known for.
-    said: dict[int | None, Quote] = dataclasses.field(default_factory=dict)
+    last_output: dict[int | None, Quote] = dataclasses.field(default_factory=dict)
     #: The same before the first failure.
-    said_before: dict[int | None, Quote] = dataclasses.field(default_factory=dict)
+    output_before: dict[int | None, Quote] = dataclasses.field(default_factory=dict)
     ranks: set[int] = dataclasses.field(default_factory=set)
     world: int | None = None
     #: Tracebacks that the log cuts off before it reaches the exception: rank and frames, innermost first.

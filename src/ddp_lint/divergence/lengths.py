@@ -14,8 +14,7 @@ from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.values import Known, Symbol, Value, Variation, divergent
 from ddp_lint.findings import Confidence, Label
-from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.parts import kept_by_node
+from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source.syntax import walk
 
 #: What pads the data of all ranks to one length.
@@ -244,21 +243,10 @@ def padded_to(frame: Frame, target: ast.expr, addition: ast.expr) -> ast.expr | 
 
 def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     """What a name of the function stands for, where one assignment says so; else the expression itself."""
-    if not isinstance(node, ast.Name) or frame.function is None:
+    if not isinstance(node, ast.Name) or not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return node
-    values = _assigned(frame.function).get(node.id, [])
+    values = assigned_in(frame.function, node.id)
     return values[0] if len(values) == 1 else node
-
-
-@kept_by_node(1024)
-def _assigned(function: ast.AST) -> dict[str, list[ast.expr]]:
-    """What plain assignments in a function give to each of its names."""
-    found: dict[str, list[ast.expr]] = {}
-    for child in children(function):
-        if isinstance(child, ast.Assign):
-            for name in {getattr(target, "id", "") for target in child.targets}:
-                found.setdefault(name, []).append(child.value)
-    return found
 
 
 def agrees_to_stop(body: list[Effect]) -> bool:

@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Iterator
 
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.syntax import walk
 
@@ -36,7 +37,7 @@ def is_of_one_process(file: SourceFile) -> bool:
     return file.is_test and _SEVERAL.search(file.text) is None
 
 
-@functools.lru_cache(maxsize=256)
+@kept_by_node(256)
 def spawned_alone(tree: ast.Module) -> frozenset[str]:
     """The functions that the file starts in a single process each: ``spawn(worker, nprocs=1)``."""
     alone: set[str] = set()

@@ -53,10 +53,16 @@ def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``isinstance(model, (FSDP, FSDPModule))`` asks whether the job shards its models."""
     of = arguments.positional[1] if len(arguments.positional) > 1 else None
     classes = of.items or (of,) if of is not None else ()
-    names = [value.reference.name for value in classes if isinstance(value.reference, ref.External)]
-    if names and len(names) == len(classes) and all(map(_OF_SHARDS.search, names)):
+    if classes and all(_is_of_shards(frame, value.reference) for value in classes):
         return whether_sharded(frame.text(node), frame.text(node))
     return _shapeless(frame, node, arguments)
+
+
+def _is_of_shards(frame: Frame, of: object) -> bool:
+    """Is it such a class, or one of the project that derives from one?"""
+    bases = frame.linker.outside(of) if isinstance(of, ref.ClassRef) else ()
+    names = (of.name,) if isinstance(of, ref.External) else bases
+    return any(map(_OF_SHARDS.search, names))
 
 
 def _kept(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

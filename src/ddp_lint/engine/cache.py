@@ -294,10 +294,10 @@ def _read_shard(path: pathlib.Path) -> _Shard:
 
 def _generation(settings: Settings, project: Project) -> str:
     fields = [f.name for f in dataclasses.fields(settings) if f.name not in _NEUTRAL]
-    told = {name: _plain(getattr(settings, name)) for name in fields}
+    values = {name: _plain(getattr(settings, name)) for name in fields}
     # Findings show paths relative to the working directory.
     place = project.shown(settings.root)
-    key = json.dumps([told, place, _tool()], sort_keys=True)
+    key = json.dumps([values, place, _tool()], sort_keys=True)
     return f"{__version__}-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
 
 

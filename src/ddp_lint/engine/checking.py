@@ -30,7 +30,7 @@ _FRAMES = 5000
 class Checker:
     """Checks files of one project, one after the other; what it learns of other files it keeps.
 
-    `for_cache`: results say what they rest on. `changing`: files may change meanwhile, which `change` is told. `reach`:
+    `for_cache`: results say what they rest on. `changing`: files may change meanwhile, which `change` reports. `reach`:
     which functions of the project can communicate, if known. `project`: with what is known of its files already.
     """
 
@@ -129,14 +129,14 @@ def preload(settings: Settings) -> None:
     """Import all that a large run needs, before processes are forked off."""
     from ddp_lint.engine import file_visit  # noqa: F401
 
-    for said in declared().values():
-        if said.code in settings.enabled:
-            said.rule()
+    for rule in declared().values():
+        if rule.code in settings.enabled:
+            rule.rule()
 
 
 @functools.lru_cache(maxsize=64)
 def _selection(active: frozenset[str], names: Names) -> Selection:
-    return Selection((said for code, said in declared().items() if said.looks and code in active), names)
+    return Selection((rule for code, rule in declared().items() if rule.looks and code in active), names)
 
 
 def _findings(
@@ -144,7 +144,7 @@ def _findings(
 ) -> tuple[list[Finding], bool]:
     readers = rules_for_text(path.name, file.first_line)
     if readers:
-        return _in_text(file, [said for said in readers if said.code in active]), False
+        return _in_text(file, [rule for rule in readers if rule.code in active]), False
     focus = _selection(active, project.own.names).concerned(file.text, test=file.is_test)
     if not focus:
         return [], False
@@ -156,7 +156,7 @@ def _findings(
 def _in_text(file: SourceFile, readers: list[Declaration]) -> list[Finding]:
     """The findings in a shell script, a Dockerfile or YAML."""
     found: list[Finding] = []
-    for rule in (said.rule() for said in readers):
+    for rule in (rule.rule() for rule in readers):
         try:
             found += rule.in_text(file)
         except Exception as e:  # one rule's defect must not cost the file

@@ -1,7 +1,7 @@
 """Focus: of a file, only the definitions that some active rule can have an interest in are parsed with LibCST.
 
-A scan for words picks the rules that concern a file at all; `ast`, ten times cheaper than LibCST, tells its
-definitions apart. What is kept is concatenated into a shorter source, with a map back to the lines of the file.
+A scan for words picks the rules that concern a file at all; `ast`, ten times cheaper than LibCST, finds its
+definitions. What is kept is concatenated into a shorter source, with a map back to the lines of the file.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ _SHORT, _NARROW = 10, 2000
 class _Interest:
     """What a rule declares, ready for the scan."""
 
-    said: Declaration
+    rule: Declaration
     words: frozenset[bytes]
     file: frozenset[bytes]
 
     @classmethod
-    def of(cls, said: Declaration, names: Names) -> _Interest:
+    def of(cls, rule: Declaration, names: Names) -> _Interest:
         def known(words: tuple[str, ...]) -> frozenset[bytes]:
             return frozenset(map(str.encode, (*words, *names.beside(words), *wrapping(words))))
 
-        return cls(said, known(said.triggers.words), known(said.triggers.file))
+        return cls(rule, known(rule.triggers.words), known(rule.triggers.file))
 
     @property
     def traits(self) -> frozenset[Trait]:
-        return self.said.triggers.traits
+        return self.rule.triggers.traits
 
     @property
     def whole(self) -> bool:
         """Whether the rule must see every definition."""
-        return self.said.visits and not self.said.triggers.what
+        return self.rule.visits and not self.rule.triggers.what
 
     def concerns(self, found: frozenset[bytes]) -> bool:
         """Whether a file with these words can be of interest. What has a trait is not known before it is parsed."""
@@ -65,19 +65,19 @@ class Selection:
     as the words that they stand beside."""
 
     def __init__(self, declarations: Iterable[Declaration], names: Names | None = None) -> None:
-        self._interests = [_Interest.of(said, names or Names()) for said in declarations]
+        self._interests = [_Interest.of(rule, names or Names()) for rule in declarations]
 
     def concerned(self, text: str, *, test: bool = False) -> Focus:
         """The rules that a file with this text concerns, which is a `test` or none."""
         found = words(text)
-        asked = (interest for interest in self._interests if interest.said.triggers.tests or not test)
+        asked = (interest for interest in self._interests if interest.rule.triggers.tests or not test)
         return Focus([interest for interest in asked if interest.concerns(found)])
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
     """What LibCST is to parse. `line_map[i]` is the file's line of line i+1; None when it is the whole file.
-    `concern` tells which rules each definition is kept for, None: all see all."""
+    `concern` says which rules each definition is kept for, None: all see all."""
 
     text: str
     line_map: list[int] | None = None
@@ -89,12 +89,12 @@ class Focus:
 
     def __init__(self, interests: Sequence[_Interest]) -> None:
         self._interests = interests
-        self._visitors = [interest for interest in interests if interest.said.visits]
+        self._visitors = [interest for interest in interests if interest.rule.visits]
 
     @functools.cached_property
     def rules(self) -> list[type[Rule]]:
         """The rules themselves: imported when first asked for."""
-        return [interest.said.rule() for interest in self._interests]
+        return [interest.rule.rule() for interest in self._interests]
 
     @property
     def visits(self) -> bool:
@@ -122,7 +122,7 @@ class Concern:
     """Which of some rules the definitions of a file concern. Sets of rules are numbers, a bit for each rule."""
 
     def __init__(self, interests: Sequence[_Interest], facts: ModuleFacts) -> None:
-        self._codes = [interest.said.code for interest in interests]
+        self._codes = [interest.rule.code for interest in interests]
         self._by_trait = {
             trait: _either(1 << bit for bit, interest in enumerate(interests) if trait in interest.traits)
             for trait in Trait

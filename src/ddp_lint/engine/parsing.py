@@ -1,5 +1,5 @@
 """LibCST trees, and clear words for what cannot be parsed. LibCST overflows the stack, and ends the process, on what
-is nested too deeply: that is told from the `ast` before."""
+is nested too deeply: the `ast` shows it before."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TOO_DEEP = "it is nested too deeply to be read"
 @contextlib.contextmanager
 def _unvalidated() -> Iterator[None]:
     """LibCST looks at each node for what no source can hold (a keyword without a space behind it). That is for those
-    who make nodes by hand; of a text that was parsed it takes a sixth of the time to tell what is known."""
+    who make nodes by hand; of a text that was parsed it takes a sixth of the time to set what is known."""
     kept = cst.CSTNode.__post_init__
     cst.CSTNode.__post_init__ = lambda self: None  # type: ignore[method-assign]
     try:

@@ -150,7 +150,7 @@ def _context() -> ForkContext | SpawnContext:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """A Ctrl-C that comes while a worker starts waits until the worker can tell that it is not meant."""
+    """A Ctrl-C that comes while a worker starts waits until the worker can see that it is not meant."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -42,6 +42,8 @@ class _Look:
         self._found = {Trait.CONSTRUCTS} if self._name == "__init__" else set[Trait]()
         self._written: set[str] = set()
         self._plain: set[str] = set()
+        self._given: list[tuple[str, ast.expr]] = []
+        self._tested: set[str] = set()
         stack: list[ast.AST] = [function]
         while stack:
             node = stack.pop()
@@ -53,7 +55,9 @@ class _Look:
     @property
     def found(self) -> frozenset[Trait]:
         writes_tensors = {Trait.WRITES} if self._written - self._plain else set()
-        return frozenset(self._found | writes_tensors)
+        tested = (value for name, value in self._given if name in self._tested)
+        branches = {Trait.BRANCHES} if any(map(_asks_for_value, tested)) else set()
+        return frozenset(self._found | writes_tensors | branches)
 
     def attribute(self, node: ast.Attribute) -> None:
         if node.attr in _READS:
@@ -75,7 +79,10 @@ class _Look:
             self._found.add(Trait.COUNTS)
 
     def condition(self, node: ast.If | ast.While | ast.IfExp) -> None:
-        if Trait.BRANCHES not in self._found and _asks_for_value(node.test):
+        test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
+        if isinstance(test, ast.Name):
+            self._tested.add(test.id)
+        elif Trait.BRANCHES not in self._found and _asks_for_value(test):
             self._found.add(Trait.BRANCHES)
 
     def augmented(self, node: ast.AugAssign) -> None:
@@ -93,6 +100,8 @@ class _Look:
             self._found |= {Trait.COUNTS} if _adds_number(node.value) else set()
             self._found |= {Trait.KEEPS} if self._name == "__init__" and isinstance(node.value, _COLLECTIONS) else set()
         for target in node.targets:
+            if isinstance(target, ast.Name):
+                self._given.append((target.id, node.value))
             if isinstance(target, ast.Name) and _is_plain(node.value):
                 self._plain.add(target.id)
             elif isinstance(target, ast.Attribute) and target.attr == "data":

@@ -25,7 +25,7 @@ def walk(
     crashed: Callable[[type[Rule], Exception], None],
     limits: Mapping[cst.CSTNode, frozenset[str]] = _EVERYWHERE,
 ) -> list[Finding]:
-    """The findings of `kinds` on one module. A rule that raises is dropped from the walk and told to `crashed`.
+    """The findings of `kinds` on one module. A rule that raises is dropped from the walk and given to `crashed`.
 
     `limits`: definitions that are for the rules with these codes only. Of a class the others see the node itself.
     """

@@ -1,4 +1,4 @@
-"""What the divergence analysis knows about PyTorch and its frameworks: who communicates, who asks for a rank.
+"""What the divergence analysis knows about PyTorch and its frameworks: who communicates, who reads a rank.
 
 The data are the events of each framework (`frameworks`) and what holds for the names of any program (ranks.toml,
 divergent.toml). A malformed entry is refused: an unknown key, an unknown word or a name that is listed twice raises
@@ -45,7 +45,7 @@ Scope = Literal["world", "node", "tensor", "pipeline", "data", "expert", "contex
 #: What the call gives back: one value on all ranks, a value of each rank, an async handle, a process group.
 Returns = Literal["", "uniform", "local", "work", "group"]
 
-#: What an expression tells about the rank. Numbers: rank, local_rank, node_rank, group_rank. Booleans: the others.
+#: What an expression says about the rank. Numbers: rank, local_rank, node_rank, group_rank. Booleans: the others.
 RankValue = Literal[
     "rank", "local_rank", "node_rank", "group_rank", "coordinate",
     "is_first", "is_local_first", "is_last", "is_local_last", "is_node_first", "is_member",
@@ -132,7 +132,7 @@ class Type:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rank:
-    """An expression that tells a process which rank it is.
+    """An expression that gives a process its rank.
 
     `on` is the class that an attribute or method belongs to, '' for any receiver that nothing resolves. `scope` is
     what a group rank counts in when no `group` argument says so; `absent` is what stands for "no launcher" (comparing

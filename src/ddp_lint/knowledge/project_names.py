@@ -54,7 +54,7 @@ def last(name: str) -> str:
 
 @functools.cache
 def rank_value(name: str) -> RankValue:
-    """What a rank expression tells about the rank, by its name."""
+    """What a rank expression says about the rank, by its name."""
     entries = table("own")["rank"]
     found = (entry["value"] for entry in entries if re.search(entry["pattern"], last(name), re.IGNORECASE))
     return cast("RankValue", next(found, "rank"))

@@ -92,7 +92,7 @@ _WITHOUT_CONTEXT = (
 _IMPORTS_READ = 60
 
 
-#: A node with the module that it stands in.
+#: A node with the module that it is in.
 Place = tuple[ModuleFacts, ast.AST]
 
 
@@ -104,7 +104,7 @@ class Initialiser:
     _seen: set[str] = dataclasses.field(default_factory=set)
 
     def within(self, facts: ModuleFacts, body: list[ast.stmt], depth: int = _DEPTH) -> Place | None:
-        """The first such place in statements that run one after the other, as it stands in them or in what they call;
+        """The first such place in statements that run one after the other, in them or in what they call;
         None where nothing does, or only in one arm of a branch."""
         for statement in body:
             found = self.of(facts, statement, depth)

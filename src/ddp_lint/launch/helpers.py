@@ -37,7 +37,7 @@ class Helper:
 
 
 def helper_of(module: Module, call: cst.Call) -> Helper | None:
-    """The function or method of the project that is called, as far as its name tells."""
+    """The function or method of the project that is called, as far as its name shows."""
     project = module.project
     if project is None:
         return None

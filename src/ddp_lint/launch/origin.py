@@ -59,9 +59,9 @@ def _is_told(module: Module, node: cst.BaseExpression, variable: str, section: s
     if module.project is None or not module.project.own.ranks:
         return False
     given = isinstance(node, cst.Call) and bool(node.args) and not variable
-    told = "" if given else module.project.own.ranks.find(variable) or module.told("ranks", node)
-    counted = any(binding.kind == "for" for binding in module.bindings(node)) if told else False
-    return bool(told) and not counted and rank_value(told) == {"global_rank": "rank"}.get(section, section)
+    listed = "" if given else module.project.own.ranks.find(variable) or module.listed("ranks", node)
+    counted = any(binding.kind == "for" for binding in module.bindings(node)) if listed else False
+    return bool(listed) and not counted and rank_value(listed) == {"global_rank": "rank"}.get(section, section)
 
 
 def returns_rank(module: Module, call: cst.Call, index: tuple[int, ...], section: str) -> bool:

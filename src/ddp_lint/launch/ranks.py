@@ -90,7 +90,7 @@ def _is_world_of_one(tree: ast.AST) -> bool:
 
 
 def _place(facts: ModuleFacts, node: ast.AST, word: str) -> Span:
-    """Where the word stands: in an import, the module's or the imported name itself."""
+    """Where the word is: in an import, the module's or the imported name itself."""
     line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
     text = facts.file.lines[line - 1]
     for part in (word, word.rpartition(".")[0], word.rpartition(".")[2]):
@@ -123,7 +123,7 @@ def _decorators() -> tuple[str, ...]:
 
 
 def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.AST]]:
-    tree, known, told = facts.tree, _known(), project.own.names.words
+    tree, known, own_words = facts.tree, _known(), project.own.names.words
     idle = _counted(tree) | _by_default(tree)
     for node in walk(tree):
         handed_on = node.value if isinstance(node, ast.keyword) else node
@@ -146,7 +146,9 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             if node.value in known["environment"]:
                 yield node.value, node
-        elif (name := _identifier(node)) in known["identifiers"] or (name in told and _goes_by(project, facts, node)):
+        elif (name := _identifier(node)) in known["identifiers"] or (
+            name in own_words and _goes_by(project, facts, node)
+        ):
             yield name, node
 
 
@@ -174,7 +176,7 @@ def _counted(tree: ast.AST) -> frozenset[str]:
 
 def _by_default(tree: ast.AST) -> frozenset[str]:
     """World sizes that functions have as a number by default, wherever they are taken: ``def plan(world_size=2):``.
-    Whoever is a rank is told the size."""
+    Each rank gets the size."""
     taken: dict[str, list[bool]] = {}
     for node in walk(tree):
         if isinstance(node, ast.arguments):

@@ -10,7 +10,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
-#: Files that import a module are looked at until this many were read: beyond it the answer is "nobody told".
+#: Files that import a module are looked at until this many were read: beyond it the answer is "not found".
 _READ_LIMIT = 200
 
 
@@ -20,7 +20,7 @@ def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Itera
     Also by way of a package whose `__init__` passes the module's names on.
     """
     wanted = set[pathlib.Path]().union(*(project.holding(w) for w in holding))
-    told = {name}
+    seen = {name}
     for home in (name, *_passed_on_by(project, name)):
         package, _, last = home.rpartition(".")
         word = last or package
@@ -30,8 +30,8 @@ def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Itera
             if text is None or not any(re.search(rf"\b{re.escape(word)}\b", i) for i in _IMPORT_LINE.findall(text)):
                 continue
             facts = project.facts_of(path)
-            if facts is not None and facts.name not in told and _imports(project, facts, home, name):
-                told.add(facts.name)
+            if facts is not None and facts.name not in seen and _imports(project, facts, home, name):
+                seen.add(facts.name)
                 yield facts
 
 

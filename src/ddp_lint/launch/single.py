@@ -48,7 +48,7 @@ _AUGMENTING = frozenset({"augment", "augmentation", "augmentations"})
 
 def starts_its_ranks(module: Module) -> bool:
     """Whether the ranks of a file are those that a Lightning Trainer starts on this machine: one for each of its
-    `devices`, and nothing is said of several nodes."""
+    `devices`, and no number of nodes."""
     text = module.file.text
     trainers = [c for c in module.nodes if type(c) is cst.Call and module.callee(c).endswith("Trainer")]
     lightning = any("lightning" in module.callee(call) for call in trainers)

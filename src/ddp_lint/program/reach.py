@@ -1,4 +1,4 @@
-"""Which functions of a project can come to communicate, by what they and all that they may call mention.
+"""Which functions of a project can communicate, by what they and all that they may call mention.
 
 An over-approximation: a function that is left out never communicates in the divergence analysis, so that evaluating it
 can find nothing. Names are matched by their spelling, objects by the classes that are mentioned anywhere on the way:

@@ -125,7 +125,7 @@ class ModuleFacts:
 
     @property
     def prose(self) -> frozenset[int]:
-        """The lines of docstrings and comments: a function that speaks of a thing does not do it."""
+        """The lines of docstrings and comments: a function that mentions a thing does not do it."""
         self.note(f"file:{self.source.inside}")
         return self._prose
 

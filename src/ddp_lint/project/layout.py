@@ -184,7 +184,7 @@ class Layout:
 
         As the interpreter would look: in the folder of a script (a file in a folder that is no package, or with a
         ``__main__`` guard, `script`), in the folders above that are no packages, in the source roots. The folder of a
-        script and those above it stand in `sys.path` only when someone put them there, yet training recipes do.
+        script and those above it are in `sys.path` only when someone put them there, yet training recipes do.
         """
         parts = name.split(".")
         for base in dict.fromkeys((*self._import_folders(folder, script), *self.source_roots)):

@@ -29,9 +29,12 @@ _APART = re.compile(
     re.DOTALL,
 )
 #: Questions about a file that rest on a part of its text, as ``kind:what:path``: its parts by their names; whether it
-#: has some words, or shows something; what the methods of a class assign to an attribute (``Class.attribute``).
-PART, SAYS, SHOWS, STORES = "part", "says", "shows", "stores"
-OF_FILE = frozenset({PART, SAYS, SHOWS, STORES})
+#: has some words, shows something, or passes a test; what the methods of a class assign to an attribute
+#: (``Class.attribute``).
+PART, SAYS, SHOWS, PASSES, STORES = "part", "says", "shows", "passes", "stores"
+OF_FILE = frozenset({PART, SAYS, SHOWS, PASSES, STORES})
+#: Tests of texts by their names: module and function. A kept result may name one before its module is imported.
+TESTS: Final[Mapping[str, tuple[str, str]]] = {"compiles": ("ddp_lint.tensors.compiled", "may_compile")}
 #: The outline's own name among the parts of a file.
 OUTLINE = ""
 

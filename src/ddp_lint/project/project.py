@@ -6,6 +6,7 @@ import collections
 import contextlib
 import functools
 import hashlib
+import importlib
 import os
 import pathlib
 import re
@@ -21,9 +22,11 @@ from ddp_lint.project.parts import (
     OF_FILE,
     OUTLINE,
     PART,
+    PASSES,
     SAYS,
     SHOWS,
     STORES,
+    TESTS,
     Parts,
     Recorder,
     digest_of_stores,
@@ -89,13 +92,13 @@ _KEPT_SOURCE = 4_000_000
 
 
 class Project:
-    """The Python modules below one root. Nothing is read before it is asked for.
+    """The Python modules below one root. Nothing is read before it is needed.
 
     Whatever is asked about other files is recorded as a *question* with the digest of its answer: a result may be kept
     as long as its questions get the same answers (`recording`, `remember`, `answer`). `own`: what the configuration
     says of names of the project's own, whose changes are no questions: the cache goes by all settings.
 
-    With `changing`, files may change while the project is in use, as in an editor: `change` has to be told.
+    With `changing`, files may change while the project is in use, as in an editor: `change` has to be called.
     """
 
     def __init__(
@@ -463,7 +466,7 @@ class Project:
         return name
 
     def star_target(self, imports: ImportTable, name: str) -> str | None:
-        """What a name means that came by ``from module import *``, as far as the project's modules tell."""
+        """What a name means that came by ``from module import *``, as far as the project's modules show."""
         first = name.partition(".")[0]
         if not imports.stars or first.startswith("_"):  # a star leaves those behind
             return None
@@ -499,6 +502,13 @@ class Project:
         own = self.own.names.wrappers if what == "wraps" else ()
         pattern = frameworks.shows(what, *(rf"\b{re.escape(last(name))}\b" for name in own))
         return str(int(pattern.search(file.text) is not None))
+
+    def passes(self, path: pathlib.Path, test: str) -> bool:
+        """Whether the text of a file passes one of the `TESTS`: who asks rests on that alone."""
+        key = os.path.normpath(path)
+        question = f"{PASSES}:{test}:{self._relative(key)}"
+        self._note(question)
+        return self._part_answer(question) == "1"
 
     # ---- classes
 
@@ -664,6 +674,8 @@ class Project:
             path = self.absolute(inside)
             if kind == SAYS:
                 self._answers[question] = str(int(self._says(what, path)))
+            elif kind == PASSES:
+                self._answers[question] = _passed(self._content(path), what)
             elif kind == SHOWS:
                 self._answers[question] = self._shown_by(self._content(path), what)
             elif kind == STORES:
@@ -703,6 +715,13 @@ class Project:
                 script, name, folder = rest.split(":", 2)
                 self._locate(name, self.absolute(folder), script == "1")
         return self._answers.get(question, "?")
+
+
+def _passed(file: SourceFile | None, test: str) -> str:
+    if test not in TESTS:
+        return "?"
+    module, name = TESTS[test]
+    return str(int(file is not None and bool(getattr(importlib.import_module(module), name)(file.text))))
 
 
 def _joined(questions: Iterable[str], inside: str) -> Iterator[str]:

@@ -42,7 +42,7 @@ class Documented:
     ceiling: ClassVar[Confidence] = Confidence.HIGH
     #: False: found only when selected by name or with --preview, because its measured precision does not carry it.
     default: ClassVar[bool] = True
-    #: True, of a rule that is off by default: source alone cannot tell and a run can, so `verify` looks for it unasked.
+    #: True, of a rule that is off by default: source cannot decide and a run can, so `verify` looks for it unasked.
     run_decides: ClassVar[bool] = False
     #: The PyTorch release from which on the hazard is gone: with `target-torch` at it or above, the rule is off.
     gone_in: ClassVar[tuple[int, int] | None] = None
@@ -117,7 +117,7 @@ class Rule(Documented):
         """Emit a finding.
 
         `message` is one sentence of at most `findings.HEADLINE` characters (code in backquotes is cut to fit) that says
-        what goes wrong for the user; `labels` point at the places that explain it, `notes` tell further facts, `cause`
+        what goes wrong for the user; `labels` point at the places that explain it, `notes` give further facts, `cause`
         is what others may rest on too.
         """
         span_of = self._span_of

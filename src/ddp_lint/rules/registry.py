@@ -58,10 +58,10 @@ class Declaration:
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Declaration:
-        said = dict(zip((field.name for field in dataclasses.fields(cls)), row, strict=True))
-        what, file, tests = said.pop("triggers")
-        said = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
-        return cls(**said, triggers=Triggers(*what, file=file, tests=tests))
+        rule = dict(zip((field.name for field in dataclasses.fields(cls)), row, strict=True))
+        what, file, tests = rule.pop("triggers")
+        rule = {name: tuple(value) if isinstance(value, list) else value for name, value in rule.items()}
+        return cls(**rule, triggers=Triggers(*what, file=file, tests=tests))
 
     def rule(self) -> type[Rule]:
         """The rule itself, imported."""
@@ -73,7 +73,7 @@ class Declaration:
 def declared() -> dict[str, Declaration]:
     """Code to declaration of everything that has a page, in order of codes."""
     rows = _shipped() or derived(pathlib.Path(__file__), _rows)
-    return {said.code: said for said in map(Declaration.from_json, rows)}
+    return {rule.code: rule for rule in map(Declaration.from_json, rows)}
 
 
 def _rows() -> list[Any]:
@@ -128,18 +128,18 @@ def all_rules() -> dict[str, type[Rule]]:
 @functools.cache
 def text_globs() -> tuple[str, ...]:
     """Globs on the names of the files other than Python that some rule reads: shell scripts, Dockerfiles, YAML."""
-    return tuple(sorted({glob for said in declared().values() for glob in said.files}))
+    return tuple(sorted({glob for rule in declared().values() for glob in rule.files}))
 
 
 def following_calls() -> frozenset[str]:
     """The codes of the rules that follow calls into other files: those that visit nothing, whose findings are the
     analysis of divergence."""
-    return frozenset(said.code for said in declared().values() if said.looks and not said.visits)
+    return frozenset(rule.code for rule in declared().values() if rule.looks and not rule.visits)
 
 
 def rules_for_text(name: str, first_line: str = "") -> list[Declaration]:
     """The rules that read a file as text, by its name or by the shell that its first line calls; none for Python."""
-    found = [said for said in declared().values() if any(fnmatch.fnmatch(name, glob) for glob in said.files)]
+    found = [rule for rule in declared().values() if any(fnmatch.fnmatch(name, glob) for glob in rule.files)]
     if found or name.endswith(_PYTHON) or not _SHELL.match(first_line):
         return found
     return rules_for_text("script.sh")

@@ -68,7 +68,7 @@ class Translator:
     # ---- code actions
 
     def actions(self, finding: Finding) -> Iterator[types.CodeAction]:
-        """What mends a finding, or suppresses it."""
+        """What fixes a finding, or suppresses it."""
         diagnostics = [self.diagnostic(finding)]
         fix = finding.fix
         if fix is not None and fix.applicability is not Applicability.DISPLAY:

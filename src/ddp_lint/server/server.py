@@ -126,7 +126,7 @@ class Server(LanguageServer):
         with rare_collections():
             return self._workplace.check(document)
 
-    async def told(self, work: Any, *arguments: Any) -> None:
+    async def in_background(self, work: Any, *arguments: Any) -> None:
         """Do something in the thread that checks, in its turn."""
         await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*arguments))
 
@@ -138,13 +138,13 @@ class Server(LanguageServer):
             waiting.cancel()
         for target in self._targets(uri, checked):
             self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(target, []))
-        await self.told(self._workplace.close, _path(uri))
+        await self.in_background(self._workplace.close, _path(uri))
         self.others_changed(uri)
 
     async def changed_on_disk(self, changes: Sequence[types.FileEvent]) -> None:
         listing = any(change.type is not types.FileChangeType.Changed for change in changes)
         paths = [_path(change.uri) for change in changes]
-        await self.told(lambda: self._workplace.changed_on_disk(paths, listing=listing))
+        await self.in_background(lambda: self._workplace.changed_on_disk(paths, listing=listing))
         self.others_changed()
 
     # ---- what the editor shows

@@ -12,7 +12,7 @@ from ddp_lint.source.module import Module
 
 
 def replace(module: Module, node: cst.CSTNode, text: str) -> Edit:
-    """Write `text` where `node` stands."""
+    """Write `text` in place of `node`."""
     return Edit(module.span(node), text)
 
 

@@ -186,14 +186,14 @@ class Module:
             return self.project.meaning(self.facts, name)
         return canonical(self.imports.resolve(name) or "")
 
-    def told(self, key: Literal["ranks", "wrappers", "collectives"], node: cst.CSTNode) -> str:
+    def listed(self, key: Literal["ranks", "wrappers", "collectives"], node: cst.CSTNode) -> str:
         """The name that the configuration lists under a key and that an expression goes by, '' for none; a call goes by
         what it calls."""
         listed: Listed | None = getattr(self.project.own, key) if self.project is not None else None
         return listed.find(*self.spellings(node)) if listed else ""
 
     def spellings(self, node: cst.CSTNode) -> tuple[str, ...]:
-        """An expression as it stands in the code, and by its absolute names as far as they are known; of a call, what
+        """An expression as it is written, and by its absolute names as far as they are known; of a call, what
         it calls."""
         named = node.func if isinstance(node, cst.Call) else node
         name = dotted(named) or (f".{named.attr.value}" if isinstance(named, cst.Attribute) else "")
@@ -203,7 +203,7 @@ class Module:
         return (name, *self.imports.starred(name)) if free else (name, known)
 
     def bindings(self, target: cst.BaseExpression | str, at: cst.CSTNode | None = None) -> list[Binding]:
-        """Where a name, a dotted name or ``self.x`` is bound, as seen from `at` (default: where `target` stands).
+        """Where a name, a dotted name or ``self.x`` is bound, as seen from `at` (default: from `target`).
 
         All bindings of its scope in source order; ``self.x``: those of the class. See `source.scopes.Binding`.
         """
@@ -218,7 +218,7 @@ class Module:
         return [b.value for b in bindings if b.kind == "assign" and b.value is not None and not b.index]
 
     def constructed_by(self, node: cst.BaseExpression) -> str:
-        """The canonical name of the class that an expression is an instance of, '' when nothing tells.
+        """The canonical name of the class that an expression is an instance of, '' where it is not known.
 
         By the last constructor before it, annotations, `with ... as`, ``self.x`` in any method or base class of the
         project, and what functions of the project return.
@@ -227,7 +227,7 @@ class Module:
 
     def callee(self, call: cst.Call) -> str:
         """The canonical name of what is called; a method by the class of its receiver
-        (``acc.wait_for_everyone()`` -> ``accelerate.Accelerator.wait_for_everyone``). '' when nothing tells."""
+        (``acc.wait_for_everyone()`` -> ``accelerate.Accelerator.wait_for_everyone``). '' where it is not known."""
         return self.scopes.callee(call)
 
     def name_of(self, definition: cst.ClassDef | cst.FunctionDef) -> str:

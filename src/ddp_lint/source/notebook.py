@@ -112,7 +112,7 @@ class Lines:
         return cls(tuple((line + 1, int(m[1])) for line, text in numbered if (m := _MARKER.fullmatch(text))))
 
     def text(self, module: str, cell: int) -> str:
-        """The text of a cell, its own lines in place of what stands for them."""
+        """The text of a cell, its own lines in place of their stand-ins."""
         lines = module.split("\n")
         for (first, number), (after, _) in zip(self.starts, [*self.starts[1:], (len(lines) + 1, 0)], strict=True):
             if number == cell:

@@ -1,4 +1,4 @@
-"""Where the nodes of a LibCST tree stand."""
+"""The positions of the nodes of a LibCST tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STACK_BYTES = 512 * 1024 * 1024
 
 
 class Positions:
-    """Where the nodes of a tree stand, in lines and columns of its code.
+    """The positions of the nodes of a tree, in lines and columns of its code.
 
     LibCST finds that out by writing code anew, which takes as long as parsing it: only those statements are written
     that someone asks about, without the ones around them. `ast` knows the lines that they start at.
@@ -32,7 +32,7 @@ class Positions:
         self._known: dict[cst.CSTNode, tuple[CodeRange, int]] = {}
 
     def range(self, node: cst.CSTNode, around: Iterable[cst.CSTNode]) -> tuple[CodeRange, int]:
-        """The range of a node, and the lines to add to it. `around`: what the node stands in, the innermost first."""
+        """The range of a node, and the lines to add to it. `around`: what the node is in, the innermost first."""
         found = self._known.get(node)
         if found is None:
             self._learn([node, *around])
@@ -40,7 +40,7 @@ class Positions:
         return found
 
     def _learn(self, chain: list[cst.CSTNode]) -> None:
-        """`chain`: a node with what it stands in, up to the module."""
+        """`chain`: a node with what it is in, up to the module."""
         place = next((n for n, up in enumerate(chain[1:]) if isinstance(up, (cst.IndentedBlock, cst.Module))), None)
         statement = chain[place] if place is not None else None
         first = self._first_lines.get(statement) if statement is not None else None
@@ -95,7 +95,7 @@ def _part(node: cst.CSTNode, name: str) -> Sequence[cst.CSTNode]:
 
 
 def _alone(tree: cst.Module, statement: cst.CSTNode, indents: Iterable[str | None]) -> cst.Module:
-    """A tree of nothing but one statement, as deep as the blocks are that it stands in, the innermost first."""
+    """A tree of nothing but one statement, as deep as the blocks are that it is in, the innermost first."""
     for indent in indents:
         statement = cst.If(cst.Name("_"), cst.IndentedBlock([statement], indent=indent))  # type: ignore[list-item]
     return tree.with_changes(body=[statement], header=[], footer=[])

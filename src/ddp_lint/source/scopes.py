@@ -153,7 +153,7 @@ class Scopes:
 
     def _ordered(self, scope: cst.CSTNode, binding: Binding) -> list[Binding] | None:
         """All bindings of a name in a scope, where they are in the order of the source."""
-        declared = binding.kind in ("global", "nonlocal")  # comes first wherever it stands
+        declared = binding.kind in ("global", "nonlocal")  # comes first wherever it is
         return None if declared else self._bound.get(scope, {}).get(binding.name)
 
     def _place(self, at: cst.CSTNode, order: dict[cst.CSTNode, int]) -> int | None:
@@ -179,7 +179,7 @@ class Scopes:
     # ---- classes
 
     def constructed_by(self, node: cst.BaseExpression, depth: int = _DEPTH) -> str:
-        """The canonical name of the class that an expression is an instance of; '' when nothing tells."""
+        """The canonical name of the class that an expression is an instance of; '' where it is not known."""
         if not depth:
             return ""
         if isinstance(node, cst.Await):
@@ -242,7 +242,7 @@ class Scopes:
     def callee(self, call: cst.Call, depth: int = _DEPTH) -> str:
         """The canonical name of what is called: an imported function, a class or function of this file, or a method
         by the class of its receiver: ``accelerator.wait_for_everyone`` -> ``accelerate.Accelerator.wait_for_everyone``.
-        '' when nothing tells."""
+        '' where it is not known."""
         name = self._module.qualified(call.func) or self._defined_here(call.func)
         if name or not isinstance(call.func, cst.Attribute):
             return name

@@ -64,7 +64,7 @@ class Wraps:
         if entry is None:
             yield from self._by_own_wrapper(call)
             return
-        inner = dotted(_same_module(argument(call, 0, entry.module)))
+        inner = dotted(unmoved(argument(call, 0, entry.module)))
         outer = inner if entry.in_place else assigned_name(self._module, call)
         yield Wrap(entry.kind, call, inner, outer)
 
@@ -76,7 +76,7 @@ class Wraps:
     def _own(self, node: cst.CSTNode) -> Wrapping | None:
         """How a wrapper of the project's own wraps, None for anything that the configuration does not call one."""
         project = self._module.project
-        if project is None or not self._any_own or not self._module.told("wrappers", node):
+        if project is None or not self._any_own or not self._module.listed("wrappers", node):
             return None
         return project.own.wrapping(self._module.spellings(node)[-1])
 
@@ -175,7 +175,7 @@ class Wraps:
         return self._order[later] > self._order[earlier]
 
 
-def _same_module(node: cst.BaseExpression | None) -> cst.BaseExpression | None:
+def unmoved(node: cst.BaseExpression | None) -> cst.BaseExpression | None:
     """The module that an expression is: ``model`` of ``model.cuda()`` and ``model.to(device)``."""
     returning = table("tensors")["layers"]["returning_module"]
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in returning:

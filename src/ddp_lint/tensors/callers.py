@@ -18,13 +18,13 @@ from ddp_lint.tensors.operations import names
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
 _FILES = 25
 #: Classes that inherit from one in its file; where more do, nobody looks for the objects of them all.
-_HEIRS = 50
+_SUBCLASSES = 50
 _DEPTH = 4  # of class evidence for one expression
 
 
 @dataclasses.dataclass(frozen=True)
 class CallSite:
-    """A call of a function, the file that it stands in, and the function around it."""
+    """A call of a function, the file that it is in, and the function around it."""
 
     facts: ModuleFacts
     node: ast.Call
@@ -79,10 +79,10 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
     if module.function_of(function) is not None:  # a function inside another one
         return ()
     of_instances = owner is not None and name == "forward"
-    heirs = _heirs(project, module.name_of(owner)) if owner is not None and of_instances else []
-    if len(heirs) > _HEIRS:
+    subclasses = _subclasses(project, module.name_of(owner)) if owner is not None and of_instances else []
+    if len(subclasses) > _SUBCLASSES:
         return ()
-    words = [owner.name.value, *heirs] if owner is not None and of_instances else [name]
+    words = [owner.name.value, *subclasses] if owner is not None and of_instances else [name]
     paths = tuple(dict.fromkeys(path for word in words for path in project.holding(word)))
     if len(paths) > _FILES:
         return ()
@@ -103,25 +103,25 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
     return tuple(found)
 
 
-def _heirs(project: Project, owner: str) -> list[str]:
+def _subclasses(project: Project, owner: str) -> list[str]:
     """The names of the classes that inherit from a class in the file that defines it."""
     found = project.split(owner)
     if found is None:
         return []
     facts = found[0]
-    return project.remember(("heirs in", facts.name), lambda: _heirs_in(project, facts)).get(owner, [])
+    return project.remember(("subclasses in", facts.name), lambda: _subclasses_in(project, facts)).get(owner, [])
 
 
-def _heirs_in(project: Project, facts: ModuleFacts) -> dict[str, list[str]]:
+def _subclasses_in(project: Project, facts: ModuleFacts) -> dict[str, list[str]]:
     """By the canonical names of classes, the names of those that inherit from them in a file."""
-    heirs: dict[str, list[str]] = {}
+    subclasses: dict[str, list[str]] = {}
     for node in facts.definitions.values():
         if isinstance(node, ast.ClassDef):
             name = project.class_of(facts, node).name
             for ancestor in project.lineage(name):
                 if ancestor != name:
-                    heirs.setdefault(ancestor, []).append(node.name)
-    return heirs
+                    subclasses.setdefault(ancestor, []).append(node.name)
+    return subclasses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,7 +247,7 @@ def order_of(project: Project, first: str, second: str) -> str:
 
 
 def _order_of(project: Project, first: str, second: str) -> str:
-    told = set()
+    orders = set()
     others = set(project.holding(f".{second}("))
     for path in project.holding(f".{first}("):
         facts = project.facts_of(path) if path in others else None
@@ -255,8 +255,8 @@ def _order_of(project: Project, first: str, second: str) -> str:
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
                 lines = {name: _first_call(function, name) for name in (first, second)}
                 if all(lines.values()):
-                    told.add("before" if lines[first] < lines[second] else "after")
-    return told.pop() if len(told) == 1 else ""
+                    orders.add("before" if lines[first] < lines[second] else "after")
+    return orders.pop() if len(orders) == 1 else ""
 
 
 def _first_call(function: ast.AST, name: str) -> int:

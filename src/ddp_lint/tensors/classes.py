@@ -9,14 +9,33 @@ import functools
 import re
 from collections.abc import Iterator
 
+import libcst as cst
+
 from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, defaults, statements, walk
+from ddp_lint.source.wraps import unmoved
 from ddp_lint.tensors.operations import layer_kind, names, words_of
 
 PARAMETER_MAKERS = frozenset({"torch.nn.Parameter", "torch.nn.UninitializedParameter"})
+
+
+def is_module_class(project: Project | None, name: str) -> bool:
+    """Whether a canonical name is a class of modules: a layer of ``torch.nn``, or what inherits from its `Module`."""
+    if name.startswith("torch.nn.") and name not in PARAMETER_MAKERS:
+        return name.rpartition(".")[2][:1].isupper()
+    return bool(name) and project is not None and project.subclass_of(name, "torch.nn.Module")
+
+
+def makes_module(module: Module, value: cst.BaseExpression) -> bool:
+    """Whether an expression makes a module: ``nn.Linear(4, 2).to(device)``, ``Head()``."""
+    made = unmoved(value)
+    return isinstance(made, cst.Call) and is_module_class(module.project, module.constructed_by(made))
+
+
 _CLASSES_LIMIT = 4096
 _MODULE_NAME = re.compile(r"(Module|Layer|Block|Model|Net|Encoder|Decoder|Loss|Criterion|Embedding|Attention)\w{0,3}$")
 
@@ -41,7 +60,7 @@ class Attribute:
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """How training comes to a method: `chain`, the methods on the way; `gradient`: whether gradients are on there;
+    """How training reaches a method: `chain`, the methods on the way; `gradient`: whether gradients are on there;
     `entry`: the method that the wrapped module runs, `forward` or Lightning's `training_step`."""
 
     chain: tuple[str, ...]
@@ -99,7 +118,7 @@ class ModuleClass:
 
     @functools.cached_property
     def forward_methods(self) -> dict[str, Reached]:
-        """Methods that run in every training forward, and how `forward` comes to them."""
+        """Methods that run in every training forward, and how `forward` reaches them."""
         return self._methods_from("forward")
 
     @functools.cached_property

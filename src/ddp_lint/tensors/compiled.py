@@ -17,13 +17,13 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, nested, walk
-from ddp_lint.tensors.classes import in_training
+from ddp_lint.tensors.classes import in_training, is_module_class
 from ddp_lint.tensors.operations import names
 
 #: What a file must hold that has to do with the compiler at all.
 _WORDS = ("compil", "optimize")
 _MENTIONS = re.compile(r"torch\.compile\b|(?<!\bre)\.compile\(|import compile\b|is_compiling|is_dynamo_compiling")
-#: What a file must hold besides to compile anything, or to ask whether it is compiled. Most files that speak of the
+#: What a file must hold besides to compile anything, or to ask whether it is compiled. Most files that mention the
 #: compiler do neither, and need not be parsed.
 _STARTS = re.compile(
     r"(?<!\bre\.)\b(compile|optimize)\(|^[ \t]*@.*(compile|optimize)|\bpartial\(\s*[\w.]*(compile|optimize)\b|"
@@ -145,22 +145,19 @@ class _Reach:
             for node in walk(constructor):
                 if isinstance(node, ast.Call):
                     built = self._project.meaning(facts.module, node.func)
-                    if built and self._project.subclass_of(built, "torch.nn.Module"):
+                    if is_module_class(self._project, built):
                         yield from methods_of(self._project, built, "forward")
 
 
 def _roots_in(project: Project, path: pathlib.Path) -> tuple[tuple[_Code, Compiled], ...]:
     """What a file compiles. Kept for each, so that an edit of one leaves what the others compile."""
-    text = project.text(path)
-    if text is None or "torch" not in text or not _starts(text):
-        return ()
-    facts = project.facts_of(path)
+    facts = project.facts_of(path) if project.passes(path, "compiles") else None
     return tuple(_Roots(project, facts).found()) if facts is not None else ()
 
 
-def _starts(text: str) -> bool:
-    """Whether a file speaks of the compiler, and compiles anything or asks whether it is compiled."""
-    passages = list(_passages(text))
+def may_compile(text: str) -> bool:
+    """Whether a file mentions the compiler, and compiles anything or asks whether it is compiled (`parts.TESTS`)."""
+    passages = list(_passages(text)) if "torch" in text else []
     mentions = "torch._dynamo" in text or any(map(_MENTIONS.search, passages))
     return mentions and any(map(_STARTS.search, passages))
 
@@ -251,7 +248,7 @@ class _Roots:
         elif isinstance(node.func, ast.Attribute) and node.func.attr == "compile":
             target = node.func.value
             receiver = self._project.types.of(target, self._facts, function, owner, _DEPTH)
-            if not receiver or not self._project.subclass_of(receiver, "torch.nn.Module"):
+            if not is_module_class(self._project, receiver):
                 return
         else:
             return

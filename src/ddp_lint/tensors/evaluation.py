@@ -307,7 +307,7 @@ class Evaluator:
                 state.names[name] = self._packed()
 
     def _asked_for(self, test: cst.Call) -> str:
-        """The class that ``isinstance(x, torch.Tensor)`` or ``torch.is_tensor(x)`` asks for, '' for other tests."""
+        """The class that ``isinstance(x, torch.Tensor)`` or ``torch.is_tensor(x)`` tests for, '' for other tests."""
         if dotted(test.func) == "isinstance" and len(test.args) == 2:
             return self._module.qualified(test.args[1].value)
         return "torch.Tensor" if self._module.qualified(test.func) == "torch.is_tensor" else ""

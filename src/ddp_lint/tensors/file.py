@@ -65,7 +65,7 @@ class TensorFile:
         return self._flows[key]
 
     def reached(self, function: Code) -> Reached | None:
-        """How `forward` of the function's class comes to it; None when training does not."""
+        """How `forward` of the function's class reaches it; None when training does not."""
         owner = self.owner(function)
         if owner is None or isinstance(function, cst.Module):
             return None

@@ -21,7 +21,7 @@ _LOOP_DEPTH = 2  # loops nested deeper are read once: what they carry around sho
 
 class Flow:
     """The reading of one function, or of a file's top level: `value` says what an expression is, `writes` what is
-    written in place. `on_host`: arguments that lie on the host, as their callers tell."""
+    written in place. `on_host`: arguments that lie on the host, as their callers show."""
 
     def __init__(
         self,

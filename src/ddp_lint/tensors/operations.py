@@ -35,7 +35,7 @@ def is_tensor_function(qualified: str) -> bool:
 
 
 def is_factory(qualified: str) -> bool:
-    """Whether a function makes a tensor out of Python values, on the host unless told otherwise."""
+    """Whether a function makes a tensor out of Python values, on the host by default."""
     return qualified in names("functions", "factories")
 
 

@@ -25,7 +25,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         found = _unlike_rates(traces, desync)
         if found:
             return found
-    return _never_averaged(traces, desync) or _written_by_hand(traces, desync) or _never_alike(desync)
+    return _never_averaged(traces, desync) or _written_by_hand(traces, desync) or _never_alike(traces, desync)
 
 
 def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -33,7 +33,7 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     rates: dict[int, dict[int, Fingerprint]] = {}
     for trace in traces:
         for event in trace.of(Fingerprint):
-            if event.model == desync.model and event.step <= desync.step:
+            if event.rates and desync.same_model(event) and event.step <= desync.step:
                 rates.setdefault(event.step, {})[trace.rank] = event
     for step, events in rates.items():
         if len({event.rates for event in events.values()}) > 1:
@@ -44,25 +44,43 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     return None
 
 
-def _never_alike(desync: Desync) -> Cause | None:
+def _never_alike(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """Gradients are averaged by hand, and the replicas differ after the first update with them."""
-    if desync.wrap != BY_HAND or desync.step > 1:
+    if desync.wrap != BY_HAND or desync.step > 1 or any(map(_copies, traces)):
         return None
     text = "the ranks average gradients but began with parameters of their own: nothing copied rank 0's to the others"
     return Cause(text, "broadcast the parameters before the first step, or wrap the model with DDP, which does", None)
+
+
+def _copies(trace: Trace) -> bool:
+    """Something was handed from one rank to the others before the first step."""
+    copying = ("broadcast", "scatter", "all_gather")
+    return any(event.op in copying and event.step == 0 for event in trace.of(Collective))
 
 
 def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """The user's code wrote to one of the parameters that differ."""
     if desync.what != "parameters":
         return None
-    writes = (event for event in traces[0].of(Write) if event.name in desync.names and event.step <= desync.step)
-    write = next((event for event in writes if event.site), None)
+    found = {trace.rank: writes for trace in traces if (writes := _writes(trace, desync))}
+    write = next((writes[0] for writes in found.values()), None)
     if write is None or write.site is None:
         return None
-    text = f"{write.op} in {write.site.function} writes {write.name} on each rank with what this rank has: no wrapper"
+    text = f"{write.op} in {write.site.function} writes {write.name}"
+    same = [rank for rank, writes in found.items() if any(one.site == write.site for one in writes)]
+    if len(same) < len(traces):
+        ranks = f"rank{'s' * (len(same) > 1)} {', '.join(map(str, same))}"
+        fix = "write it on all ranks, or on none"
+        return Cause(f"{text} on {ranks} only: no wrapper hands that to the others", fix, write.site)
+    text += " on each rank with what this rank has: no wrapper"
     fix = "compute with a new tensor, or write what is the same on all ranks"
     return Cause(f"{text} averages that", fix, write.site)
+
+
+def _writes(trace: Trace, desync: Desync) -> list[Write]:
+    """The writes of the user's code to what differs, until it was seen to differ."""
+    events = (event for event in trace.of(Write) if event.name in desync.names and event.step <= desync.step)
+    return [event for event in events if event.site is not None]
 
 
 def _spoken(rates: tuple[float, ...]) -> str:

@@ -33,6 +33,11 @@ class Desync:
     ranks: tuple[int, ...]
     model: int = 0
     site: Frame | None = None
+    #: How many optimizer steps the model had seen: `step` counts those of all that the rank trains.
+    update: int = 0
+
+    def same_model(self, other: Desync | Hashes | Fingerprint) -> bool:
+        return (self.wrap, self.model) == (other.wrap, other.model)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +52,12 @@ class Compared:
         return f"compared {self.times} time{'s' * (self.times != 1)}{until}"
 
 
-_Key = tuple[int, int, str, int]
+#: The model (by its wrap and number), its optimizer steps until then, the moment, and how many times before at that.
+_Key = tuple[tuple[str, int], int, str, int]
+
+
+def _update(event: Hashes | Fingerprint) -> int:
+    return event.update if event.update >= 0 else event.step
 
 
 def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tuple[str, ...]) -> Iterator[Desync]:
@@ -56,8 +66,8 @@ def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tu
     seen = [_desync(what, key, events) for key, events in _moments(traces, what, when, wraps).items()]
     found = [desync for desync in seen if desync.names]
     for earlier in _unlike_fingerprints(traces, when, wraps) if what == "parameters" else ():
-        later = [desync for desync in found if desync.model == earlier.model and desync.step >= earlier.step]
-        if not any(desync.model == earlier.model and desync.step <= earlier.step for desync in found):
+        later = [desync for desync in found if desync.same_model(earlier) and desync.update >= earlier.update]
+        if not any(desync.same_model(earlier) and desync.update <= earlier.update for desync in found):
             yield dataclasses.replace(earlier, names=later[0].names if later else ())
     yield from found
 
@@ -70,52 +80,55 @@ def compared(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: t
         for key, prints in _fingerprints(traces, wraps).items():
             if len(prints) == len(traces):
                 keys.add((key[0], key[1], "after_step"))
-    return Compared(len(keys), max((step for step, _, _ in keys), default=0))
+    return Compared(len(keys), max((update for _, update, _ in keys), default=0))
 
 
 def _moments(
     traces: Sequence[Trace], what: str, when: tuple[str, ...], wraps: tuple[str, ...]
 ) -> dict[_Key, dict[int, Hashes]]:
-    """What each rank held at each moment: (step, model, when, how many times before at that)."""
+    """What each rank held at each moment."""
     moments: dict[_Key, dict[int, Hashes]] = collections.defaultdict(dict)
     for trace in traces:
-        times: collections.Counter[tuple[int, int, str]] = collections.Counter()
+        times: collections.Counter[tuple[tuple[str, int], int, str]] = collections.Counter()
         for event in trace.of(Hashes):
             if event.what == what and event.when in when and event.wrap in wraps:
-                key = (event.step, event.model, event.when)
+                key = ((event.wrap, event.model), _update(event), event.when)
                 moments[(*key, times[key])][trace.rank] = event
                 times[key] += 1
     return moments
 
 
 def _desync(what: str, key: _Key, events: Mapping[int, Hashes]) -> Desync:
-    step, model, moment, _ = key
+    (wrap, model), update, moment, _ = key
     first = next(iter(events.values()))
-    return Desync(what, moment, first.wrap, step, _differing(events), tuple(sorted(events)), model, first.site)
+    ranks = tuple(sorted(events))
+    return Desync(what, moment, wrap, first.step, _differing(events), ranks, model, first.site, update)
 
 
 def _fingerprints(
     traces: Sequence[Trace], wraps: tuple[str, ...]
-) -> dict[tuple[int, int, int], dict[int, Fingerprint]]:
-    """By (step, model, how many times before in that step) and rank."""
-    found: dict[tuple[int, int, int], dict[int, Fingerprint]] = collections.defaultdict(dict)
+) -> dict[tuple[tuple[str, int], int, int], dict[int, Fingerprint]]:
+    """By (model, its optimizer steps, how many times before after that many) and rank."""
+    found: dict[tuple[tuple[str, int], int, int], dict[int, Fingerprint]] = collections.defaultdict(dict)
     for trace in traces:
-        times: collections.Counter[tuple[int, int]] = collections.Counter()
+        times: collections.Counter[tuple[tuple[str, int], int]] = collections.Counter()
         for event in trace.of(Fingerprint):
             if event.wrap in wraps:
-                found[event.step, event.model, times[event.step, event.model]][trace.rank] = event
-                times[event.step, event.model] += 1
+                key = ((event.wrap, event.model), _update(event))
+                found[(*key, times[key])][trace.rank] = event
+                times[key] += 1
     return found
 
 
 def _unlike_fingerprints(traces: Sequence[Trace], when: tuple[str, ...], wraps: tuple[str, ...]) -> Iterator[Desync]:
     """The first step of each model after which its replicas differ."""
-    told: set[int] = set()
-    for (step, model, _), prints in _fingerprints(traces, wraps).items() if "after_step" in when else ():
+    told: set[tuple[str, int]] = set()
+    for (model, update, _), prints in _fingerprints(traces, wraps).items() if "after_step" in when else ():
         if model not in told and len({event.digest for event in prints.values()}) > 1:
             told.add(model)
             first = next(iter(prints.values()))
-            yield Desync("parameters", "after_step", first.wrap, step, (), tuple(sorted(prints)), model, first.site)
+            ranks = tuple(sorted(prints))
+            yield Desync("parameters", "after_step", model[0], first.step, (), ranks, model[1], first.site, update)
 
 
 def _differing(events: Mapping[int, Hashes]) -> tuple[str, ...]:
@@ -127,6 +140,18 @@ def _differing(events: Mapping[int, Hashes]) -> tuple[str, ...]:
         and not any(name in event.sharded for event in events.values())
     ]
     return tuple(name for name in whole if any(other.digests[name] != first.digests[name] for other in others))
+
+
+def updates(trace: Trace) -> dict[tuple[str, int], int]:
+    """How many optimizer steps each wrapped model of a rank has seen, as far as its parameters were looked at."""
+    found: dict[tuple[str, int], int] = {}
+    looks = [event for event in trace.of(Hashes) if event.what == "parameters" and event.when != "at_end"]
+    events: list[Fingerprint | Hashes] = [*trace.of(Fingerprint), *looks]
+    for event in events:
+        if event.wrap != "none":
+            key = (event.wrap, event.model)
+            found[key] = max(found.get(key, 0), _update(event))
+    return found
 
 
 def not_finite(traces: Iterable[Trace]) -> Iterator[tuple[int, Hashes, tuple[str, ...]]]:

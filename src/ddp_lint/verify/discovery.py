@@ -8,15 +8,17 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
+from ddp_lint.verify.branches import between
 from ddp_lint.verify.causes import Cause, cause_of
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit
-from ddp_lint.verify.match import Mismatch, describe, place
+from ddp_lint.verify.match import Kind, Mismatch, describe, place
+from ddp_lint.verify.needs import FILES
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.trace import REPLICATED, Exit, Frame, NoGrad, Race, Raised, Reference, Unordered
+from ddp_lint.verify.trace import REPLICATED, Call, Collective, Exit, Frame, NoGrad, Race, Raised, Reference, Unordered
 
 #: Which kinds of damage one confirmed finding accounts for: what a rank-dependent write also desynchronises is one
 #: fault, not two.
@@ -42,6 +44,8 @@ _EXPLAINS = {
 
 #: The signature of a backward that left parameters of a DDP model out.
 _UNFINISHED = "ddp-unfinished-reduction"
+#: The rule of ranks that meet in one collective with unlike numbers of bytes.
+_SIZES = "DDP105"
 _ON_CUDA = "run on GPUs with --device cuda, or let the script take the CPU where there is none"
 
 
@@ -104,7 +108,17 @@ def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
     evidence = Evidence(
         examined.run.wrap, rank, "sequence", str(first), shown(path) if path else "", line, model=examined.run.model
     )
-    return Discovery("mismatch", f"the ranks call different collectives: {first}", evidence=(evidence,))
+    message = f"the ranks call different collectives: {first}"
+    return Discovery("mismatch", message, "", *_why(first), evidence=(evidence,))
+
+
+def _why(first: Mismatch) -> tuple[str, str]:
+    """Cause and fix of a mismatch, as far as the calls and the source above them tell."""
+    calls = [call for call in first.calls.values() if call is not None]
+    if len(calls) > 1 and all(call.op == "send" for call in calls):
+        fix = "let one of them receive first, or use isend() or batch_isend_irecv()"
+        return "each sends first and waits until the other one receives", fix
+    return between(first), ""
 
 
 def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
@@ -125,11 +139,11 @@ def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
 def _raised(examined: Examined) -> Iterator[Discovery]:
     for outcome in examined.run.ranks:
         for event in outcome.trace.of(Raised):
-            text = f"{event.type}: {event.message}"
+            text = f"{event.type}: {_last(event)}"
             if event.where in ("caught", "ignored") or secondary(text):
                 continue
             known = explain(text)
-            limit = cpu_limit(text) if examined.run.device == "cpu" else ""
+            limit = cpu_limit(text, event.phase) if examined.run.device == "cpu" else ""
             if known and known.role == "hang" and examined.mismatches:
                 continue
             where = "" if event.where == "main" else f" in a {event.where}"
@@ -138,23 +152,63 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
             if limit:
                 yield Discovery("exception", message, "", limit, _ON_CUDA, (evidence,))
             else:
-                yield Discovery("exception", message, *_known(known), (evidence,))
+                cause = _cut_off(outcome, known) or _too_early(examined, outcome, event) or _known(known)
+                yield Discovery("exception", message, *cause, (evidence,))
             return
+
+
+def _last(event: Raised) -> str:
+    """The message; of an error in a DataLoader's worker what was raised there, without the traceback before it."""
+    lines = [line.strip() for line in event.message.splitlines() if line.strip()]
+    return lines[-1].removeprefix(f"{event.type}: ") if event.where == "worker" and lines else event.message
 
 
 def _without_gradient(outcome: RankOutcome, known: Signature | None) -> str:
     """Which parameters a reduction that never finished had waited for: torch's message gives indices at most."""
     if known is None or known.id != _UNFINISHED:
         return ""
-    names = list(dict.fromkeys(name for event in outcome.trace.of(NoGrad) for name in event.names))
+    names = _names_without_gradient(outcome)
     return f"; parameters without a gradient: {spoken(names, 12)}" if names else ""
+
+
+def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> tuple[str, str, str] | None:
+    """One rank missed a file that another one did not miss, and may have been about to make."""
+    others = [one for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
+    at = others[0].last.frame if others else None
+    if event.type not in FILES or at is None:
+        return None
+    other = others[0].rank
+    cause = f"only rank {outcome.rank} missed it: rank {other} got as far as line {at.line} in {at.function}"
+    return "", cause, f"if rank {other} makes that file, let the others wait for it: dist.barrier() behind it"
+
+
+def _names_without_gradient(outcome: RankOutcome) -> list[str]:
+    return list(dict.fromkeys(name for event in outcome.trace.of(NoGrad) for name in event.names))
+
+
+def _cut_off(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+    """A gather on the way to the loss is why all the parameters without a gradient have none."""
+    names = set(_names_without_gradient(outcome)) if known is not None and known.id == _UNFINISHED else set()
+    calls = [call for call in outcome.trace.of(Collective) if call.site is not None and names & set(call.cut_off)]
+    if not calls or not names <= {name for call in calls for name in call.cut_off}:
+        return None
+    api = calls[0].api or calls[0].op
+    text = f"{api} (line {place(calls[0])[1]}) hands no gradient back"
+    cause = f"{text}: the loss is computed from what it returned, and nothing behind that is trained"
+    return "", cause, f"gather with torch.distributed.nn.functional.{api}, or put this rank's own tensor back"
 
 
 def _deaths(examined: Examined) -> Iterator[Discovery]:
     for outcome in examined.run.ranks:
         if outcome.how in ("signal", "oom", "exit", "not_started"):
-            message = f"rank {outcome.rank} {_how(outcome)}"
+            if outcome.how == "not_started" and examined.run.outcome == "interrupted":
+                continue  # it had not had the time
             known = explain(f"{outcome.message}\n{outcome.log}")
+            met = examined.mismatches[0] if examined.mismatches else None
+            how = _how(outcome)
+            if known is not None and known.code == _SIZES and met is not None and met.kind in (Kind.SHAPE, Kind.DTYPE):
+                how = f"died of {outcome.signal}: {met}"  # torch's own words name no line, and no peer
+            message = f"rank {outcome.rank} {how}"
             evidence = _evidence(examined, outcome.rank, "exception", message, outcome.last.frame)
             yield Discovery("death", message, *_known(known), (evidence,))
 
@@ -180,10 +234,20 @@ def _stalls(examined: Examined) -> Iterator[Discovery]:
     for outcome in examined.run.ranks:
         if outcome.how == "stalled":
             waiting = f" in {outcome.last.collective}" if outcome.last.collective else ""
-            message = f"rank {outcome.rank} stands still{waiting}"
+            message = f"rank {outcome.rank} stands still{waiting or _joining(examined, outcome)}"
             evidence = _evidence(examined, outcome.rank, "stall", message, outcome.last.frame)
             yield Discovery("stall", message, evidence=(evidence,))
             return
+
+
+def _joining(examined: Examined, outcome: RankOutcome) -> str:
+    """It waits for the group to be complete."""
+    call = outcome.trace.last(Call)
+    if call is None or call.name != "init_process_group":
+        return ""
+    asked = call.arguments.get("world_size", -1)
+    told = f" for {asked} ranks" if isinstance(asked, int) and asked > examined.world else ""
+    return f" in init_process_group, which waits{told}: {examined.world} were started"
 
 
 def _hidden(examined: Examined) -> Iterator[Discovery]:

@@ -22,7 +22,7 @@ from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
 from ddp_lint.verify.outcome import left_waiting, rank_outcome, run_outcome
 from ddp_lint.verify.ownranks import starts_own_ranks
 from ddp_lint.verify.pool import Ended, Pool, tail, workspace
-from ddp_lint.verify.preload import ALL, TORCH, preload_of
+from ddp_lint.verify.preload import preload_of
 from ddp_lint.verify.spec import Spec
 from ddp_lint.verify.target import Target
 
@@ -66,7 +66,9 @@ class Launcher:
         self._own_ranks = self.target.kind == SCRIPT and starts_own_ranks(self.target.path)
         self._folder = self._stack.enter_context(workspace(self.options.traces))
         # Processes start with the first run.
-        self._pool = self._given or self._stack.enter_context(Pool(self._folder, self.options, self._device))
+        self._pool = self._given or self._stack.enter_context(
+            Pool(self._folder, self.options, self._device, self._preload)
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,15 +127,12 @@ class Launcher:
         """
         options = options or self.options
         wraps = (SCRIPT,) if self.target.kind == SCRIPT else options.wraps
-        preload = self._preload
-        if preload == ALL and self._given is None and len(plan.recipes) * len(wraps) == 1:
-            preload = TORCH  # one run imports by itself what it needs of the rest
         results = []
         for model in plan.recipes:
             for wrap in wraps:
                 spec = _spec(self._folder, self.target, options, watch, plan, model=model, wrap=wrap, stimuli=stimuli)
                 spec = dataclasses.replace(
-                    spec, preload=preload, job_alone=options.several_nodes, cwd=str(pathlib.Path.cwd())
+                    spec, preload=self._preload, job_alone=options.several_nodes, cwd=str(pathlib.Path.cwd())
                 )
                 results.append(self._result(spec, plan))
                 if results[-1].outcome == "interrupted":
@@ -199,6 +198,20 @@ def run(target: Target, options: Options, watch: Watch, progress: Progress = lam
     built, or torch is not installed."""
     with Launcher(target, options, progress) as launcher:
         return launcher.run(launcher.probe(), watch)
+
+
+def started(target: Target, options: Options, stack: contextlib.ExitStack) -> Pool | None:
+    """A pool whose processes are starting already, closed by `stack`; None where the target needs another one.
+
+    Raises UsageError where there is no torch, or not the devices that were asked for.
+    """
+    device, _ = _device(options)
+    if options.several_nodes or (target.kind == SCRIPT and starts_own_ranks(target.path)):
+        return None
+    folder = stack.enter_context(workspace(None))
+    pool = stack.enter_context(Pool(folder, options, device, preload_of(target)))
+    pool.start()
+    return pool
 
 
 def _device(options: Options) -> tuple[str, str]:

@@ -19,6 +19,9 @@ from ddp_lint.verify.trace import Collective, decode
 #: Seconds for which no rank must have moved after their calls have parted: what comes of it by itself (an exception, a
 #: transfer that goes through) comes sooner.
 _STILL = 1.2
+#: The same where ranks send to each other: a small tensor may be on its way, and its sender at other work, which a
+#: rank shows every few seconds.
+_STILL_SENDING = 5.0
 _HANGS = frozenset({Kind.ORDER, Kind.MISSING, Kind.SHAPE, Kind.DTYPE, Kind.ROOT})
 _COLLECTIVE = b'{"kind": "collective"'
 
@@ -117,6 +120,8 @@ class Live:
         for (sender, receiver), queue in self._direct.items():
             if queue and queue[0].op == "recv" and self._last.get(receiver) is queue[-1]:
                 waits[receiver] = (queue[0], {sender})
+            if queue and queue[0].op == "send" and self._last.get(sender) is queue[-1] and not queue[-1].asynchronous:
+                waits.setdefault(sender, (queue[0], {receiver}))
         for rank, (call, absent) in waits.items():
             if call.peer is not None and absent <= waits.keys() and rank in _reached(waits, absent):
                 return Mismatch(Kind.MISSING, call.group, -1, {rank: call, **dict.fromkeys(absent)})
@@ -137,6 +142,8 @@ class Live:
         if exact and any(self._last[rank] is not parted.calls[rank] for rank in waiting):
             return False  # the rank went on
         now = time.time()
+        if any(call is not None and call.op == "send" for call in parted.calls.values()):
+            return all(now - self._marks.moved(rank) > _STILL_SENDING for rank in living)
         return all(now - self._marks.time(rank, "beat") > _STILL for rank in living)
 
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from ddp_lint.verify.trace import Collective, Frame, Tensor
 
 #: Collectives whose members may hand in tensors of different size: a root's list, explicit split sizes.
-_RAGGED = frozenset({"scatter", "gather", "all_to_all", "reduce_scatter_v", "all_gather_v"})
+_RAGGED = frozenset({"scatter", "gather", "all_to_all", "all_to_all_single", "reduce_scatter_v", "all_gather_v"})
 #: Collectives in which every member hands in its own copy of one tensor. Of the others each member hands in a part, and
 #: parts of a flat parameter bear the names of what lies in them, rank 0's another one than rank 1's.
 _SAME_TENSOR = frozenset({"all_reduce", "broadcast", "reduce"})
@@ -103,7 +103,7 @@ class Mismatch:
         if call is None and self.direct:
             asked = next(call.op for call in self.calls.values() if call is not None)
             return "never sends to it" if asked == "recv" else "never receives from it"
-        return _in_words(call)
+        return _in_words(call, every_dtype=self.kind is Kind.DTYPE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,13 +202,13 @@ def place(call: Collective) -> tuple[str, int]:
     return site.path, site.line
 
 
-def describe(call: Collective) -> str:
+def describe(call: Collective, *, every_dtype: bool = False) -> str:
     """`all_reduce [4, 4] float64 MAX root 1`: what is compared, with the defaults left out."""
     words = [call.api or call.op]
     words += [str(list(tensor.shape)) for tensor in call.tensors[:2]]
     if len(call.tensors) > 2:
         words.append(f"and {len(call.tensors) - 2} more")
-    words += sorted({tensor.dtype for tensor in call.tensors} - {"float32"})
+    words += sorted({tensor.dtype for tensor in call.tensors} - ({"float32"} if not every_dtype else set()))
     if call.reduce_op not in ("", "SUM"):
         words.append(call.reduce_op)
     if call.root is not None:
@@ -220,11 +220,11 @@ def describe(call: Collective) -> str:
     return " ".join(words)
 
 
-def _in_words(call: Collective | None) -> str:
+def _in_words(call: Collective | None, *, every_dtype: bool = False) -> str:
     if call is None:
         return "calls nothing more"
     line = place(call)[1]
-    return f"calls {describe(call)}" + (f" (line {line})" if line else "")
+    return f"calls {describe(call, every_dtype=every_dtype)}" + (f" (line {line})" if line else "")
 
 
 @dataclasses.dataclass
@@ -272,7 +272,16 @@ def _unanswered_in(streams: Streams, endings: Mapping[int, Ending]) -> list[Mism
         stalled = endings.get(pair[0]) is Ending.STALLED
         waiting[pair] = ways["recv"][met:] or (ways["send"][met:] if stalled else [])
     found = unanswered(waiting, endings)
-    return [found] if found else []
+    return [_both_ways(found, waiting)] if found else []
+
+
+def _both_ways(found: Mismatch, waiting: Mapping[tuple[int, int], Sequence[Collective]]) -> Mismatch:
+    """Two ranks that both send to each other first: each waits for the other's receive, which comes behind."""
+    rank, call = next((rank, call) for rank, call in found.calls.items() if call is not None)
+    back = waiting.get((-1 if call.peer is None else call.peer, rank), ())
+    if call.op == "send" and call.peer is not None and back and back[0].op == "send":
+        return Mismatch(Kind.ORDER, found.group, -1, {rank: call, call.peer: back[0]})
+    return found
 
 
 def _order_of(streams: Streams) -> Callable[[Cells], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddp_lint.verify.explain import cpu_limit
 from ddp_lint.verify.options import RankOutcome, RunResult
 from ddp_lint.verify.trace import Call, Collective, Raised
 
@@ -17,6 +18,8 @@ _DISTRIBUTIONS = {
 }  # fmt: skip
 #: Errors by which a program says that something outside of it is not there.
 _ABSENT = ("FileNotFoundError", "ImportError", "ModuleNotFoundError", "NotADirectoryError")
+#: Those of them that one rank may meet alone, because another one has not made the file yet.
+FILES = frozenset({"FileNotFoundError", "NotADirectoryError"})
 _SHOWN_LINES = 12
 
 
@@ -31,8 +34,20 @@ def lacking(runs: Sequence[RunResult]) -> str:
     """Why the target could not run, "" when it could: all ranks ended alike, by its own word or for want of a module or
     a file, before any of them communicated."""
     plain = [run for run in runs if not run.stimuli]
-    texts = [_of_run(run) for run in plain]
+    texts = [_of_run(run) or _of_device(run) for run in plain]
     return texts[0] if texts and all(texts) else ""
+
+
+def _of_device(run: RunResult) -> str:
+    """A rank stopped at something that a CPU cannot do, however far it came."""
+    raised = [event for rank in run.ranks for event in rank.trace.of(Raised) if event.where == "main"]
+    for event in raised if run.device == "cpu" else ():
+        text = f"{event.type}: {event.message}"
+        limit = cpu_limit(text, event.phase)
+        if limit:
+            at = f" ({event.site.path}:{event.site.line})" if event.site else ""
+            return f"{text}{at}\n{limit}: run on GPUs with --device cuda, or let the script take the CPU without one"
+    return ""
 
 
 def _of_run(run: RunResult) -> str:
@@ -40,7 +55,14 @@ def _of_run(run: RunResult) -> str:
     if not ended or any(_communicated(rank) for rank in run.ranks):
         return ""
     texts = [_of_rank(rank) for rank in ended]
+    if len(ended) < len(run.ranks) and any(_lacks_file(rank) for rank in ended):
+        return ""  # the others were on: it is a file that one of them makes, and nobody waits for it
     return texts[0] if all(texts) else ""
+
+
+def _lacks_file(rank: RankOutcome) -> bool:
+    raised = next((event for event in rank.trace.of(Raised) if event.where == "main"), None)
+    return raised is not None and raised.type in FILES
 
 
 def _communicated(rank: RankOutcome) -> bool:
@@ -59,7 +81,7 @@ def _of_rank(rank: RankOutcome) -> str:
     return ""
 
 
-def last_lines(rank: RankOutcome) -> str:
-    """The last lines that a rank printed, without torch's own logging."""
-    lines = [line.rstrip() for line in rank.log.splitlines() if line.strip()]
-    return "\n".join(f"  {line[:300]}" for line in lines[-_SHOWN_LINES:])
+def last_lines(rank: RankOutcome, most: int = _SHOWN_LINES) -> str:
+    """The last lines that a rank printed."""
+    lines = [line.rstrip() for line in rank.log.splitlines() if line.strip(" ^~")]
+    return "\n".join(f"  {line[:300]}" for line in lines[-most:])

@@ -73,7 +73,8 @@ def _time(trace: Trace, end: Mapping[str, Any]) -> float:
 
 
 def _uncaught(event: Event) -> bool:
-    return isinstance(event, Raised) and event.where == "main"
+    # What a worker of a DataLoader raised is raised once more in the rank.
+    return isinstance(event, Raised) and event.where in ("main", "worker")
 
 
 def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> tuple[str, str]:
@@ -141,7 +142,9 @@ def _waiting(rank: RankOutcome, absent: tuple[int, ...]) -> RankOutcome:
     if not absent or rank.how != "exception" or not secondary(rank.message):
         return rank
     peers = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
-    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended: {rank.message}")
+    # torch's words without the place in its own source and its advice: "Connection closed by peer [...]".
+    told = re.sub(r"\[[^\]]*:\d+\]\s*", "", rank.message).partition(". ")[0]
+    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended ({told})")
 
 
 def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:

@@ -1,8 +1,8 @@
-"""The processes of a launch: torchrun, a supervisor for each rank, and under each the rank of one run after the other.
+"""The processes of a launch: torchrun, a supervisor for each rank, and for each of them one rank after the other.
 
-A launch stays up between the runs of a target: its supervisors have torch imported and fork a rank for each run, so
-that a run costs what it computes. A run that dies takes its own ranks with it; a launch that dies is started anew for
-the runs that are left. Nothing of a launch stays when it is closed, or when the process that opened it ends.
+A launch stays up between the runs of a target, and forks a rank for each run from one process that has torch imported,
+so that a run costs what it computes. A run that dies takes its own ranks with it; a launch that dies is started anew
+for the runs that are left. Nothing of a launch stays when it is closed, or when the process that opened it ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Any
 
 from ddp_lint.verify.lifetime import PREFIX, end_with_parent, remove_left_behind
 from ddp_lint.verify.options import Options
-from ddp_lint.verify.spec import OWN_RANKS, TOKEN, Jobs, Marks, Spec, longest_wait
+from ddp_lint.verify.preload import MOST
+from ddp_lint.verify.spec import LOOPBACK, OWN_RANKS, TOKEN, Jobs, Marks, Spec, longest_wait
 
 #: Seconds that importing torch and meeting at the rendezvous may take on a cold disk.
 _START_LIMIT = 120.0
@@ -33,11 +34,11 @@ _START_LIMIT = 120.0
 _NODES_LIMIT = 600.0
 #: Seconds for processes to end after they were told to.
 _GRACE = 10.0
-#: The address at which the processes of a launch meet, where all are on this machine.
-LOOPBACK = "127.0.0.1"
 _POLL = 0.05
 #: What Python imports at the start of each process of a program that starts its own ranks.
 _INJECTED = pathlib.Path(__file__).parent / "child" / "inject"
+#: What `accelerate launch --cpu` sets: without it accelerate makes a job of one where there is no GPU.
+_ON_CPU = ("ACCELERATE_USE_CPU", "true")
 #: Called between two looks at the marks of a run.
 Poll = Callable[[], None]
 
@@ -55,13 +56,15 @@ class Ended:
 class Pool:
     """Starts launches when they are needed, and keeps the latest one up. A context manager.
 
-    All runs of a pool are of one number of ranks and one device. `folder` gets a folder for each launch.
+    All runs of a pool are of one number of ranks and one device. `folder` gets a folder for each launch. Ranks are
+    forked from a process that has imported what `preload` says, where their `Spec` says the same.
     """
 
-    def __init__(self, folder: pathlib.Path, options: Options, device: str) -> None:
+    def __init__(self, folder: pathlib.Path, options: Options, device: str, preload: str = MOST) -> None:
         self._folder = folder
         self._options = options
         self._device = device
+        self._preload = preload
         self._launch: _Launch | None = None
         self._launches = 0
 
@@ -70,6 +73,10 @@ class Pool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def start(self) -> None:
+        """Let the processes come up, which takes seconds: the first run would begin with that."""
+        self._ready()
 
     def run(self, spec: Spec, poll: Poll = lambda: None) -> Ended:
         """One run; `poll` is called many times a second until all its ranks have ended."""
@@ -97,6 +104,7 @@ class Pool:
         with (directory / "torchrun.log").open("wb") as log, processes(directory) as environment:
             if self._device == "cpu":
                 environment["CUDA_VISIBLE_DEVICES"] = ""
+                environment.setdefault(*_ON_CPU)
             environment[OWN_RANKS] = str(directory / "spec.json")
             path = [str(_INJECTED), *filter(None, [environment.get("PYTHONPATH")])]
             environment["PYTHONPATH"] = os.pathsep.join(path)
@@ -145,14 +153,14 @@ class Pool:
         if self._launch is None:
             folder = self._folder / f".launch{self._launches}"
             self._launches += 1
-            self._launch = _Launch(folder, self._options, self._device, title)
+            self._launch = _Launch(folder, self._options, self._device, self._preload, title)
         return self._launch
 
 
 class _Launch:
     """One torchrun from its start to the end of its last process."""
 
-    def __init__(self, folder: pathlib.Path, options: Options, device: str, title: str) -> None:
+    def __init__(self, folder: pathlib.Path, options: Options, device: str, preload: str, title: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.folder = folder
@@ -168,8 +176,11 @@ class _Launch:
             environment = self._closing.enter_context(processes(folder))
             if device == "cpu":
                 environment["CUDA_VISIBLE_DEVICES"] = ""
+                environment.setdefault(*_ON_CPU)
+            if options.nproc > 1:  # as torchrun does, which is too late for a process that has torch imported
+                environment.setdefault("OMP_NUM_THREADS", "1")
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *self._torchrun(), "-m", "ddp_lint.verify.child", str(folder)],
+                [sys.executable, "-m", "ddp_lint.verify.torchrun", preload, *self._torchrun(), str(folder), preload],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -188,7 +199,7 @@ class _Launch:
         return self._process.poll() is not None
 
     def _torchrun(self) -> list[str]:
-        """torchrun with its options; where all ranks are on this machine, with stores that no other one reaches."""
+        """torchrun's options; where all ranks are on this machine, for stores that no other one reaches."""
         given = list(self.options.launcher)
         names = {option.partition("=")[0].replace("_", "-") for option in given}
         alone = not names & {"--nnodes", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--master-port"}
@@ -196,10 +207,9 @@ class _Launch:
             # A node that is through with one launch shall not meet one that is still in it.
             identity = next((option.partition("=")[2] for option in given if option.startswith("--rdzv-id=")), "verify")
             given.append(f"--rdzv-id={identity}-{self._title}")
-        ranks = f"--nproc-per-node={self.options.nproc}"
-        if not alone:
-            return ["torch.distributed.run", ranks, *given]
-        return ["ddp_lint.verify.torchrun", ranks, "--standalone", f"--local-addr={LOOPBACK}", *given]
+        if alone:
+            given = ["--standalone", f"--local-addr={LOOPBACK}", *given]
+        return [f"--nproc-per-node={self.options.nproc}", *given, "-m", "ddp_lint.verify.child"]
 
     # ---- jobs
 
@@ -304,7 +314,7 @@ class _Run:
             except KeyboardInterrupt:
                 self.interrupt()
                 return
-            if time.monotonic() > limit and not any(self.marks.has(rank, "ready") for rank in self.ranks()):
+            if time.monotonic() > limit and self._never_begins():
                 launch.stop()
             if self._beyond_rescue():
                 self._end(signal.SIGTERM)
@@ -312,6 +322,13 @@ class _Run:
                 self._end(signal.SIGKILL)
         if self._spec.job_alone:
             launch.wait(_GRACE)
+
+    def _never_begins(self) -> bool:
+        """No rank has torch, or one was not even started."""
+        ranks = self.ranks()
+        return not any(self.marks.has(rank, "ready") for rank in ranks) or not all(
+            self.marks.has(rank, "pid") for rank in ranks
+        )
 
     def interrupt(self) -> None:
         """End the ranks: what they have written until now is the run."""

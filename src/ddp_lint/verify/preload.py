@@ -1,4 +1,4 @@
-"""What a rank may find imported when it starts: a supervisor that has torch forks ranks in milliseconds.
+"""What a rank may find imported when it starts: from a process that has torch it is forked in milliseconds.
 
 A program that sets environment variables before it imports torch shall have the effect that it has without us, so one
 that touches the environment gets a Python of its own. Reads the source only.
@@ -29,6 +29,8 @@ MODULES = {
         "torch._dynamo",
     ),
 }
+#: The most that ranks can be forked from on this system.
+MOST = ALL if sys.platform == "linux" and hasattr(sys, "getdlopenflags") else NOTHING
 _READS = frozenset({"get", "keys", "values", "items", "copy", "__getitem__", "__contains__"})
 _WRITERS = frozenset({"putenv", "unsetenv", "load_dotenv"})
 _STREAMS = frozenset({"Stream", "ExternalStream", "wait_stream", "record_stream"})
@@ -38,12 +40,9 @@ _MOST_FILES = 500
 
 def preload_of(target: Target) -> str:
     """The most that ranks of this target may be forked from."""
-    if not hasattr(sys, "getdlopenflags") or sys.platform != "linux":
-        return NOTHING
-    writes = any(map(_writes_environment, _trees(target)))
-    if target.kind == "script":
-        return NOTHING if writes else ALL
-    return TORCH if writes else ALL
+    if MOST == NOTHING or not any(map(_writes_environment, _trees(target))):
+        return MOST
+    return NOTHING if target.kind == "script" else TORCH
 
 
 def uses_streams(target: Target) -> bool:

@@ -95,9 +95,12 @@ class Examined:
     def communicates(self) -> bool:
         """A rank made a process group or issued a collective."""
         calls = (call for outcome in self.run.ranks for call in outcome.trace.of(Call))
-        return any(call.name == "init_process_group" for call in calls) or any(
-            outcome.trace.last(Collective) is not None for outcome in self.run.ranks
-        )
+        return self.collectives or any(call.name == "init_process_group" for call in calls)
+
+    @property
+    def collectives(self) -> bool:
+        """A rank issued a collective."""
+        return any(outcome.trace.last(Collective) is not None for outcome in self.run.ranks)
 
     @property
     def world(self) -> int:
@@ -136,9 +139,9 @@ class Verification:
 
         How a run with a stimulus ended does not count: it was asked for trouble.
         """
-        if self.lacks:
-            return 2
-        broken = any(not examined.completed for examined in self.runs if not examined.run.stimuli)
         confirmed = any(judged.verdict is Verdict.CONFIRMED for judged in self.findings)
+        if self.lacks:
+            return 1 if confirmed else 2
+        broken = any(not examined.completed for examined in self.runs if not examined.run.stimuli)
         wrong = broken or confirmed or bool(self.discovered)
         return 1 if wrong else 2 if self.not_run else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
@@ -43,12 +44,15 @@ def verify(
 ) -> Verification:
     """Everything that the runs say about a target. Raises UsageError when it cannot be run."""
     target = resolve(text, options)
-    findings = changed_only(lint(target, settings), options.since, target.path)
-    progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
-    situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
-    if options.world:
-        return _dry(text, target, situations, options, progress)
-    return prove(text, target, situations, options, progress, pool)
+    with contextlib.ExitStack() as stack:
+        if pool is None and not options.world:
+            pool = launch.started(target, options, stack)  # torch is imported there while the target is read here
+        findings = changed_only(lint(target, settings), options.since, target.path)
+        progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
+        situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
+        if options.world:
+            return _dry(text, target, situations, options, progress)
+        return prove(text, target, situations, options, progress, pool)
 
 
 def _dry(text: str, target: Target, at: Sequence[Situation], options: Options, progress: Progress) -> Verification:

@@ -12,6 +12,8 @@ from typing import Any
 TOKEN = "DDP_LINT_RUN"
 #: In the environment of a program that starts its own ranks: the path of its spec, and how many ranks it starts.
 OWN_RANKS, OWN_WORLD = "DDP_LINT_OWN_RANKS", "DDP_LINT_OWN_WORLD"
+#: The address at which the processes of a launch meet, where all are on this machine.
+LOOPBACK = "127.0.0.1"
 #: Exit code of a rank that its watchdog ended.
 STALLED = 86
 #: How a pass can differ from a plain one, and what that does, in words for the evidence.
@@ -57,8 +59,8 @@ class Spec:
     guards: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     graph_breaks: bool = False
     streams: bool = False
-    #: What its supervisor has imported before the rank is forked from it (`verify/preload.py`); "" for a Python of its
-    #: own, which imports torch when the target does.
+    #: What the process has imported that the rank is forked from (`verify/preload.py`); "" for a Python of its own,
+    #: which imports torch when the target does.
     preload: str = ""
     #: The working directory of the ranks.
     cwd: str = ""

@@ -1,17 +1,20 @@
-"""torchrun for ranks that are all on this machine: its stores listen on the loopback interface alone, as do the ranks'.
+"""torchrun; where all ranks are on this machine, its stores listen on the loopback interface alone, as do the ranks'.
 
 PyTorch's own listen on every interface, where whoever reaches the port can read and write what the ranks agree on.
+Besides, it forks the zygote of the launch: `python -m ddp_lint.verify.torchrun PRELOAD ARGUMENTS-OF-TORCHRUN`.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 from typing import Any
 
 import torch.distributed as dist
 
-from ddp_lint.verify.pool import LOOPBACK
+from ddp_lint.verify.child import zygote
+from ddp_lint.verify.spec import LOOPBACK
 
 #: What Linux calls the loopback interface.
 _INTERFACE = "lo"
@@ -32,10 +35,13 @@ class _LocalStore(dist.TCPStore):  # type: ignore[misc]  # PyTorch does not say 
 
 
 def main() -> None:
-    """Run torchrun with the arguments of this process."""
-    dist.TCPStore = _LocalStore  # before torchrun takes it from there
-    if _INTERFACE in (name for _, name in socket.if_nameindex()):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", _INTERFACE)
+    """Run torchrun with the arguments of this process but the first, which says what ranks are forked from."""
+    if preload := sys.argv.pop(1):
+        zygote.start(preload)  # before there are threads
+    if "--standalone" in sys.argv:
+        dist.TCPStore = _LocalStore  # before torchrun takes it from there
+        if _INTERFACE in (name for _, name in socket.if_nameindex()):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", _INTERFACE)
     from torch.distributed.run import main as torchrun
 
     torchrun()

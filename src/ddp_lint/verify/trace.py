@@ -124,6 +124,8 @@ class Collective(Event):
     asynchronous: bool = False
     functional: bool = False
     issued_by: str = "user"
+    #: Parameters that take part in what a gather of the user's was given: its outputs hand no gradient back to them.
+    cut_off: tuple[str, ...] = ()
     #: What the user's own call is for, where its line says it: the variables of the loops around it ("name='loss'").
     label: str = ""
 
@@ -244,7 +246,8 @@ class Hashes(Event):
     for small ones, else within a fifth or so. `sharded` names hold a shard (or are gathered by the wrapper), for which
     equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2, by_hand (then
     the tensors are those whose gradients the user's code averages) or none: what this very model is wrapped in (a
-    script may hold several models; `model` is its number in order of wrapping).
+    script may hold several models; `model` is its number among those of its wrap, `update` how many optimizer steps it
+    has seen: what is compared has the same ones on all ranks, whatever else a rank has made or trained).
     """
 
     kind: ClassVar[str] = "hashes"
@@ -252,6 +255,7 @@ class Hashes(Event):
     when: str = ""
     wrap: str = "none"
     model: int = 0
+    update: int = -1
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     norms: Mapping[str, float] = dataclasses.field(default_factory=dict)
     sketches: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
@@ -263,12 +267,13 @@ class Fingerprint(Event):
     """One number over all parameters of a replica after an optimizer step (or an update by hand), made on the device:
     ranks whose numbers agree hold the same values. Written at every step, where Hashes are at some.
 
-    `wrap` and `model` as in Hashes; `rates` are the learning rates of the optimizer's groups.
+    `wrap`, `model` and `update` as in Hashes; `rates` are the learning rates of the optimizer's groups.
     """
 
     kind: ClassVar[str] = "fingerprint"
     wrap: str = "none"
     model: int = 0
+    update: int = -1
     digest: str = ""
     rates: tuple[float, ...] = ()
 

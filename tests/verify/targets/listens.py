@@ -8,11 +8,14 @@ import torch.distributed as dist
 LOOPBACK = ("0100007F:", "0" * 24 + "01000000:")
 
 
+def is_torchrun(pid: int) -> bool:
+    return b"ddp_lint.verify.torchrun" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def chain(pid: int) -> list[int]:
-    """A process with those above it, up to the one that started verify."""
-    status = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    started = b"ddp_lint.verify.torchrun" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-    return [pid, *(() if started else chain(int(status[1])))]
+    """A process with those above it, up to torchrun (ranks are forked from it, and have its command line)."""
+    parent = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return [pid, *(() if is_torchrun(pid) and not is_torchrun(parent) else chain(parent))]
 
 
 def listening(pid: int) -> set[str]:

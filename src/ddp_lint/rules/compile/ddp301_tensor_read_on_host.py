@@ -111,7 +111,7 @@ class TensorReadOnHost(HostRule):
     oracles = ("graph_break", "sync")
 
     def start(self) -> None:
-        self._told: set[tuple[int, str]] = set()
+        self._reported: set[tuple[int, str]] = set()
 
     def visit_Call(self, node: cst.Call) -> None:
         read, function = self._read(node), self.module.function_of(node)
@@ -126,9 +126,9 @@ class TensorReadOnHost(HostRule):
             return
         if self._is_captured(node, place):
             return
-        told = (self.module.span(node).line, self.module.code(node))
-        if told not in self._told:  # ``[x.item() + 1], x.item() + 1``
-            self._told.add(told)
+        read_at = (self.module.span(node).line, self.module.code(node))
+        if read_at not in self._reported:  # ``[x.item() + 1], x.item() + 1``
+            self._reported.add(read_at)
             self._report(node, place)
 
     def _read(self, node: cst.Call) -> cst.BaseExpression | None:

@@ -132,12 +132,12 @@ class BranchOnTensor(HostRule):
 
     def _sureness(self, test: cst.BaseExpression, place: Place) -> Confidence:
         """A level less where one forward has to decide once by what it computed."""
-        told = repeated(self.module, test) or _is_told(self.module.parent(test), place.function)
+        repeats = repeated(self.module, test) or _sets_returned_flag(self.module.parent(test), place.function)
         if place.surely_compiled:
-            return Confidence.HIGH if told else Confidence.MEDIUM
+            return Confidence.HIGH if repeats else Confidence.MEDIUM
         if _only_raises(self.module.parent(test)):
             return Confidence.LOW  # a check of the input, on purpose
-        return Confidence.MEDIUM if told else Confidence.LOW
+        return Confidence.MEDIUM if repeats else Confidence.LOW
 
     def _place_of_tensor(self, condition: cst.BaseExpression, test: cst.BaseExpression) -> Place | None:
         function = self.module.function_of(test)
@@ -154,7 +154,7 @@ class BranchOnTensor(HostRule):
         return place if place is not None and self.costs(condition, place) else None
 
 
-def _is_told(branch: cst.CSTNode | None, function: cst.FunctionDef) -> bool:
+def _sets_returned_flag(branch: cst.CSTNode | None, function: cst.FunctionDef) -> bool:
     """Whether the branch sets a flag that the function returns: ``skip = True``, ``return loss, skip``. What the caller
     then does it does on this rank alone."""
     if not isinstance(branch, cst.If):
@@ -176,7 +176,7 @@ def _only_raises(branch: cst.CSTNode | None) -> bool:
 
 
 def _type_checked(test: cst.BaseExpression) -> set[str]:
-    """Names whose type the same condition asks for: ``isinstance(x, float) and x > 0``."""
+    """Names whose type the same condition tests: ``isinstance(x, float) and x > 0``."""
     calls = [n for n in (test, *descendants(test)) if isinstance(n, cst.Call) and n.args]
     asking = [c for c in calls if dotted(c.func).rpartition(".")[2] in ("isinstance", "is_tensor")]
     return {dotted(c.args[0].value) for c in asking}

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Sequence
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -176,7 +176,7 @@ def _is_reduction(node: cst.BaseExpression) -> bool:
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=8)
+@kept_by_node(8)
 def _calls_in_loops(tree: ast.AST) -> tuple[ast.Call, ...]:
     loops = (node for node in walk(tree) if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp)))
     return tuple(dict.fromkeys(n for loop in loops for n in walk(loop) if isinstance(n, ast.Call)))

@@ -37,11 +37,11 @@ def truth_values(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
             yield part
 
 
-def _told(test: cst.BaseExpression, constants: dict[str, bool]) -> bool | None:
+def _truth(test: cst.BaseExpression, constants: dict[str, bool]) -> bool | None:
     """The outcome of a test of one argument whose value is known."""
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-        told = _told(test.expression, constants)
-        return None if told is None else not told
+        truth = _truth(test.expression, constants)
+        return None if truth is None else not truth
     return constants.get(test.value) if isinstance(test, cst.Name) else None
 
 
@@ -93,7 +93,7 @@ class Place:
 
 
 class HostRule(Rule):
-    """A rule on what a function reads from the device: asks for the place and for values of expressions."""
+    """A rule on what a function reads from the device: asks where a node runs and what expressions are."""
 
     def value(self, node: cst.BaseExpression, function: cst.FunctionDef) -> Value:
         """What an expression of a function is."""
@@ -104,17 +104,17 @@ class HostRule(Rule):
         value = self.value(node, place.function)
         if not place.costs(value) or place.surely_compiled or not value.inputs:
             return place.costs(value)
-        told = host_arguments(self.module, place.function)
-        return not told or place.costs(TensorFile.of(self.module).flow(place.function, told).value(node))
+        on_host = host_arguments(self.module, place.function)
+        return not on_host or place.costs(TensorFile.of(self.module).flow(place.function, on_host).value(node))
 
     def place(self, node: cst.CSTNode) -> Place | None:
-        """The compiled code or training forward that `node` runs in; None where nobody minds what it costs."""
+        """The compiled code or training forward that `node` runs in; None where the cost does not matter."""
         function = self.module.function_of(node)
         if function is None or outside_of_graphs(self.module, node) or self._is_disabled(function):
             return None
         if one_process(self.module) or transforms_samples(self.module, node):
             return None
-        if evaluation_only(self.module, node) or logging_only(self.module, node) or self._tells_of_failure(node):
+        if evaluation_only(self.module, node) or logging_only(self.module, node) or self._reports_failure(node):
             return None
         reached = TensorFile.of(self.module).reached(function) or self._as_operation(function)
         compiled = self._compiled(node, function)
@@ -132,7 +132,7 @@ class HostRule(Rule):
         taken_in = {p.name.value for p in (*params.posonly_params, *params.params, *params.kwonly_params)}
         tests = [(test, taken) for test, taken in conditions(self.module, node) if _name_in(test) in taken_in]
         return bool(tests) and any(
-            (told := _told(test, constant_arguments(self.module, function))) is not None and told != taken
+            (truth := _truth(test, constant_arguments(self.module, function))) is not None and truth != taken
             for test, taken in tests
         )
 
@@ -152,7 +152,7 @@ class HostRule(Rule):
             return None
         return found
 
-    def _tells_of_failure(self, node: cst.CSTNode) -> bool:
+    def _reports_failure(self, node: cst.CSTNode) -> bool:
         """Whether the line runs when something is wrong already: the message of an `assert` or a warning, a `raise`,
         a handler."""
         below = node

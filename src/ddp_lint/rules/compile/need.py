@@ -26,7 +26,7 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.ListComp, ast.GeneratorExp, ast.SetComp, as
 _FILES = 40
 #: Functions of numbers that hand the value on.
 _NUMERIC = {"int", "float", "round", "max", "min", "abs", "math.sqrt", "math.log"}
-#: Methods that keep what they are given to tell it later.
+#: Methods that keep what they are given to report it later.
 _TELLING = {"append", "update", "add_scalar", "log", "log_dict", "put_scalar", "put_scalars", "add_scalars"}
 #: Operations whose operand may be a tensor as well as a number.
 _TAKE_TENSORS = {

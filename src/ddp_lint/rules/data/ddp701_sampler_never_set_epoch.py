@@ -22,7 +22,7 @@ _WRAPS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 
 
 class SamplerNeverSetEpoch(Rule):
-    """A shuffling DistributedSampler is iterated for several epochs and never told the epoch.
+    """A shuffling DistributedSampler is iterated for several epochs and its epoch is never set.
 
     ## What it does
 

@@ -41,7 +41,7 @@ def framework_loads(module: Module) -> bool:
 
 
 def is_evaluation(text: str) -> bool:
-    """Whether a name or an expression speaks of validation or test data."""
+    """Whether a name or an expression mentions validation or test data."""
     return re.search(table("data")["evaluation"], text, re.IGNORECASE) is not None
 
 

@@ -351,10 +351,10 @@ class LoadWithoutMapLocation(Rule):
     def _report(self, call: cst.Call, where: str, evidence: Evidence) -> None:
         target = where or "the GPU that the file was saved from, whatever set_device says"
         missing = "" if where else "; without that GPU the load fails"
-        said = self.module.quoted(call.func)
-        message = f"{said} without `map_location` puts every rank's copy on the GPU it was saved from"
+        called = self.module.quoted(call.func)
+        message = f"{called} without `map_location` puts every rank's copy on the GPU it was saved from"
         if where:
-            message = f"{said} puts every rank's copy on {where}"
+            message = f"{called} puts every rank's copy on {where}"
         self.report(
             call,
             message,

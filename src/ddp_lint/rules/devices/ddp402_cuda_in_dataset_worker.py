@@ -178,7 +178,7 @@ class CudaInDatasetWorker(Rule):
                 yield node, "loads a tensor onto the GPU that it was saved from"
 
     def _is_gpu(self, node: cst.BaseExpression | None, depth: int = 3) -> bool:
-        """Whether a device is a GPU wherever there is one, as far as names, attributes and constructors tell."""
+        """Whether a device is a GPU wherever there is one, as far as names, attributes and constructors show."""
         if node is None or self.module.facts is None:
             return False
         if isinstance(node, (cst.Name, cst.Attribute)):

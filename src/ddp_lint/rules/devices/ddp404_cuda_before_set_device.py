@@ -19,7 +19,7 @@ from ddp_lint.source.syntax import statements
 from ddp_lint.source.wraps import argument
 
 _SETS = ("torch.cuda.set_device", "torch.accelerator.set_device_index")
-#: Collectives that pick the current device, or guess one, when no call before them has told which GPU is this rank's.
+#: Collectives that pick the current device, or guess one, when no call before them has set this rank's GPU.
 _GUESSING = tuple(
     f"torch.distributed.{name}"
     for name in (
@@ -238,7 +238,7 @@ class CudaBeforeSetDevice(Rule):
     # ---- spawned workers
 
     def _visit_worker(self, process: cst.Call) -> None:
-        """A spawned worker that is told its rank, in a file that handles CUDA tensors, and never sets the device."""
+        """A spawned worker that takes its rank, in a file that handles CUDA tensors, and never sets the device."""
         target = argument(process, 1, "target")
         name = dotted(target).rpartition(".")[2]
         spawns = isinstance(process.func, cst.Attribute) and any(
@@ -265,9 +265,9 @@ class CudaBeforeSetDevice(Rule):
 
 
 def _needs_device(worker: ast.FunctionDef) -> bool:
-    """Whether a worker is told its rank and never chooses a GPU by it."""
-    told = any(p.arg in ("rank", "local_rank", "device", "gpu") for p in parameters(worker))
-    return told and not re.search(r"set_device|init_process_group|cuda:", ast.unparse(worker))
+    """Whether a worker takes its rank and never chooses a GPU by it."""
+    takes_rank = any(p.arg in ("rank", "local_rank", "device", "gpu") for p in parameters(worker))
+    return takes_rank and not re.search(r"set_device|init_process_group|cuda:", ast.unparse(worker))
 
 
 def _is_docstring(statement: ast.stmt) -> bool:

@@ -24,20 +24,20 @@ def saved_from_cpu(facts: ModuleFacts, scope: ast.AST) -> bool:
 
 def saved_elsewhere(project: Project, file: str) -> bool:
     """Whether the project saves files of that name, and none of them with the state of a model or an optimizer."""
-    told = []
+    states = []
     for path in project.holding(file):
         facts = project.facts_of(path)
         functions = (n for n in walk(facts.tree) if isinstance(n, _FUNCTIONS)) if facts is not None else ()
         for function in functions:
             calls = (n for n in walk(function) if isinstance(n, ast.Call) and len(n.args) > 1)
-            told += [
+            states += [
                 holds_states(call.args[0], function)
                 for call in calls
                 if facts is not None
                 and facts.qualified(call.func) == "torch.save"
                 and any(isinstance(n, ast.Constant) and n.value == file for n in walk(call.args[1]))
             ]
-    return bool(told) and all(state is False for state in told)
+    return bool(states) and all(state is False for state in states)
 
 
 def holds_states(value: ast.expr, function: ast.AST) -> bool | None:
@@ -45,15 +45,15 @@ def holds_states(value: ast.expr, function: ast.AST) -> bool | None:
     cannot be seen: a parameter, the result of a call."""
     if isinstance(value, ast.Name):
         given = list(assigned_to(value.id, function))
-        told = [holds_states(v, function) for v in given if not isinstance(v, ast.Name)]
+        states = [holds_states(v, function) for v in given if not isinstance(v, ast.Name)]
         parts = [n.value for n in walk(function) if isinstance(n, ast.Assign) and _is_part(n.targets[0], value.id)]
-        told += [holds_states(part, function) for part in parts]
-        if not given or None in told:
-            return True if True in told else None
-        return True in told
+        states += [holds_states(part, function) for part in parts]
+        if not given or None in states:
+            return True if True in states else None
+        return True in states
     if isinstance(value, ast.Dict):
-        told = [_state(part) for part in value.values]
-        return True in told
+        states = [_state(part) for part in value.values]
+        return True in states
     return _state(value) if isinstance(value, (ast.Call, ast.Constant, ast.List, ast.Tuple)) else None
 
 

@@ -342,7 +342,7 @@ class UnreadExitStatus(Rule):
         self.report(
             node.test,
             "the exit status of the launched process is only printed: this process ends with 0 all the same",
-            labels=[(arm, "told, not acted upon")],
+            labels=[(arm, "reported, not acted upon")],
             help="raise, or exit with the status",
         )
 

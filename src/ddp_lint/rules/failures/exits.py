@@ -106,7 +106,7 @@ def starts_ranks(text: str) -> bool:
 
 
 def asks_for_failure(test: str) -> bool:
-    """Whether a condition asks for something that is missing, invalid or failed."""
+    """Whether a condition tests for something that is missing, invalid or failed."""
     return bool(_pattern("failure_conditions").search(re.sub(r"[_\-]+", " ", test)))
 
 

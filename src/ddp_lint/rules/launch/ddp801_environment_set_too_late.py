@@ -171,7 +171,7 @@ class EnvironmentSetTooLate(WriteRule):
     # ---- after a call
 
     def _calls_before(self, write: Write, point: str) -> Iterator[cst.Call]:
-        """The calls of a kind that stand above the write in its function, but for those in another arm of the same
+        """The calls of a kind above the write in its function, but for those in another arm of the same
         branch."""
         function = self.module.function_of(write.node)
         calls = self._calls(function.body if function is not None else self.module.tree, point)
@@ -199,8 +199,8 @@ class EnvironmentSetTooLate(WriteRule):
         if point == "collective":
             return package == "torch.distributed" and last in _COLLECTIVES
         if point == "wrap":
-            told = self.module.told("wrappers", call)
-            return bool(told) or name in ("torch.nn.parallel.DistributedDataParallel", "torch.compile")
+            listed = self.module.listed("wrappers", call)
+            return bool(listed) or name in ("torch.nn.parallel.DistributedDataParallel", "torch.compile")
         return self._uses_gpu(call, name)
 
     def _uses_gpu(self, call: cst.Call, name: str) -> bool:
@@ -245,13 +245,13 @@ class EnvironmentSetTooLate(WriteRule):
     # ---- in a forked worker
 
     def _in_forked_worker(self, write: Write) -> bool:
-        """The write stands in a function that a forked pool runs, in a file that uses torch at its top level."""
+        """The write is in a function that a forked pool runs, in a file that uses torch at its top level."""
         function, text = self.module.function_of(write.node), self.module.file.text
         if function is None or "set_start_method" in text or "get_context" in text or not _FORKS.search(text):
             return False
         parameters = [p.name.value for p in function.params.params]
-        told = any(p in ("gpu_id", "gpu", "rank", "worker_id", "device_id", "local_rank") for p in parameters)
-        return told and bool(re.search(r"^(import torch|from torch|from \w+.* import)", text, re.MULTILINE))
+        takes_rank = any(p in ("gpu_id", "gpu", "rank", "worker_id", "device_id", "local_rank") for p in parameters)
+        return takes_rank and bool(re.search(r"^(import torch|from torch|from \w+.* import)", text, re.MULTILINE))
 
     def _report_fork(self, write: Write) -> None:
         self.report(

@@ -86,7 +86,7 @@ class VariableReadByNothing(NameRule):
         return Misnamed(message, f"write {right}", right) if right else None
 
     def is_meant(self, write: Write, found: Misnamed) -> bool:
-        """Whether a file of the project asks for the variable."""
+        """Whether a file of the project reads the variable."""
         project = self.module.project
         if project is None:
             return False

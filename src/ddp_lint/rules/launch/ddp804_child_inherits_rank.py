@@ -171,7 +171,7 @@ class ChildInheritsRank(Rule):
 
     def _is_launcher(self, node: cst.Call) -> bool:
         """Whether the file starts the ranks itself: what builds the group is a function that only other files call, and
-        the start stands in one that only this file calls."""
+        the start is in one that only this file calls."""
         facts, here = self.module.facts, self.module.function_of(node)
         if facts is None or here is None or self._rank is None or self._rank.word != "init_process_group":
             return False

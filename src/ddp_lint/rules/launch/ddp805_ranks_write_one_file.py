@@ -127,8 +127,8 @@ class RanksWriteOneFile(Rule):
                 self._report(call, every)
 
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:
-        told = self.module.told("wrappers", call) or self.module.told("collectives", call)
-        return self.module.qualified(call.func) in _EVERY_RANK or bool(told)
+        listed = self.module.listed("wrappers", call) or self.module.listed("collectives", call)
+        return self.module.qualified(call.func) in _EVERY_RANK or bool(listed)
 
     def _written(self, call: cst.Call) -> cst.BaseExpression | None:
         """The path that a call writes, or makes and fails on when it exists."""

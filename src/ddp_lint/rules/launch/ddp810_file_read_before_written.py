@@ -14,7 +14,7 @@ from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called
 from ddp_lint.source.wraps import argument
 
-#: Functions that write a file, with the place and name of the path; `open` is told by its mode.
+#: Functions that write a file, with the place and name of the path; `open` writes by its mode.
 _WRITES = {
     "torch.save": (1, "f"),
     "numpy.save": (0, "file"),

@@ -134,7 +134,7 @@ class LogOfSaturated(Rule):
         return added and softmax and "mask" in words_of(dotted(operand).rpartition(".")[2])
 
     def _in_half_precision(self) -> bool:
-        """Whether this file, or one that imports it, speaks of half precision."""
+        """Whether this file, or one that imports it, mentions half precision."""
         project, name = self.module.project, self.module.name
         if _HALF.search(self.module.file.text):
             return True

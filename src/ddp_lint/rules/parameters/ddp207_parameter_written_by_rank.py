@@ -118,7 +118,7 @@ class ParameterWrittenByRank(InPlaceRule):
         )
 
     def _is_rank(self, node: cst.CSTNode) -> bool:
-        if self.module.told("ranks", node):
+        if self.module.listed("ranks", node):
             return True
         if isinstance(node, cst.Call):
             return self.module.qualified(node.func) in _RANK_CALLS

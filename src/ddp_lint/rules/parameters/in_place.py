@@ -25,7 +25,7 @@ _METHODS = {"add_", "sub_", "mul_", "div_", "clamp_", "masked_fill_", "exp_", "s
 
 def is_moving_average(module: Module, write: Write, function: Code) -> bool:
     """Whether a write over ``parameters()`` is an exponential moving average: it mixes two weights that add up to one
-    (``m`` and ``1 - m``), is a `lerp_`, or stands in a function that is named after one."""
+    (``m`` and ``1 - m``), is a `lerp_`, or is in a function that is named after one."""
     if not write.value.name.endswith("parameters()"):
         return False
     name = "" if isinstance(function, cst.Module) else function.name.value
@@ -62,12 +62,12 @@ class InPlaceRule(Rule):
                 self.check(write, node, reached)
 
     def _asked_for(self, write: Write) -> bool:
-        """Whether the write stands behind a switch of that name: ``if self.inplace:``. Whoever sets it knows."""
+        """Whether the write is behind a switch of that name: ``if self.inplace:``. Whoever sets it knows."""
         tests = (test for test, taken in conditions(self.module, write.node) if taken)
         return any("inplace" in self.module.code(test).replace("_", "").lower() for test in tests)
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
-        """Look at one write: `reached` says how the module's forward comes to `function`, None when it does not."""
+        """Look at one write: `reached` says how the module's forward reaches `function`, None when it does not."""
         raise NotImplementedError
 
     def flow(self, function: Code) -> Flow:

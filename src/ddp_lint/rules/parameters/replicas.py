@@ -35,7 +35,7 @@ class Replicas:
         if isinstance(node, cst.Name):
             return self._is_common_name(node, followed)
         if isinstance(node, cst.Attribute):
-            ranked = words_of(node.attr.value) & {"rank"} or self._module.told("ranks", node)
+            ranked = words_of(node.attr.value) & {"rank"} or self._module.listed("ranks", node)
             return not ranked and (bool(dotted(node)) or self._is_common(node.value, followed))
         if isinstance(node, cst.Call):
             return self._is_common_call(node, followed)

@@ -14,7 +14,7 @@ from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.tensors import TensorFile
 
-#: Calls after which nobody can tell any more what is ordered: events, and the host waiting.
+#: Calls after which the order is not known: events, and the host waiting.
 _ORDER_ALL = frozenset({"synchronize", "wait_event", "wait", "stream_synchronize", "block", "record_event"})
 #: What looks at a tensor without its values, is the handle of one that will be there, or may upload one of the host.
 _LOOKS = frozenset(

@@ -5,8 +5,9 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.queries import path_of
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap
+from ddp_lint.tensors.classes import makes_module
 
 #: The kinds of wrapper that register parameters when they are made.
 _REGISTERING = ("ddp", "fsdp1")
@@ -123,7 +124,7 @@ class LayersChangeAfterWrap(Rule):
         wrap = self.module.wraps.around(path_of(node.func.value), node)
         if wrap is None or wrap.kind not in _REGISTERING:
             return
-        grows = method in ("append", "insert") and bool(node.args) and self._builds_layer(node.args[-1].value)
+        grows = method in ("append", "insert") and bool(node.args) and makes_module(self.module, node.args[-1].value)
         if grows or method in ("add_module", "register_module"):
             self._report(node, wrap, "adds a layer")
         elif wrap.kind == "ddp" and (method in ("half", "bfloat16", "double") or self._casts(node, method)):
@@ -131,17 +132,11 @@ class LayersChangeAfterWrap(Rule):
 
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target
-        if not isinstance(target, cst.Attribute) or not self._builds_layer(node.value):
+        if not isinstance(target, cst.Attribute) or not makes_module(self.module, node.value):
             return
         wrap = self.module.wraps.around(path_of(target.value), node)
         if wrap is not None and wrap.kind in _REGISTERING:
             self._report(node, wrap, "adds a layer")
-
-    def _builds_layer(self, value: cst.BaseExpression) -> bool:
-        while isinstance(value, cst.Call) and called(value) in ("to", "cuda") and isinstance(value.func, cst.Attribute):
-            value = value.func.value
-        name = self.module.qualified(value.func) if isinstance(value, cst.Call) else ""
-        return name.startswith("torch.nn.") and name != "torch.nn.Parameter" and name.rpartition(".")[2][:1].isupper()
 
     def _casts(self, node: cst.Call, method: str) -> bool:
         names = [self.module.qualified(arg.value) for arg in node.args]

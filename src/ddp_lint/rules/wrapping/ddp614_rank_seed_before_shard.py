@@ -196,4 +196,4 @@ class RankSeedBeforeShard(Rule):
     def _mentions_rank(self, seed: cst.BaseExpression) -> bool:
         nodes = (seed, *descendants(seed))
         names = {dotted(n).rpartition(".")[2] for n in nodes}
-        return not names.isdisjoint(_RANK_NAMES) or any(self.module.told("ranks", node) for node in nodes)
+        return not names.isdisjoint(_RANK_NAMES) or any(self.module.listed("ranks", node) for node in nodes)

@@ -124,7 +124,7 @@ class AutogradGradOfParameters(Rule):
                 return
 
     def _calls(self, inputs: cst.BaseExpression | None) -> list[cst.Call]:
-        """The calls that make the inputs, where they stand or where their name got its value."""
+        """The calls that make the inputs, where they are or where their name got its value."""
         if inputs is None:
             return []
         made = self.module.assignments(inputs, inputs) if isinstance(inputs, cst.Name) else [inputs]

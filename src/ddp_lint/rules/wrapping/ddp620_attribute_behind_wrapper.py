@@ -24,7 +24,7 @@ _ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "nu
 _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
 
 
-#: Further attributes that are told with the first.
+#: Further attributes that are reported with the first.
 _TOLD = 3
 
 
@@ -289,6 +289,6 @@ def _holds(value: cst.CSTNode, call: cst.CSTNode) -> bool:
 
 
 def _names(test: cst.CSTNode) -> set[str]:
-    """What a test speaks of: whole dotted names, in lower case."""
+    """What a test mentions: whole dotted names, in lower case."""
     name = dotted(test) if isinstance(test, (cst.Name, cst.Attribute)) else ""
     return {name.lower()} if name else {found for child in children(test) for found in _names(child)}

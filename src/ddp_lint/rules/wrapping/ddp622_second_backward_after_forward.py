@@ -159,7 +159,7 @@ class SecondBackwardAfterForward(Rule):
         )
 
     def _always_before(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
-        """Every run that comes to `second` has passed `first`."""
+        """Every run that reaches `second` has passed `first`."""
         before, after = set(self.module.ancestors(first)), set(self.module.ancestors(second))
         sometimes = any(isinstance(up, _CONDITIONAL) for up in before - after)
         instead = any(isinstance(up, cst.ExceptHandler) for up in after - before)

@@ -145,7 +145,7 @@ class NoSyncBeforeStep(Rule):
                 )
 
     def _place(self, node: cst.CSTNode) -> cst.CSTNode:
-        """The class, or else the function, that both have to stand in."""
+        """The class, or else the function, that both have to be in."""
         return self.module.class_of(node) or self.module.function_of(node) or self.module.tree
 
     def _turns_of(self, node: cst.CSTNode) -> Iterator[_Turn]:

@@ -17,7 +17,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile
-from ddp_lint.tensors.classes import PARAMETER_MAKERS
+from ddp_lint.tensors.classes import PARAMETER_MAKERS, is_module_class
 from ddp_lint.tensors.operations import layer_kind, names
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
@@ -168,11 +168,11 @@ class ParametersNeverUsed(Rule):
 
     def _is_read(self, project: Project, name: str) -> bool:
         """Whether the name occurs anywhere in the project but in assignments to it."""
-        if name in self._read_here:  # as most are, which is told for all of them at once
+        if name in self._read_here:  # as most are: known for all of them at once
             return True
         use = re.compile(rf"\b{re.escape(name)}\b{_NOT_ASSIGNED}")
-        told = (project.text(path) or "" for path in project.holding(name))
-        return any(_occurs(use, text) for text in told)
+        texts = (project.text(path) or "" for path in project.holding(name))
+        return any(_occurs(use, text) for text in texts)
 
     @functools.cached_property
     def _read_here(self) -> frozenset[str]:
@@ -195,7 +195,7 @@ def _occurs(use: re.Pattern[str], text: str) -> bool:
 
 
 def _is_whole(project: Project, name: str) -> bool:
-    """Whether a class and all that it inherits from stand in the project, down to `torch.nn.Module`, and none of it
+    """Whether a class and all that it inherits from are in the project, down to `torch.nn.Module`, and none of it
     uses parameters but by their names."""
     for ancestor in project.lineage(name):
         facts = project.class_facts(ancestor)
@@ -264,7 +264,7 @@ def _kinds(
     given = [n.value for n in walk(scope) if isinstance(n, ast.Assign) and name and dotted_ast(n.targets[0]) == name]
     for value in (model, *given):
         kind = project.types.of(value, facts, around, owner, _DEPTH)
-        if kind and kind != _DDP and project.subclass_of(kind, "torch.nn.Module"):
+        if kind and kind != _DDP and is_module_class(project, kind):
             yield kind
 
 
@@ -276,5 +276,5 @@ def _parts(project: Project, name: str) -> Iterator[str]:
         for node in walk(constructor) if facts is not None and constructor is not None else ():
             if isinstance(node, ast.Call):
                 made = project.meaning(facts.module, node.func) if facts is not None else ""
-                if made and project.class_facts(made) is not None and project.subclass_of(made, "torch.nn.Module"):
+                if project.class_facts(made) is not None and is_module_class(project, made):
                     yield made

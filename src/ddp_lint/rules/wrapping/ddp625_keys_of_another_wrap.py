@@ -13,6 +13,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
+from ddp_lint.tensors.classes import is_module_class
 
 #: Code that takes the prefix off, or puts it on.
 _HANDLED = re.compile(r"""["']module\.|consume_prefix|remove_prefix|removeprefix|strip_prefix|startswith\(["']module""")
@@ -24,7 +25,7 @@ class _State:
 
     `wrap`: what wraps the model, None for a model that nothing wraps. `inside`: the call is one of the module inside of
     it, or of the module before the wrap. `key`: under which key of a checkpoint, '' for all of it. `path`: of the
-    file, as code, '' where nothing tells.
+    file, as code, '' where nothing shows it.
     """
 
     call: cst.Call
@@ -120,7 +121,7 @@ class KeysOfAnotherWrap(Rule):
     ## When it is silent
 
     Both sides wrapped, or both not; files that name the prefix `module.` or take it off; a checkpoint of which nothing
-    tells that this file has saved it; saving and loading in arms that exclude each other; FSDP.
+    shows that this file has saved it; saving and loading in arms that exclude each other; FSDP.
 
     ## How to confirm
 
@@ -213,7 +214,7 @@ class KeysOfAnotherWrap(Rule):
 
     def _side(self, call: cst.Call, method: str) -> tuple[Wrap | None, bool] | None:
         """The DDP wrap that a call of a model's method belongs to, and whether it is one of the module inside; None
-        where nothing tells."""
+        where nothing shows it."""
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != method:
             return None
         head, dot, rest = dotted(call.func.value).partition(".")
@@ -251,12 +252,8 @@ class KeysOfAnotherWrap(Rule):
         near = [w for w in wraps.all if name.startswith("self.") or self.module.function_of(w.call) is here]
         if wrap is None and name and all(name not in (w.inner, w.outer) for w in near):
             made = self.module.constructed_by(call)
-            return (None, True) if made.startswith("torch.nn.") or self._is_model(made) else None
+            return (None, True) if is_module_class(self.module.project, made) else None
         return (wrap, True) if name and wrap is not None and _counts(wrap) else None
-
-    def _is_model(self, name: str) -> bool:
-        project = self.module.project
-        return bool(name) and project is not None and project.subclass_of(name, "torch.nn.Module")
 
     # ---- the file between them
 

@@ -10,6 +10,7 @@ from ddp_lint.rules.wrapping.preparing import prepares
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in, path_of
 from ddp_lint.source.wraps import Wrap
+from ddp_lint.tensors.classes import makes_module
 
 _GROWS = ("append", "insert", "add_module", "register_module", "register_parameter")
 
@@ -112,7 +113,7 @@ class ModelChangedOnOneRank(Rule):
         target = node.targets[0].target
         if isinstance(target, cst.Attribute) and target.attr.value == "requires_grad":
             self._check(node, target.value, "freezes or frees parameters")
-        elif isinstance(target, (cst.Attribute, cst.Subscript)) and self._is_layer(node.value):
+        elif isinstance(target, (cst.Attribute, cst.Subscript)) and makes_module(self.module, node.value):
             self._check(node, target.value, "gives the model another layer")
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -121,7 +122,7 @@ class ModelChangedOnOneRank(Rule):
         method = node.func.attr.value
         if method == "requires_grad_":
             self._check(node, node.func.value, "freezes or frees parameters")
-        elif method in _GROWS and any(self._is_layer(arg.value) for arg in node.args):
+        elif method in _GROWS and any(makes_module(self.module, arg.value) for arg in node.args):
             self._check(node, node.func.value, "gives the model another layer")
 
     def _check(self, node: cst.CSTNode, changed: cst.BaseExpression, what: str) -> None:
@@ -172,19 +173,6 @@ class ModelChangedOnOneRank(Rule):
                 iterated = up.iter
                 return path_of(iterated.func) if isinstance(iterated, cst.Call) else path_of(iterated)
         return path
-
-    def _is_layer(self, value: cst.BaseExpression) -> bool:
-        while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _MOVES:
-            value = value.func.value
-        made = self.module.qualified(value.func) if isinstance(value, cst.Call) else ""
-        last = made.rpartition(".")[2]
-        if made.startswith("torch.nn.") and not made.startswith("torch.nn.functional") and last[:1].isupper():
-            return True
-        project = self.module.project
-        return bool(made) and project is not None and project.subclass_of(made, "torch.nn.Module")
-
-
-_MOVES = ("to", "cuda", "cpu", "half", "bfloat16")
 
 
 def _names(target: cst.BaseExpression) -> list[str]:

@@ -1,15 +1,13 @@
-"""The supervisor of a rank, started by torchrun: `python -m ddp_lint.verify.child LAUNCH`.
+"""The supervisor of a rank, started by torchrun: `python -m ddp_lint.verify.child LAUNCH [PRELOAD]`.
 
 It runs one rank after the other, each as a process of its own, and notes how that process really ended (torchrun
-reports the first failure only). Where a peer's rank failed it ends its own, as torchrun would. It imports torch when a
-job allows that, so that ranks can be forked from it.
+reports the first failure only). Where a peer's rank failed it ends its own, as torchrun would. It imports no torch: the
+zygote of the launch, which has imported what PRELOAD says, forks the ranks where a job allows that.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 import json
 import os
 import pathlib
@@ -18,14 +16,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
+from typing import Protocol
 
+from ddp_lint.verify.child.zygote import Forked
 from ddp_lint.verify.lifetime import end_with_parent
-from ddp_lint.verify.preload import MODULES
 from ddp_lint.verify.spec import Jobs, Marks, Spec
 
 _POLL = 0.02
-_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 #: Seconds that a rank may take to end after it was told to.
 _GRACE = 10.0
 
@@ -33,12 +31,13 @@ _GRACE = 10.0
 class Supervisor:
     """Does the jobs of a launch in order."""
 
-    def __init__(self, directory: pathlib.Path) -> None:
+    def __init__(self, directory: pathlib.Path, preload: str = "") -> None:
+        """`preload`: what the zygote has imported, "" where there is none."""
         self._jobs = Jobs(directory)
         self._rank = int(os.environ.get("RANK", "0"))
         self._local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self._local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        self._preloaded = ""
+        self._preload = preload
         self._child: _Process | None = None
         self._told: list[int] = []
 
@@ -75,16 +74,13 @@ class Supervisor:
         marks = Marks(pathlib.Path(spec.directory))
         oom_before = _oom_kills()
         log = marks.path(self._rank, "log")
-        forks = self._can_fork(spec.preload)
-        if self._told:  # while torch was imported
-            return 0
-        if forks:
-            self._child = _Forked(lambda: _rank_main(spec_path), log, spec.cwd)
-        else:
-            self._child = _Started([sys.executable, "-m", "ddp_lint.verify.child.rank", spec_path], log, spec.cwd)
-        pids = {"supervisor": os.getpid(), "rank": self._child.pid, "group": self._child.pid}
+        child = self._process(spec.preload == self._preload, ("rank", spec_path), log, spec.cwd)
+        self._child = child
+        if self._told:  # while it started
+            child.send(self._told[0])
+        pids = {"supervisor": os.getpid(), "rank": child.pid, "group": child.pid}
         marks.set(self._rank, "pid", json.dumps(pids))
-        code, stopped = self._watch(self._child, marks)
+        code, stopped = self._watch(child, marks)
         self._child = None
         end = {"code": code, "stopped": stopped, "oom": _oom_kills() > oom_before, "time": time.time()}
         marks.set(self._rank, "exit", json.dumps(end))
@@ -118,125 +114,41 @@ class Supervisor:
         if self._local_rank:
             return
         request, answer, log, done = map(pathlib.Path, paths)
-        if self._can_fork(self._preloaded or "torch"):
-            child: _Process = _Forked(lambda: _probe_main(request, answer), log, cwd)
-        else:
-            child = _Started([sys.executable, "-m", "ddp_lint.verify.child.probe", str(request), str(answer)], log, cwd)
+        child = self._process(True, ("probe", str(request), str(answer)), log, cwd)
         self._child = child
         while child.poll() is None:
             time.sleep(_POLL)
         self._child = None
         done.touch()
 
-    # ---- forking
+    def _process(self, fork: bool, run: Sequence[str], log: pathlib.Path, cwd: str) -> _Process:
+        """Forked from the zygote where that may be and can be, else a Python of its own."""
+        if fork and self._preload:
+            with contextlib.suppress(OSError):
+                return _Process(Forked(run, log, cwd))
+        name, *arguments = run
+        with log.open("ab") as file:
+            command = [sys.executable, "-m", f"ddp_lint.verify.child.{name}", *arguments]
+            return _Process(subprocess.Popen(command, stdout=file, stderr=file, cwd=cwd, start_new_session=True))
 
-    def _can_fork(self, preload: str) -> bool:
-        """torch is (or can be) imported here to the extent that the job allows, and no more."""
-        if preload not in MODULES or (self._preloaded == "all" and preload != "all"):
-            return False
-        if self._preloaded != preload:
-            with _without_driver():
-                for name in MODULES[preload]:
-                    with contextlib.suppress(ImportError):
-                        importlib.import_module(name)
-            self._preloaded = preload
-            gc.collect()
-            gc.freeze()
-        return not _has_cuda()
+
+class _Child(Protocol):
+    pid: int
+
+    def poll(self) -> int | None:
+        """Its exit code (negative: the signal that ended it), None while it runs."""
 
 
 class _Process:
     """A rank or probe that runs."""
 
-    pid: int
-
-    def poll(self) -> int | None:
-        """Its exit code (negative: the signal that ended it), None while it runs."""
-        raise NotImplementedError
+    def __init__(self, child: _Child) -> None:
+        self.pid = child.pid
+        self.poll = child.poll
 
     def send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
-
-
-class _Started(_Process):
-    """A Python of its own."""
-
-    def __init__(self, command: list[str], log: pathlib.Path, cwd: str) -> None:
-        with log.open("ab") as file:
-            self._process = subprocess.Popen(command, stdout=file, stderr=file, cwd=cwd, start_new_session=True)
-        self.pid = self._process.pid
-
-    def poll(self) -> int | None:
-        return self._process.poll()
-
-
-class _Forked(_Process):
-    """A copy of this process, which runs `main` and never comes back."""
-
-    def __init__(self, main: Callable[[], None], log: pathlib.Path, cwd: str) -> None:
-        self._code: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                os.setsid()
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
-                descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-                for standard in (1, 2):
-                    os.dup2(descriptor, standard)
-                os.close(descriptor)
-                os.chdir(cwd)
-                sys.path[0] = cwd  # as in a Python that was started there with -m
-                main()
-            finally:
-                os._exit(1)
-
-    def poll(self) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._code = os.waitstatus_to_exitcode(status)
-        return self._code
-
-
-def _rank_main(spec_path: str) -> None:
-    from ddp_lint.verify.child import rank
-
-    sys.argv = [rank.__file__, spec_path]
-    rank.leave(rank.main(spec_path))
-
-
-def _probe_main(request: pathlib.Path, answer: pathlib.Path) -> None:
-    from ddp_lint.verify.child import probe
-
-    probe.main(str(request), str(answer))
-    sys.stdout.flush()
-    os._exit(0)
-
-
-@contextlib.contextmanager
-def _without_driver() -> Iterator[None]:
-    """Whether there is a GPU is asked of NVML inside, which leaves the CUDA driver alone."""
-    asked = os.environ.get(_NVML)
-    os.environ[_NVML] = "1"
-    try:
-        yield
-    finally:
-        if asked is None:
-            del os.environ[_NVML]
-        else:
-            os.environ[_NVML] = asked
-
-
-def _has_cuda() -> bool:
-    """The CUDA driver is in use here, which no child could use any more."""
-    with contextlib.suppress(OSError):
-        for link in pathlib.Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError):
-                if "nvidia-uvm" in str(link.readlink()):
-                    return True
-    return False
 
 
 def _end_as(code: int) -> int:
@@ -260,4 +172,4 @@ def _oom_kills() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(Supervisor(pathlib.Path(sys.argv[1])).run())
+    sys.exit(Supervisor(pathlib.Path(sys.argv[1]), *sys.argv[2:]).run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
 import weakref
@@ -52,8 +53,13 @@ class Place:
 class Model:
     """One model as the training uses it: `root` is what is called, `inner` the user's module below DDP."""
 
-    def __init__(self, root: nn.Module, number: int) -> None:
+    def __init__(self, root: nn.Module, number: int, counts: collections.Counter[str] | None = None) -> None:
+        """`number`: of this process alone; `counts`: how many models of each wrap have a number among the ranks."""
         self.number = number
+        self._counts = counts if counts is not None else collections.Counter()
+        self._places_among: dict[str, int] = {}
+        #: Optimizer steps that this model has seen.
+        self.updates = 0
         self._root = weakref.ref(root)
         self.wrap = wrap_of(root)
         #: The modules by clean name, as of the last `look`: walking them each time would be half of tracing's cost.
@@ -73,6 +79,15 @@ class Model:
             module = root.module
             return module if isinstance(module, nn.Module) else None
         return root
+
+    @property
+    def shared_number(self) -> int:
+        """Its number among the models of its wrap: the same on all ranks, also where one of them made others before."""
+        wrap = self.replicated
+        if wrap not in self._places_among:
+            self._places_among[wrap] = self._counts[wrap]
+            self._counts[wrap] += 1
+        return self._places_among[wrap]
 
     @property
     def sharded(self) -> bool:
@@ -142,6 +157,7 @@ class Models:
 
     def __init__(self) -> None:
         self._models: list[Model] = []
+        self._numbers: collections.Counter[str] = collections.Counter()
         self._at_backward: dict[int, Place] = {}
         self._module_names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
@@ -159,7 +175,7 @@ class Models:
         inside = set(root.modules())
         number = len(self._models)
         self._models = [model for model in self._models if model.root not in inside]
-        model = Model(root, number)
+        model = Model(root, number, self._numbers)
         self._models.append(model)
         if model.inner is not None:
             for name, module in model.inner.named_modules():

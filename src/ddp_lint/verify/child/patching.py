@@ -26,6 +26,7 @@ def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
     setattr(
         owner, name, type(original)(replacement) if isinstance(original, staticmethod | classmethod) else replacement
     )
+    tell_torchscript(original, replacement)
     if isinstance(owner, ModuleType):
         holders = holders_of_functions()
         for module, key in holders.get(id(original), ()):
@@ -33,6 +34,13 @@ def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
                 setattr(module, key, replacement)
                 holders.setdefault(id(replacement), []).append((module, key))
         holders.setdefault(id(replacement), []).append((owner, name))
+
+
+def tell_torchscript(original: Any, replacement: Any) -> None:
+    """TorchScript knows torch's functions by identity, and would compile the source of any other."""
+    table = getattr(sys.modules.get("torch.jit._builtins"), "_builtin_table", None)
+    if table and id(original) in table:
+        table[id(replacement)] = table[id(original)]
 
 
 def holders_of_functions() -> dict[int, list[tuple[ModuleType, str]]]:

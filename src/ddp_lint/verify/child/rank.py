@@ -72,7 +72,7 @@ def _raised(error: BaseException, session: Session) -> None:
     session.exits.raised(error, "main")
     traceback.print_exception(type(error), error, error.__traceback__)
     session.last_words(failed=True)
-    session.watchdog.die()
+    session.watchdog.die(others_may_follow=isinstance(error, OSError | ImportError))
     session.close()
 
 

@@ -94,7 +94,7 @@ class Recorder:
         """The phase changes."""
         if phase != self.phase:
             self.phase = phase
-            self.emit(trace.Phase, frames=())
+            self.emit(trace.Phase, frames=self.backward_frames if phase == "backward" else ())
 
     def emit(self, cls: type[trace.Event], *, frames: tuple[trace.Frame, ...] | None = None, **fields: Any) -> int:
         """Write an event; its number. `frames` are looked up on the stack unless given."""

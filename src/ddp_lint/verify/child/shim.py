@@ -89,7 +89,9 @@ class Shim:
         makers = _device_constructors()  # its cache has to hold the originals
         for name, function in list(vars(torch).items()):
             if callable(function) and not isinstance(function, type) and _hashable(function) and function in makers:
-                setattr(torch, name, functools.wraps(function)(self._with_device(function)))
+                replacement = functools.wraps(function)(self._with_device(function))
+                patching.tell_torchscript(function, replacement)
+                setattr(torch, name, replacement)
         for name in ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"):
             patching.replace(torch.Tensor, name, self._with_device)
         for name in ("empty_like", "full_like", "ones_like", "zeros_like", "rand_like", "randn_like", "randint_like"):
@@ -351,6 +353,16 @@ class Shim:
 
             return replacement
 
+        def in_place(_original: Callable[..., Any]) -> Callable[..., Any]:
+            def replacement(_cls: Any, module: Any, process_group: Any = None) -> Any:
+                from ddp_lint.verify.child.syncbn import converted
+
+                self._tell("SyncBatchNorm", "the same sums by all_reduce")
+                return converted(module, process_group)
+
+            return replacement
+
+        patching.replace(torch.nn.SyncBatchNorm, "convert_sync_batchnorm", in_place)
         patching.replace(torch.nn.parallel.DistributedDataParallel, "__init__", ddp)
         patching.replace(fsdp.FullyShardedDataParallel, "__init__", fsdp1)
 
@@ -374,8 +386,11 @@ def _without_cuda(backend: str) -> str:
 
 
 def _with_cpu(backend: str) -> str:
-    """Both backends for gloo alone: the tensors of a GPU run go over NCCL, those that lie on the CPU over gloo."""
-    return "cpu:gloo,cuda:nccl" if backend.lower() == "gloo" else backend
+    """Both backends for gloo alone: the tensors of a GPU run go over NCCL, those that lie on the CPU over gloo. A rank
+    that keeps CUDA away from itself (a limit of memory, CUDA_VISIBLE_DEVICES) stays on gloo."""
+    import torch
+
+    return "cpu:gloo,cuda:nccl" if backend.lower() == "gloo" and torch.cuda.is_available() else backend
 
 
 def _hashable(value: Any) -> bool:

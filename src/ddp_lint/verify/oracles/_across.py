@@ -21,4 +21,4 @@ def compare(case: Case, what: str, when: tuple[str, ...], wraps: tuple[str, ...]
 
 def moment(desync: Desync) -> str:
     said = {"before_step": "before", "after_step": "after"}.get(desync.when)
-    return f"{said} optimizer step {desync.step + (said == 'before')}" if said else desync.when.replace("_", " the ")
+    return f"{said} optimizer step {desync.update + (said == 'before')}" if said else desync.when.replace("_", " the ")

@@ -15,7 +15,7 @@ def testify(case: Case) -> Opinion:
             text = f"{event.type}: {event.message}"
             if event.where in ("caught", "ignored") or secondary(text):
                 continue
-            limit = (case.run.device == "cpu" and cpu_limit(text)) or limit
+            limit = (case.run.device == "cpu" and cpu_limit(text, event.phase)) or limit
             if limit:
                 continue
             frame = case.hit(event)

@@ -13,7 +13,8 @@ def testify(case: Case) -> Opinion:
     for mismatch in case.examined.mismatches:
         rank, frame = _cause(case, mismatch)
         if frame is not None:
-            return Opinion((case.evidence("sequence", str(mismatch), rank=rank, frame=frame),))
+            text = f"{mismatch}; the run came to its end all the same" if case.examined.completed else str(mismatch)
+            return Opinion((case.evidence("sequence", text, rank=rank, frame=frame),))
     if case.examined.mismatches and case.ran_unequally and not case.run.stimuli:
         first = case.examined.mismatches[0]
         times = ", ".join(f"{count} times on rank {rank}" for rank, count in case.counts.items())

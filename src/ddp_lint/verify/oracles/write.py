@@ -67,7 +67,7 @@ def _desynchronised(case: Case, names: set[str]) -> Iterator[Evidence]:
     for what in ("parameters", "buffers"):
         for desync in desyncs(case.traces, what, REPLICAS_EQUAL, ("ddp",)):
             if names & set(desync.names):
-                text = f"written here, {spoken(desync.names)} differ between the ranks after step {desync.step}"
+                text = f"written here, {spoken(desync.names)} differ between the ranks after step {desync.update}"
                 yield case.evidence("write", text)
                 return
 

@@ -15,12 +15,16 @@ from __future__ import annotations
 import collections
 from collections.abc import Sequence
 
+from ddp_lint.knowledge.signatures import secondary
 from ddp_lint.output import Sources, one_line, visible, visible_finding
 from ddp_lint.output.full import excerpt, headline
 from ddp_lint.output.style import Style
 from ddp_lint.verify.needs import last_lines
 from ddp_lint.verify.report.notes import all_notes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict, Verification
+
+#: Lines of its own output that are shown of each rank of a run that hangs.
+_LAST_OF_HANG = 2
 
 
 def render(verification: Verification, sources: Sources, color: bool) -> str:
@@ -118,9 +122,11 @@ def _table(verification: Verification, style: Style) -> list[str]:
             else "none"
         )
         rows.append(f"{name.ljust(wide)}  {paint(run.outcome.ljust(9))}  {run.seconds:7.1f}  {visible(first)}")
-        if not examined.completed and not run.stimuli:
-            words = [] if verification.lacks else _last_words(examined)
-            rows += [f"{' ' * wide}  {visible(line)}" for line in (*_ends(examined), *words)]
+        if run.stimuli:
+            continue
+        lines = [] if examined.completed else _ends(examined)
+        lines += [] if verification.lacks else _last_words(examined)
+        rows += [f"{' ' * wide}  {visible(line)}" for line in lines]
     return rows
 
 
@@ -144,11 +150,18 @@ def _ends(examined: Examined) -> list[str]:
 
 
 def _last_words(examined: Examined) -> list[str]:
-    """What the target itself said of its end, where no exception tells: of the first rank that ended so."""
+    """What the target itself said of its end, where no exception tells: of the first rank that ended so. Where ranks
+    wait for each other, the last that each of them said: why it skipped something stands there, if anywhere."""
     ended = [rank for rank in examined.run.ranks if rank.how in ("exit", "signal", "oom", "not_started")]
     first = min(ended, key=lambda rank: rank.ended_at, default=None)
-    words = last_lines(first).splitlines() if first else []
-    return [f"rank {first.rank} printed:", *words] if first and words else []
+    if first is not None:
+        words = last_lines(first).splitlines()
+        return [f"rank {first.rank} printed:", *words] if words else []
+    if examined.run.outcome not in ("hang", "completed") or not examined.mismatches:
+        return []
+    spoken = {rank.rank: last_lines(rank, _LAST_OF_HANG).splitlines() for rank in examined.run.ranks}
+    spoken = {rank: words for rank, words in spoken.items() if not secondary(" ".join(words))}  # it was told to end
+    return [line for rank, words in spoken.items() if words for line in (f"rank {rank} printed last:", *words)]
 
 
 def _summary(verification: Verification) -> str:

@@ -35,6 +35,8 @@ def _notes(examined: Examined) -> Iterator[str]:
             "a ddp_lint_example() with inputs that do would prove it too"
         )
     yield from _mapped(examined)
+    if run.wrap == "script" and examined.completed and examined.communicates and not examined.collectives:
+        yield "the ranks made a process group, but no collective ran: each worked by itself"
     for outcome in run.ranks:
         yield from (event.text for event in outcome.trace.of(Note))
 

@@ -41,6 +41,10 @@ _NAMES = {
     "irecv": "recv",
 }
 _LABEL_LIMIT = 120
+#: Collectives whose outputs are other tensors than what they are given.
+_GATHERS = frozenset({"all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "gather"})
+#: Optimizer steps in which a gather's inputs are looked at, and nodes of a graph that are.
+_STEPS_LOOKED_AT, _MOST_NODES = 2, 20_000
 #: Seconds that a collective may take beyond the time for which a busy peer is waited for.
 _MARGIN = 30.0
 _NO_COLLECTIVE = {"check_for_nan", "wait_tensor", "wait_tensors", "_wrap_tensor_autograd"}
@@ -161,6 +165,7 @@ class Collectives(Observer):
             asynchronous=asynchronous,
             functional=op.namespace == "_c10d_functional",
             issued_by=origin.issuer,
+            cut_off=self._cut_off(name, given) if origin.issuer == "user" else (),
             label=self._label(given, origin.frame) if origin.issuer == "user" else "",
             module=origin.module or (self.recorder.modules or [""])[-1],
         )
@@ -215,6 +220,13 @@ class Collectives(Observer):
                 module = str(getattr(here.f_locals.get("self"), "_module_fqn", "") or "")
         in_reducer = self.recorder.phase == "backward" and any(model.wrap == "ddp" for model in self.models)
         return _Origin(issuer or ("ddp" if in_reducer else "user"), api, module, variables)
+
+    def _cut_off(self, name: str, given: dict[str, Any]) -> tuple[str, ...]:
+        """The parameters behind the inputs of a gather, in the first steps: later ones do the same."""
+        if name not in _GATHERS or self.recorder.step >= _STEPS_LOOKED_AT or not torch.is_grad_enabled():
+            return ()
+        inputs = [t for key, value in given.items() if key not in _OUTPUT_NAMES for t in tensors(value)]
+        return tuple(filter(None, map(self.models.tensor_name, _leaves(inputs))))
 
     def _label(self, given: dict[str, Any], frame: FrameType | None) -> str:
         """What the user's line calls the first tensor, and where the loops around it stand."""
@@ -329,6 +341,22 @@ def _reduce_op(given: dict[str, Any], variables: dict[str, Any]) -> str:
 def _global(ranks: tuple[int, ...], number: Any) -> int | None:
     """The global rank of a rank of the group."""
     return ranks[number] if isinstance(number, int) and 0 <= number < len(ranks) else None
+
+
+def _leaves(given: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that the graphs of some tensors begin with."""
+    queue = [tensor.grad_fn for tensor in given if tensor.grad_fn is not None]
+    seen = set(queue)
+    leaves = []
+    while queue and len(seen) < _MOST_NODES:
+        node: Any = queue.pop()
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        for inner, _ in node.next_functions:
+            if inner is not None and inner not in seen:
+                seen.add(inner)
+                queue.append(inner)
+    return leaves
 
 
 def _complete(work: Any) -> bool:

@@ -43,29 +43,31 @@ class Hashes(Observer):
 
     def before_wrap(self, module: Any) -> None:
         named = {clean(name): p for name, p in module.named_parameters()}
-        self._emit("parameters", "before_wrap", "none", 0, named)
-        self._emit("buffers", "before_wrap", "none", 0, {clean(name): b for name, b in module.named_buffers()})
+        self._emit("parameters", "before_wrap", "none", None, named)
+        self._emit("buffers", "before_wrap", "none", None, {clean(name): b for name, b in module.named_buffers()})
 
     def wrapped(self, model: Model) -> None:
         if model.wrap == "none":
             return
         self._held.append(model.root)
-        self._emit("parameters", "after_wrap", model.wrap, model.number, model.parameters())
-        self._emit("buffers", "after_wrap", model.wrap, model.number, model.buffers())
+        self._emit("parameters", "after_wrap", model.wrap, model, model.parameters())
+        self._emit("buffers", "after_wrap", model.wrap, model, model.buffers())
 
     def before_forward(self, root: Any) -> None:
         """The user's code has updated parameters by hand."""
         if self.recorder.parameters_written:
             self._by_hand += 1
-            self._after(list(self.models), self._by_hand)
+            self._after(list(self.models), by_hand=self._by_hand)
 
     def before_step(self, optimizer: Any) -> None:
-        if self.recorder.step >= _STEPS or _captured():
+        if _captured():
             return
         for model in self._stepped(optimizer):
+            if model.updates >= _STEPS:
+                continue
             parameters = model.parameters()
             grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
-            self._emit("gradients", "before_step", model.wrap, model.number, grads)
+            self._emit("gradients", "before_step", model.wrap, model, grads)
             names = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None and p.numel())
             if names:
                 known = self.recorder.reference_without_gradient
@@ -75,29 +77,31 @@ class Hashes(Observer):
         # A rate that is a tensor lies on the device: reading it would make the host wait.
         found = (group.get("lr") for group in optimizer.param_groups)
         rates = tuple(float(rate) for rate in found if isinstance(rate, int | float))
-        self._after(self._stepped(optimizer), self.recorder.step, rates)
+        stepped = self._stepped(optimizer)
+        for model in stepped:
+            model.updates += 1
+        self._after(stepped, rates)
 
     def finish(self) -> None:
         self._read()
-        if not _in_full(self.recorder.step) or not self.recorder.step or self.recorder.parameters_written:
-            self._in_full(list(self.models), "at_end")
+        written = self.recorder.parameters_written
+        self._in_full([m for m in self.models if written or not m.updates or not _in_full(m.updates)], "at_end")
 
-    def _after(self, models: list[Model], times: int, rates: tuple[float, ...] = ()) -> None:
-        """The models were updated for the `times`-th time."""
+    def _after(self, models: list[Model], rates: tuple[float, ...] = (), by_hand: int = 0) -> None:
+        """The models were updated, by an optimizer or (for how many times now) by hand."""
         if _captured():
             return
         self.recorder.parameters_written = False
         self._read()
         for model in models:
             self._fingerprint(model, rates)
-        if _in_full(times):
-            self._in_full(models, "after_step")
+        self._in_full([model for model in models if _in_full(by_hand or model.updates)], "after_step")
 
     def _in_full(self, models: list[Model], when: str) -> None:
         self.recorder.parameters_written = False
         for model in models:
-            self._emit("parameters", when, model.replicated, model.number, model.compared())
-            self._emit("buffers", when, model.wrap, model.number, model.buffers())
+            self._emit("parameters", when, model.replicated, model, model.compared())
+            self._emit("buffers", when, model.wrap, model, model.buffers())
 
     def _fingerprint(self, model: Model, rates: tuple[float, ...]) -> None:
         """Ask for the number now, on the device, and read it when the next one is asked for: the host does not wait."""
@@ -106,8 +110,8 @@ class Hashes(Observer):
         sums = fingerprint(model.compared().values())
         if sums is None:
             return
-        about = {"wrap": model.replicated, "model": model.number, "rates": rates, "step": self.recorder.step}
-        self._unread.append((sums, {**about, "frames": self.recorder.here()}))
+        about = {"wrap": model.replicated, "model": model.shared_number, "update": model.updates, "rates": rates}
+        self._unread.append((sums, {**about, "step": self.recorder.step, "frames": self.recorder.here()}))
         if not sums.is_cuda:
             self._read()
 
@@ -122,7 +126,7 @@ class Hashes(Observer):
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         return [m for m in self.models if any(id(p) in held for p in m.parameters().values())] or list(self.models)
 
-    def _emit(self, what: str, when: str, wrap: str, number: int, named: dict[str, Any]) -> None:
+    def _emit(self, what: str, when: str, wrap: str, model: Model | None, named: dict[str, Any]) -> None:
         if not named:
             return
         sharded = tuple(named) if wrap in ("fsdp1", "fsdp2") and what != "buffers" else ()
@@ -131,7 +135,8 @@ class Hashes(Observer):
             what=what,
             when=when,
             wrap=wrap,
-            model=number,
+            model=model.shared_number if model is not None else 0,
+            update=model.updates if model is not None else 0,
             digests={name: digest(tensor) for name, tensor in named.items()},
             norms={name: norm(tensor) for name, tensor in named.items()},
             sketches={n: sketch(tensor) for n, tensor in named.items()}

@@ -33,6 +33,9 @@ class Phases(Observer):
         super().__init__(recorder, models)
         self._others = others
         self._wrapping = 0
+        #: The optimizers whose step runs, the outermost first: one may step by another one, and then do more
+        #: (ZeroRedundancyOptimizer hands the parameters round).
+        self._stepping: list[int] = []
         #: Every module in order of creation: a root is created before its parts.
         self._created: list[weakref.ref[nn.Module]] = []
         self._announced: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -163,7 +166,12 @@ class Phases(Observer):
         return replacement
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if self.recorder.active:
+        if not self.recorder.active:
+            return
+        if id(optimizer) in self._stepping:  # its last step raised
+            self._stepping.clear()
+        self._stepping.append(id(optimizer))
+        if len(self._stepping) == 1:
             self._tell("before_step", optimizer)
             self.recorder.enter("step")
 
@@ -171,6 +179,10 @@ class Phases(Observer):
         recorder = self.recorder
         if not recorder.active:
             return
+        if id(optimizer) in self._stepping[1:]:
+            del self._stepping[self._stepping.index(id(optimizer)) :]
+            return
+        self._stepping.clear()
         recorder.step += 1
         recorder.enter("after_step")
         self._tell("after_step", optimizer)

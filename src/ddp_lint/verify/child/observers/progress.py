@@ -29,12 +29,13 @@ _COMPILERS = {
 
 class Sleeps:
     """`time.sleep` of the user's code: one whose end is known is no hang. A loop that polls for something that never
-    comes sleeps at one place again and again: each place is excused once in a time without progress, and none for
-    longer than `longest` seconds."""
+    comes sleeps at one place again and again: for `patience` seconds in a time without progress that may be waiting
+    for something that does come. No place is excused for longer than `longest` seconds."""
 
-    def __init__(self, recorder: Recorder, longest: float) -> None:
+    def __init__(self, recorder: Recorder, longest: float, patience: float = 0.0) -> None:
         self._recorder = recorder
         self._longest = longest
+        self._patience = patience
         self._seen: dict[tuple[str, int], float] = {}
         self._ticks = -1
         self.until = 0.0
@@ -53,7 +54,8 @@ class Sleeps:
             self._seen.clear()
         key = (site.f_code.co_filename, site.f_lineno)
         now = time.monotonic()
-        self.until = max(self.until, self._seen.setdefault(key, now + seconds))
+        first = self._seen.setdefault(key, now + seconds)
+        self.until = max(self.until, first, min(now + seconds, first + self._patience))
 
 
 class Activity:

@@ -25,6 +25,9 @@ _PEER_WAIT = 3.0
 _TOLD_WAIT = 1.0
 #: Seconds that a peer may take to import torch.
 _START_LIMIT = 90.0
+#: Marks of a rank that ends, and of one that has nothing more to say.
+_ENDED = ("dying", "over", "exit")
+_SILENT = ("dumped", *_ENDED)
 #: A rank that another one's death interrupts after this share of the timeout was stuck itself.
 _STUCK_SHARE = 0.7
 _RECORDER_ENTRIES = 5
@@ -64,7 +67,7 @@ class Watchdog:
         self._flush = flush
         self._timeout = recorder.spec.timeout
         self._main = threading.main_thread()
-        self._sleeps = Sleeps(recorder, longest_wait(recorder.spec.timeout))
+        self._sleeps = Sleeps(recorder, longest_wait(recorder.spec.timeout), 2 * recorder.spec.timeout)
         self._doing = ""
         #: When it was asked last what this rank does, and when it was last seen to record or to do something.
         self._asked = self._moved = time.monotonic()
@@ -95,7 +98,10 @@ class Watchdog:
                 self._recorder.marks.set(self._recorder.rank, "beat")
             activity.look()
             self._ask(activity, now)
+            written = self._recorder.ticks
             self._flush_often(now)
+            if ticks == written and self._recorder.ticks == written + 1:
+                ticks += 1  # what is written here is no progress of the rank
             idle = now - self._moved
             if self._recorder.marks.has(self._recorder.rank, "parted"):
                 self._end("mismatch", now - recorded)
@@ -182,12 +188,13 @@ class Watchdog:
             )
             self._recorder.marks.set(self._recorder.rank, "dumped")
 
-    def die(self) -> None:
-        """This rank is about to end abnormally: let the peers dump first."""
-        self.wait_for_peers("failed")
+    def die(self, *, others_may_follow: bool = False) -> None:
+        """This rank is about to end abnormally: let the peers dump first, or fail as it does where they may."""
+        self.wait_for_peers("failed", enough=_ENDED if others_may_follow else _SILENT)
 
-    def wait_for_peers(self, reason: str, limit: float = _PEER_WAIT) -> None:
-        """Tell the peers why this rank ends, and wait until all of them have dumped, for `limit` seconds at most."""
+    def wait_for_peers(self, reason: str, limit: float = _PEER_WAIT, enough: Collection[str] = _SILENT) -> None:
+        """Tell the peers why this rank ends, and wait until all of them have set one of the marks `enough`, for `limit`
+        seconds at most."""
         marks = self._recorder.marks
         until = time.monotonic() + limit
         marks.set(self._recorder.rank, "dying", reason)
@@ -195,8 +202,7 @@ class Watchdog:
             waiting = [
                 rank
                 for rank in self._peers()
-                if marks.has(rank, "ready")
-                and not any(marks.has(rank, mark) for mark in ("dumped", "dying", "over", "exit"))
+                if marks.has(rank, "ready") and not any(marks.has(rank, mark) for mark in enough)
             ]
             if not waiting:
                 return

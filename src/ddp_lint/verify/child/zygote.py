@@ -1,0 +1,184 @@
+"""The process that the ranks of a launch are forked from: it has torch imported, so that a rank starts in milliseconds.
+
+It is itself forked from torchrun's process before that starts threads, and after it has imported torch, which thus
+happens once for all ranks. Supervisors ask over a socket in the folder of the launch, one connection for each process
+(JSON lines): {"run", "log", "cwd", "environment"} is answered by {"pid"} (0: ranks cannot be forked here), and at its
+end by {"code"}. A process whose supervisor goes is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pathlib
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from ddp_lint.verify.lifetime import end_with_parent
+from ddp_lint.verify.preload import MODULES
+
+#: The socket, below the folder of the launch, which is the working directory of all its processes: such a name may
+#: not be long.
+SOCKET = "zygote"
+_POLL = 0.02
+_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+def start(preload: str) -> None:
+    """Fork the zygote from this process, which must have one thread only. It imports what `preload` names."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(SOCKET)
+    listening.listen(socket.SOMAXCONN)
+    if os.fork() == 0:
+        try:
+            _Zygote(listening, preload).serve()
+        finally:
+            os._exit(1)
+    listening.close()
+
+
+class Forked:
+    """A process that the zygote of this launch has forked, as its supervisor sees it."""
+
+    def __init__(self, run: Sequence[str], log: pathlib.Path, cwd: str) -> None:
+        """`run`: what it is (`_become`). Raises OSError where there is no zygote, or it cannot fork."""
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(SOCKET)
+        self._answers = self._connection.makefile("rb")
+        request = {"run": list(run), "log": str(log), "cwd": cwd, "environment": dict(os.environ)}
+        self._connection.sendall(json.dumps(request).encode() + b"\n")
+        self.pid = int(json.loads(self._answers.readline() or b'{"pid": 0}')["pid"])
+        self._code: int | None = None
+        if not self.pid:
+            self._connection.close()
+            raise OSError("ranks cannot be forked here")
+        self._connection.setblocking(False)
+
+    def poll(self) -> int | None:
+        """Its exit code (negative: the signal that ended it), None while it runs."""
+        if self._code is None:
+            with contextlib.suppress(BlockingIOError):
+                # The answer comes in one piece; none at all: the zygote is gone, and what it forked with it.
+                answer = self._connection.recv(1 << 10)
+                self._code = int(json.loads(answer)["code"]) if answer else -signal.SIGKILL
+        return self._code
+
+
+class _Zygote:
+    def __init__(self, listening: socket.socket, preload: str) -> None:
+        end_with_parent()
+        self._listening = listening
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listening, selectors.EVENT_READ)
+        self._forked: dict[int, socket.socket] = {}
+        with _without_driver():
+            for name in MODULES[preload]:
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
+
+    def serve(self) -> NoReturn:
+        while True:
+            for key, _ in self._selector.select(_POLL):
+                if key.fileobj is self._listening:
+                    self._fork(self._listening.accept()[0])
+                else:
+                    self._end(key.data)
+            self._reap()
+
+    def _fork(self, connection: socket.socket) -> None:
+        with connection.makefile("rb") as file:
+            line = file.readline()
+        if not line:
+            connection.close()
+            return
+        pid = 0 if _has_cuda() else os.fork() or self._become(json.loads(line), connection)
+        connection.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+        if not pid:
+            connection.close()
+            return
+        self._forked[pid] = connection
+        self._selector.register(connection, selectors.EVENT_READ, pid)
+
+    def _become(self, request: Mapping[str, Any], connection: socket.socket) -> NoReturn:
+        """In the child: be what was asked for, with nothing left of the zygote."""
+        try:
+            os.setsid()
+            self._selector.close()
+            for one in (self._listening, connection, *self._forked.values()):
+                one.close()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            descriptor = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            for standard in (1, 2):
+                os.dup2(descriptor, standard)
+            os.close(descriptor)
+            os.environ.clear()
+            os.environ.update(request["environment"])
+            os.chdir(request["cwd"])
+            sys.path[0] = request["cwd"]  # as in a Python that was started there with -m
+            _main(*request["run"])
+        finally:
+            os._exit(1)
+
+    def _end(self, pid: int) -> None:
+        """The supervisor of a process is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        self._selector.unregister(self._forked[pid])
+
+    def _reap(self) -> None:
+        while self._forked:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            connection = self._forked.pop(pid)
+            with contextlib.suppress(OSError):
+                connection.sendall(json.dumps({"code": os.waitstatus_to_exitcode(status)}).encode() + b"\n")
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(connection)
+            connection.close()
+
+
+def _main(what: str, *arguments: str) -> None:
+    if what == "rank":
+        from ddp_lint.verify.child import rank
+
+        sys.argv = [rank.__file__, *arguments]
+        rank.leave(rank.main(*arguments))
+    from ddp_lint.verify.child import probe
+
+    probe.main(*arguments)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+@contextlib.contextmanager
+def _without_driver() -> Iterator[None]:
+    """Whether there is a GPU is asked of NVML inside, which leaves the CUDA driver alone."""
+    asked = os.environ.get(_NVML)
+    os.environ[_NVML] = "1"
+    try:
+        yield
+    finally:
+        if asked is None:
+            del os.environ[_NVML]
+        else:
+            os.environ[_NVML] = asked
+
+
+def _has_cuda() -> bool:
+    """The CUDA driver is in use here, which no child could use any more."""
+    with contextlib.suppress(OSError):
+        for link in pathlib.Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if "nvidia-uvm" in str(link.readlink()):
+                    return True
+    return False
