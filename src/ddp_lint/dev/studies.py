@@ -1,9 +1,10 @@
 """The studies' tables, made from their judgement files: `docs/studies/*.tsv` hold a row for each finding that was read.
 
 A table is in a guide below a comment that says what it is of: ``<!-- table of: studies/head.tsv by rule -->``.
-Kinds: `by repository` (with the numbers of files of ``NAME.repositories.tsv`` where there is one), `by rule`,
-`findings`, `true`, which takes several files and holds what was true, with links to the code, damage by damage, and
-`in small`, which holds the verdicts of `verify` on small programs with the bugs of others (`benchmarks/real_bugs.py`).
+Kinds: `by block` (of first readings), `by repository` (with the numbers of files of ``NAME.repositories.tsv`` where there
+is one), `by rule`, `by class`, `findings`, `true`, which takes several files and holds what was true, with links to the
+code, damage by damage, and `in small`, which holds the verdicts of `verify` on small programs with the bugs of others
+(`benchmarks/real_bugs.py`).
 """
 
 from __future__ import annotations
@@ -170,7 +171,23 @@ def _by_class(files: Sequence[pathlib.Path]) -> str:
     return _table(["class", "readings", "not false", "real"], rows, 3)
 
 
+def _by_block(files: Sequence[pathlib.Path]) -> str:
+    """The first readings of the code bases that were read together, block by block."""
+    blocks: dict[int, list[Judgement]] = {}
+    for row in (row for path in files for row in read(path)):
+        blocks.setdefault(int(row.block), []).append(row)
+    table: list[list[object]] = []
+    for number, rows in sorted(blocks.items()):
+        counts = collections.Counter(row.verdict for row in rows)
+        shares = [100 * (len(rows) - counts["false"]) / len(rows), 100 * counts["true"] / len(rows)]
+        bases = len({row.repository for row in rows})
+        table.append([number, bases, *(counts[v] for v in _VERDICTS), *(f"{share:.0f}%" for share in shares)])
+    head = ["block", "code bases with findings", *_VERDICTS, "not false", "real"]
+    return _table(head, table, len(head))
+
+
 _KINDS: dict[str, Callable[[Sequence[pathlib.Path]], str]] = {
+    "by block": _by_block,
     "by repository": _by_repository,
     "by class": _by_class,
     "by rule": _by_rule,
