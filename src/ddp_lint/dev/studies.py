@@ -1,8 +1,8 @@
 """The studies' tables, made from their judgement files: `docs/studies/*.tsv` hold a row for each finding that was read.
 
 A table is in a guide below a comment that says what it is of: ``<!-- table of: studies/head.tsv by rule -->``.
-Kinds: `by block` (of first readings), `by repository` (with the numbers of files of ``NAME.repositories.tsv`` where there
-is one), `by rule`, `by class`, `findings`, `true`, which takes several files and holds what was true, with links to the
+Kinds: `by block` (of first readings), `by repository` (with the numbers of files of ``NAME.repositories.tsv`` where
+there is one), `by rule`, `by class`, `findings`, `true`, which takes several files and holds what was true, with links to the
 code, damage by damage, and `in small`, which holds the verdicts of `verify` on small programs with the bugs of others
 (`benchmarks/real_bugs.py`).
 """
