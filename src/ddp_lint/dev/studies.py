@@ -1,10 +1,10 @@
 """The studies' tables, made from their judgement files: `docs/studies/*.tsv` hold a row for each finding that was read.
 
 A table is in a guide below a comment that says what it is of: ``<!-- table of: studies/head.tsv by rule -->``.
-Kinds: `by block` (of first readings), `by repository` (with the numbers of files of ``NAME.repositories.tsv`` where
-there is one), `by rule`, `by class`, `findings`, `true`, which takes several files and holds what was true, with links to the
-code, damage by damage, and `in small`, which holds the verdicts of `verify` on small programs with the bugs of others
-(`benchmarks/real_bugs.py`).
+Kinds: `by repository` (with the numbers of files of ``NAME.repositories.tsv`` where there is one), `by rule`,
+`by block` (first readings, one block of code bases after the other), `findings`, `true`, which takes several files and
+holds what was true, with links to the code, damage by damage, and `in small`, which holds the verdicts of `verify` on
+small programs with the bugs of others (`benchmarks/real_bugs.py`).
 """
 
 from __future__ import annotations
@@ -108,6 +108,21 @@ def _by_rule(files: Sequence[pathlib.Path]) -> str:
     return _table(["rule", *_VERDICTS], [*rows, ["**all**", *_counts(judgements)]], len(_VERDICTS))
 
 
+def _by_block(files: Sequence[pathlib.Path]) -> str:
+    """First readings, in the order in which the blocks were read: code bases without a finding are in none."""
+    (path,) = files
+    blocks: dict[str, list[Judgement]] = {}
+    for judgement in read(path):
+        blocks.setdefault(judgement.block, []).append(judgement)
+    rows: list[list[object]] = []
+    for block, read_in_it in (*blocks.items(), ("**all**", read(path))):
+        counts = _counts(read_in_it)
+        repositories = len({j.repository for j in read_in_it})
+        shares = (100 * part / len(read_in_it) for part in (counts[0] + counts[1], counts[0]))
+        rows.append([block, repositories, *counts, *(f"{share:.0f} %" for share in shares)])
+    return _table(["block", "repositories", *_VERDICTS, "not false", "real"], rows, 6)
+
+
 def _findings(files: Sequence[pathlib.Path]) -> str:
     (path,) = files
     rows = [[j.repository, f"`{j.place}`", j.code, j.verdict, j.reason] for j in read(path)]
@@ -171,26 +186,11 @@ def _by_class(files: Sequence[pathlib.Path]) -> str:
     return _table(["class", "readings", "not false", "real"], rows, 3)
 
 
-def _by_block(files: Sequence[pathlib.Path]) -> str:
-    """The first readings of the code bases that were read together, block by block."""
-    blocks: dict[int, list[Judgement]] = {}
-    for row in (row for path in files for row in read(path)):
-        blocks.setdefault(int(row.block), []).append(row)
-    table: list[list[object]] = []
-    for number, rows in sorted(blocks.items()):
-        counts = collections.Counter(row.verdict for row in rows)
-        shares = [100 * (len(rows) - counts["false"]) / len(rows), 100 * counts["true"] / len(rows)]
-        bases = len({row.repository for row in rows})
-        table.append([number, bases, *(counts[v] for v in _VERDICTS), *(f"{share:.0f}%" for share in shares)])
-    head = ["block", "code bases with findings", *_VERDICTS, "not false", "real"]
-    return _table(head, table, len(head))
-
-
 _KINDS: dict[str, Callable[[Sequence[pathlib.Path]], str]] = {
-    "by block": _by_block,
     "by repository": _by_repository,
     "by class": _by_class,
     "by rule": _by_rule,
+    "by block": _by_block,
     "findings": _findings,
     "true": _true,
     "in small": _in_small,

@@ -13,7 +13,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.module import Module, dotted
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import names_in
 
 if TYPE_CHECKING:
     from ddp_lint.project.project_names import Wrapping
@@ -103,7 +103,7 @@ class Wraps:
         around = {id(up) for up in self._module.ancestors(at)}
         return any(
             self._order[wrap.call] < self._order[value] < self._order[at]
-            and not any(dotted(n) == name for n in (value, *descendants(value)))
+            and name not in names_in(value)
             and id(self._block_of(value)) in around
             for value in self._module.assignments(name, at)
         )

@@ -8,7 +8,7 @@ from ddp_lint.rules.compile.need import repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, names_in, subtree
 
 
 class BranchOnTensor(HostRule):
@@ -146,9 +146,9 @@ class BranchOnTensor(HostRule):
         value = self.value(condition, function)
         bare_argument = isinstance(condition, cst.Name) and bool(value.argument)
         around = (outer for outer, taken in conditions(self.module, test) if taken)
-        if any(_number_checked(outer) & _names(condition) for outer in around):
+        if any(_number_checked(outer) & names_in(condition) for outer in around):
             return None
-        if not value.tensor or bare_argument or _type_checked(test) & _names(condition):
+        if not value.tensor or bare_argument or _type_checked(test) & names_in(condition):
             return None
         place = self.place(condition)
         return place if place is not None and self.costs(condition, place) else None
@@ -165,7 +165,7 @@ def _sets_returned_flag(branch: cst.CSTNode | None, function: cst.FunctionDef) -
         if isinstance(n, cst.Assign) and dotted(n.value) in ("True", "False")
     } - {""}
     returned = (n.value for n in descendants(function.body) if isinstance(n, cst.Return) and n.value is not None)
-    return bool(flags) and any(flags & _names(value) for value in returned)
+    return bool(flags) and any(flags & names_in(value) for value in returned)
 
 
 def _only_raises(branch: cst.CSTNode | None) -> bool:
@@ -177,7 +177,7 @@ def _only_raises(branch: cst.CSTNode | None) -> bool:
 
 def _type_checked(test: cst.BaseExpression) -> set[str]:
     """Names whose type the same condition tests: ``isinstance(x, float) and x > 0``."""
-    calls = [n for n in (test, *descendants(test)) if isinstance(n, cst.Call) and n.args]
+    calls = [n for n in subtree(test) if isinstance(n, cst.Call) and n.args]
     asking = [c for c in calls if dotted(c.func).rpartition(".")[2] in ("isinstance", "is_tensor")]
     return {dotted(c.args[0].value) for c in asking}
 
@@ -186,9 +186,5 @@ def _number_checked(test: cst.BaseExpression) -> set[str]:
     """Names that a condition around says are numbers: ``isinstance(lengths, int)``."""
     if not isinstance(test, cst.Call) or dotted(test.func) != "isinstance" or len(test.args) != 2:
         return set()
-    kinds = _names(test.args[1].value)
+    kinds = names_in(test.args[1].value)
     return {dotted(test.args[0].value)} if kinds and kinds <= {"int", "float", "bool", "str"} else set()
-
-
-def _names(node: cst.BaseExpression) -> set[str]:
-    return {dotted(n) for n in (node, *descendants(node)) if isinstance(n, (cst.Name, cst.Attribute))}

@@ -20,7 +20,7 @@ from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import children, descendants
+from ddp_lint.source.tree import children, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.operations import words_of
@@ -297,10 +297,10 @@ class LoadWithoutMapLocation(Rule):
         source, project = argument(call, 0, "f"), self.module.project
         if source is None or project is None:
             return False
-        texts = [str(n.evaluated_value) for n in (source, *descendants(source)) if isinstance(n, cst.SimpleString)]
+        texts = [str(n.evaluated_value) for n in subtree(source) if isinstance(n, cst.SimpleString)]
         if not texts and isinstance(source, cst.Name):
             values = self.module.assignments(source)
-            parts = (n for value in values for n in (value, *descendants(value)))
+            parts = (n for value in values for n in subtree(value))
             texts = [str(n.evaluated_value) for n in parts if isinstance(n, cst.SimpleString)]
         files = [text for text in texts if "." in text]
         return bool(files) and all(saved_elsewhere(project, file) for file in files)
@@ -320,7 +320,7 @@ class LoadWithoutMapLocation(Rule):
         part = re.compile(rf"\b{re.escape(name)}(\[|\.get\(|\.pop\()")
         for node in descendants(scope):
             if isinstance(node, cst.Assign) and part.search(self.module.code(node.value)):
-                yield from filter(None, (dotted(n) for t in node.targets for n in (t.target, *descendants(t.target))))
+                yield from filter(None, (dotted(n) for t in node.targets for n in subtree(t.target)))
 
     def _goes_straight_into_load(self, call: cst.Call) -> bool:
         parent = self.module.parent(call)

@@ -129,7 +129,7 @@ class AttributeBehindWrapper(Rule):
 
     Attributes that the file sets on the wrapper itself; names that are bound anew after the wrap; code under a test of
     the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError; with accelerate
-    also files that configure DeepSpeed or FSDP, or ask for the latter, which forward attributes, and tests, which one
+    also files that configure DeepSpeed or FSDP, or select the latter, which forward attributes, and tests, which one
     process runs. A method that only the constructor calls, before it wraps.
 
     ## How to confirm

@@ -8,7 +8,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import prepares
 from ddp_lint.source import dotted
-from ddp_lint.source.queries import calls_in, path_of
+from ddp_lint.source.queries import calls_in, model_path
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.classes import makes_module
 
@@ -128,7 +128,7 @@ class ModelChangedOnOneRank(Rule):
     def _check(self, node: cst.CSTNode, changed: cst.BaseExpression, what: str) -> None:
         if not on_one_rank(self.module, node):
             return
-        name = self._path_of(changed)
+        name = model_path(self.module, changed)
         wrap = self._wrapped_later(node, name)
         call = wrap.call if wrap is not None else self._prepared_later(node, name)
         if call is not None:
@@ -164,18 +164,3 @@ class ModelChangedOnOneRank(Rule):
             if name and given and self.module.wraps.follows(call, node) and prepares(self.module, call):
                 return None if on_one_rank(self.module, call) else call
         return None
-
-    def _path_of(self, changed: cst.BaseExpression) -> str:
-        """The dotted name of what an expression leads into, by the loop that binds it where one does."""
-        path = path_of(changed)
-        for up in self.module.ancestors(changed):
-            if isinstance(up, cst.For) and path in (dotted(up.target), *_names(up.target)):
-                iterated = up.iter
-                return path_of(iterated.func) if isinstance(iterated, cst.Call) else path_of(iterated)
-        return path
-
-
-def _names(target: cst.BaseExpression) -> list[str]:
-    """The names that a loop over ``named_parameters()`` binds."""
-    elements = target.elements if isinstance(target, cst.Tuple) else ()
-    return [dotted(element.value) for element in elements]
