@@ -118,8 +118,9 @@ def _by_block(files: Sequence[pathlib.Path]) -> str:
     for block, read_in_it in (*blocks.items(), ("**all**", read(path))):
         counts = _counts(read_in_it)
         repositories = len({j.repository for j in read_in_it})
-        rows.append([block, repositories, *counts, f"{100 * (counts[0] + counts[1]) / len(read_in_it):.0f} %"])
-    return _table(["block", "repositories", *_VERDICTS, "not false"], rows, 5)
+        shares = (100 * part / len(read_in_it) for part in (counts[0] + counts[1], counts[0]))
+        rows.append([block, repositories, *counts, *(f"{share:.0f} %" for share in shares)])
+    return _table(["block", "repositories", *_VERDICTS, "not false", "real"], rows, 6)
 
 
 def _findings(files: Sequence[pathlib.Path]) -> str:

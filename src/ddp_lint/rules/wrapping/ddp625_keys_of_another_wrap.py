@@ -251,7 +251,8 @@ class KeysOfAnotherWrap(Rule):
         here = self.module.function_of(call)
         near = [w for w in wraps.all if name.startswith("self.") or self.module.function_of(w.call) is here]
         if wrap is None and name and all(name not in (w.inner, w.outer) for w in near):
-            return (None, True) if is_module_class(self.module.project, self.module.constructed_by(call)) else None
+            made = self.module.constructed_by(call)
+            return (None, True) if is_module_class(self.module.project, made) else None
         return (wrap, True) if name and wrap is not None and _counts(wrap) else None
 
     # ---- the file between them
