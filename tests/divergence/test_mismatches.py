@@ -51,6 +51,13 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a loop that some rounds leave": """
+        def main(x, flag):
+            for n in range(dist.get_rank() + 1):
+                dist.all_reduce(x)  # !loop-count
+                if flag:
+                    break
+    """,
     "a clock that is asked twice": """
         def main(x, deadline):
             if time.time() > deadline:
@@ -1299,6 +1306,38 @@ EQUAL = {
                         break
                     model(part).sum().backward()
     """,
+    "batches of a stream that knows how many it has": """
+        from torch.utils.data import DataLoader, IterableDataset
+
+        class Shards(IterableDataset):
+            def __len__(self):
+                return -(-self.size // dist.get_world_size())
+
+            def __iter__(self):
+                yield from self.samples
+
+        def main(x):
+            for batch in DataLoader(Shards(), batch_size=4):
+                dist.all_reduce(x)
+    """,
+    "a loop that is left in its first round, and a job that has ranks": """
+        def main(x):
+            for n in range(dist.get_rank() + 1):
+                dist.all_reduce(x)
+                break
+            if dist.get_rank() == 1 or dist.get_world_size() > 0:
+                dist.all_reduce(x)
+    """,
+    "the group that a list holds for this rank": """
+        def forward(x, group):
+            if group is not None:
+                dist.broadcast(x, 0, group=group)
+
+        def main(x, size):
+            rank = dist.get_rank()
+            groups = [dist.new_group([n, n + 1]) for n in range(size)]
+            forward(x, group=groups[rank // 2])
+    """,
     "the number of the round that a generator hands on": """
         def with_last(it):
             last = None
@@ -1638,6 +1677,13 @@ EQUAL = {
                     sys.exit(0)
                 print(x)
             finally:
+                dist.barrier()
+    """,
+    "a barrier behind which those that found the file missing make it": """
+        def f(path, make):
+            if not os.path.exists(path):
+                dist.barrier()
+                make(path)
                 dist.barrier()
     """,
     "a barrier for those that were given no file": """
@@ -2683,24 +2729,38 @@ SAVES_SHARDS = """
             else:
                 state = model.state_dict()
             torch.save(state, path)
+
+    def load(models, path):
+        if any(is_sharded(model) for model in models):
+            receive(models)
+
+    def receive(models):
+        for model in models:
+            dist.broadcast_object_list([model], src=0)
 """
 
 
 def test_a_callee_that_communicates_for_sharded_models_alone(tmp_path: pathlib.Path) -> None:
     source = """
         from torch.{package} import {wrapper} as Wrapper
-        from saving import save
+        from saving import load, save
 
         def train(net, path):
             model = Wrapper(net)
             if dist.get_rank() == 0:
                 save([model], path){mark}
+
+        def resume(net, path):
+            model = Wrapper(net)
+            for part in list(path)[dist.get_rank() :: dist.get_world_size()]:
+                load([model], part){uneven}
     """
-    ddp = source.format(package="nn.parallel", wrapper="DistributedDataParallel", mark="")
+    ddp = source.format(package="nn.parallel", wrapper="DistributedDataParallel", mark="", uneven="")
     check(tmp_path, ddp, saving=SAVES_SHARDS)
     fsdp = source.format(
-        package="distributed.fsdp", wrapper="FullyShardedDataParallel", mark="  # !implicit-collective"
-    )
+        package="distributed.fsdp", wrapper="FullyShardedDataParallel", mark="  # !implicit-collective",
+        uneven="  # !loop-count",
+    )  # fmt: skip
     check(tmp_path, fsdp, saving=SAVES_SHARDS)
 
 

@@ -2,8 +2,9 @@
 
 A table is in a guide below a comment that says what it is of: ``<!-- table of: studies/head.tsv by rule -->``.
 Kinds: `by repository` (with the numbers of files of ``NAME.repositories.tsv`` where there is one), `by rule`,
-`findings`, `true`, which takes several files and holds what was true, with links to the code, damage by damage, and
-`in small`, which holds the verdicts of `verify` on small programs with the bugs of others (`benchmarks/real_bugs.py`).
+`by block` (first readings, one block of code bases after the other), `findings`, `true`, which takes several files and
+holds what was true, with links to the code, damage by damage, and `in small`, which holds the verdicts of `verify` on
+small programs with the bugs of others (`benchmarks/real_bugs.py`).
 """
 
 from __future__ import annotations
@@ -107,6 +108,20 @@ def _by_rule(files: Sequence[pathlib.Path]) -> str:
     return _table(["rule", *_VERDICTS], [*rows, ["**all**", *_counts(judgements)]], len(_VERDICTS))
 
 
+def _by_block(files: Sequence[pathlib.Path]) -> str:
+    """First readings, in the order in which the blocks were read: code bases without a finding are in none."""
+    (path,) = files
+    blocks: dict[str, list[Judgement]] = {}
+    for judgement in read(path):
+        blocks.setdefault(judgement.block, []).append(judgement)
+    rows: list[list[object]] = []
+    for block, read_in_it in (*blocks.items(), ("**all**", read(path))):
+        counts = _counts(read_in_it)
+        repositories = len({j.repository for j in read_in_it})
+        rows.append([block, repositories, *counts, f"{100 * (counts[0] + counts[1]) / len(read_in_it):.0f} %"])
+    return _table(["block", "repositories", *_VERDICTS, "not false"], rows, 5)
+
+
 def _findings(files: Sequence[pathlib.Path]) -> str:
     (path,) = files
     rows = [[j.repository, f"`{j.place}`", j.code, j.verdict, j.reason] for j in read(path)]
@@ -174,6 +189,7 @@ _KINDS: dict[str, Callable[[Sequence[pathlib.Path]], str]] = {
     "by repository": _by_repository,
     "by class": _by_class,
     "by rule": _by_rule,
+    "by block": _by_block,
     "findings": _findings,
     "true": _true,
     "in small": _in_small,

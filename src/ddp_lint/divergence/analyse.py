@@ -19,7 +19,7 @@ from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.early_exit import one_for_each_exit
 from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.event_graph import EventGraph, EventNode, Node, Projection, TooLarge, streams_of
-from ddp_lint.divergence.file_race import makes_another
+from ddp_lint.divergence.file_race import is_no_race
 from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
@@ -255,7 +255,7 @@ def _first_of_each(mismatches: list[Mismatch]) -> list[Mismatch]:
 
 def _is_under_branch(mismatch: Mismatch) -> bool:
     """Is the call right there, and not the one that leads to the function with the branch?"""
-    return mismatch.branch is not None and _within(mismatch.span, mismatch.branch)
+    return mismatch.branch is not None and mismatch.span.starts_in(mismatch.branch)
 
 
 # ---- roots
@@ -284,7 +284,7 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
 
 
 def _can_part(node: ast.AST) -> bool:
-    """Is there a call at all? Whether it is decorated, gated or collective only the evaluation can tell."""
+    """Is there a call at all? Whether it is decorated, gated or collective only the evaluation can show."""
     return any(isinstance(child, ast.Call) for child in children(node))
 
 
@@ -365,7 +365,7 @@ def _mismatches(
             if len(seen) > _MOST_MISMATCHES:  # each is sought through the whole graph
                 raise TooLong
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
-            if makes_another(mismatch, facts) or (needs_shards(difference) and not sharded()):
+            if is_no_race(mismatch, facts) or (needs_shards(difference) and not sharded()):
                 mismatch = dataclasses.replace(mismatch, confidence=Confidence.LOW)
             placed = _in_class(mismatch, root.seen_from) if root.seen_from else mismatch
             if root.function is not None and placed is not None and placed.span.line == region.line:
@@ -387,7 +387,7 @@ def _differences(graph: EventGraph, projection: Projection, start: Node) -> Iter
 def _at_branch(mismatch: Mismatch, region: Span) -> Mismatch:
     """A mismatch in a nested function, placed at the call that its branch holds."""
     branch = mismatch.branch
-    if branch is None or not _within(branch, region) or _within(mismatch.span, branch):
+    if branch is None or not branch.starts_in(region) or mismatch.span.starts_in(branch):
         return mismatch
     return _placed_at(mismatch, branch) or mismatch
 
@@ -405,14 +405,10 @@ def _in_class(mismatch: Mismatch, of: ClassRef) -> Mismatch | None:
 def _placed_at(mismatch: Mismatch, region: Span) -> Mismatch | None:
     """The mismatch at the first call within the region on the way to the collective."""
     for number, step in enumerate(mismatch.way):
-        if _within(step.span, region) and step.span != region:
+        if step.span.starts_in(region) and step.span != region:
             way = mismatch.way[number + 1 :]
             return dataclasses.replace(mismatch, span=step.span, call=step.callee, way=way)
     return None
-
-
-def _within(span: Span, region: Span) -> bool:
-    return span.path == region.path and region.line <= span.line <= region.end_line
 
 
 def graph_of(

@@ -17,7 +17,7 @@ from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, 
 from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.selections import is_padded, is_selection, is_sized, needs_one_shape, own_longest, own_size
-from ddp_lint.divergence.values import NEVER, Symbol, Value, Variation, constant, divergent, needs_shards, unknown
+from ddp_lint.divergence.values import NEVER, Symbol, Value, Variation, constant, divergent, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Source
 from ddp_lint.knowledge.project_names import last
@@ -60,7 +60,7 @@ def communicate(
         entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
         confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
         _own_number(entry, arguments), _own_members(entry, arguments),
-        buffer=dotted(node.args[0]) if node.args else "", sharded=any(map(needs_shards, frame.path)),
+        buffer=dotted(node.args[0]) if node.args else "",
     )  # fmt: skip
     frame.effects.append(EventStep(event))
     for name in entry.uniform:
@@ -166,7 +166,7 @@ def _own_number(entry: Collective, arguments: Arguments) -> Variation | None:
 
 
 def _own_members(entry: Collective, arguments: Arguments) -> Variation | None:
-    """Why each rank asks for a group of other members, where it names those of its own group alone."""
+    """Why each rank makes a group of other members, where it names those of its own group alone."""
     ranks = arguments.get(entry.ranks, entry.takes)[0] if entry.ranks else None
     varies = ranks.varies if ranks is not None else None
     return varies if varies is not None and varies.cause in ("rank", "membership") else None

@@ -123,6 +123,13 @@ _ASKS_FOR_ONE: dict[tuple[type[ast.cmpop], object], bool] = {
 }  # fmt: skip
 
 
+#: The same for the question whether there is any, as there always is.
+_ASKS_FOR_ANY: dict[tuple[type[ast.cmpop], object], bool] = {
+    (ast.Gt, 0): True, (ast.GtE, 0): True, (ast.GtE, 1): True, (ast.NotEq, 0): True, (ast.Eq, 0): False,
+    (ast.LtE, 0): False, (ast.Lt, 0): False, (ast.Lt, 1): False,
+}  # fmt: skip
+
+
 def _alone(node: ast.Compare, operation: type[ast.cmpop], left: Value, right: Value) -> Value | None:
     """The question whether there is but one rank, however it is put; None for another question."""
     for number, other, asked in ((left, right, operation), (right, left, _MIRRORED.get(operation, operation))):
@@ -134,6 +141,8 @@ def _alone(node: ast.Compare, operation: type[ast.cmpop], left: Value, right: Va
             if _ASKS_FOR_ONE[asked, against.value]:
                 return dataclasses.replace(value, test=test)
             return dataclasses.replace(unknown((ALONE, group, "not")), test=negated(test))
+        if group is not None and against is not None and (asked, against.value) in _ASKS_FOR_ANY:
+            return constant(_ASKS_FOR_ANY[asked, against.value])
     return None
 
 
@@ -216,6 +225,8 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
     with_none = operation in (ast.Is, ast.Eq) and right.constant == Known(None)
     if with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components):
         return True  # another object on each rank, none of which is known to be missing
+    if with_none and left.kind == "item" and left.varies is not None and left.varies.cause == "rank":
+        return True  # what a list holds for this rank, which holds something for each
     if right.constant == Known(0) and follows_from_extent(left):
         return True
     formal = with_none or operation is ast.In or _is_text(right) or _is_text(left)

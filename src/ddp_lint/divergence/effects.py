@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.values import Condition, Test
@@ -25,7 +25,7 @@ class Branch:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Rounds:
-    """A loop; `rounds` tells whether ranks go round equally often (None: they do). `endless`: until the body leaves.
+    """A loop; `rounds` says whether ranks go round equally often (None: they do). `endless`: until the body leaves.
     `times` is how often it goes round, where that is written there; 0 where it is not.
 
     `callback`: what an unknown callee may do with a function that it was given. It counts only where a branch on which
@@ -176,22 +176,35 @@ def _without_exit(effect: Effect) -> Effect:
 
 def doubtful(effects: list[Effect]) -> list[Effect]:
     """The same tree with events of low confidence: what may well have happened before."""
-    return [_doubted(effect) for effect in effects]
+    return _with_events(effects, lambda event: dataclasses.replace(event, confidence=Confidence.LOW))
 
 
-def _doubted(effect: Effect) -> Effect:
-    if isinstance(effect, EventStep):
-        return EventStep(dataclasses.replace(effect.event, confidence=Confidence.LOW))
-    if isinstance(effect, Branch):
-        return dataclasses.replace(effect, yes=doubtful(effect.yes), no=doubtful(effect.no))
-    if isinstance(effect, Rounds):
-        return dataclasses.replace(effect, body=doubtful(effect.body), orelse=doubtful(effect.orelse))
-    if isinstance(effect, Attempt):
-        handlers = [(condition, doubtful(handler)) for condition, handler in effect.handlers]
-        return dataclasses.replace(effect, body=doubtful(effect.body), handlers=handlers, final=doubtful(effect.final))
-    if isinstance(effect, Inline):
-        return dataclasses.replace(effect, effects=doubtful(effect.effects))
-    return effect
+def of_shards(effects: list[Effect]) -> list[Effect]:
+    """The same tree with events that come about only where something is sharded."""
+    return _with_events(effects, lambda event: dataclasses.replace(event, sharded=True))
+
+
+def _with_events(effects: list[Effect], change: Callable[[Event], Event]) -> list[Effect]:
+    """The same tree with events that `change` gives for those that are there."""
+
+    def of(part: list[Effect]) -> list[Effect]:
+        return [changed(effect) for effect in part]
+
+    def changed(effect: Effect) -> Effect:
+        if isinstance(effect, EventStep):
+            return EventStep(change(effect.event))
+        if isinstance(effect, Branch):
+            return dataclasses.replace(effect, yes=of(effect.yes), no=of(effect.no))
+        if isinstance(effect, Rounds):
+            return dataclasses.replace(effect, body=of(effect.body), orelse=of(effect.orelse))
+        if isinstance(effect, Attempt):
+            handlers = [(condition, of(handler)) for condition, handler in effect.handlers]
+            return dataclasses.replace(effect, body=of(effect.body), handlers=handlers, final=of(effect.final))
+        if isinstance(effect, Inline):
+            return dataclasses.replace(effect, effects=of(effect.effects))
+        return effect
+
+    return of(effects)
 
 
 def is_larger(effects: list[Effect], most: int) -> bool:

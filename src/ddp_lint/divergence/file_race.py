@@ -1,4 +1,4 @@
-"""One rank makes a file and the others wait for it, but only those that found it missing come to wait."""
+"""One rank makes a file and the others wait for it, but only those that found it missing wait."""
 
 from __future__ import annotations
 
@@ -43,14 +43,21 @@ def race_of(difference: Difference, varies: Variation, chosen: bool | None) -> V
     )
 
 
-def makes_another(mismatch: Mismatch, facts: ModuleFacts) -> bool:
-    """Is it no race, as those that miss the file save another one: ``if not exists(given): torch.save(x, initial)``?"""
+def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
+    """Can nobody have made the file when the others look for it?
+
+    Those that miss it save another one (``if not exists(given): torch.save(x, initial)``), or wait for each other
+    before they do anything.
+    """
     branch, line = mismatch.branch, mismatch.span.line
     if mismatch.cause != MADE or branch is None or branch.path != mismatch.span.path or branch.path != facts.file.path:
         return False
     node = next((n for n in walk(facts.tree) if isinstance(n, ast.If) and n.lineno == branch.line), None)
     arms = (node.body, node.orelse) if node is not None else ()
     arm = next((arm for arm in arms if any(part.lineno <= line <= (part.end_lineno or line) for part in arm)), ())
+    first = arm[0].value if arm and isinstance(arm[0], ast.Expr) else None
+    if isinstance(first, ast.Call) and dotted_ast(first.func).rpartition(".")[2] in _WAITS:
+        return True
     calls = [part for statement in arm for part in walk(statement) if isinstance(part, ast.Call)]
     if node is None or not any(dotted_ast(call.func).rpartition(".")[2] in _SAVES for call in calls):
         return False

@@ -78,11 +78,13 @@ def equalising(text: str) -> str:
 
 
 def streams(frame: Frame, dataset: Value | None) -> bool:
-    """Is it a dataset of the project that is iterated over, and ends?"""
+    """Is it a dataset of the project that is iterated over, and ends after a number that only the data tell?"""
     reference = dataset.reference if dataset is not None else None
     if not isinstance(reference, ref.Instance) or not isinstance(reference.of, ref.ClassRef):
         return False
     if _STREAM not in frame.linker.outside(reference.of):
+        return False
+    if frame.linker.method(reference.of, "__len__") is not None:  # known beforehand, mostly rounded for all ranks
         return False
     method = frame.linker.method(reference.of, "__iter__")
     return method is not None and not _endless(method.node) and not equalised(frame.linker.project, reference.of.facts)
@@ -173,11 +175,11 @@ _EXTENT = "extent"
 
 
 def follows_from_extent(value: Value) -> bool:
-    """Is it such a number, or one that was reckoned from it?"""
+    """Is it such a number, or one that was computed from it?"""
     return value.varies is not None and _mentions_extent(getattr(value.components[0], "key", None))
 
 
-#: Parts of a key that are looked at: what a number is reckoned from stands near its top.
+#: Parts of a key that are looked at: what a number is computed from is near its top.
 _LOOKED_AT = 60
 
 

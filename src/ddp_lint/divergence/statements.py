@@ -10,7 +10,18 @@ from typing import Any, Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.conditions import test_of
-from ddp_lint.divergence.effects import Attempt, Branch, Effect, EventStep, Inline, Leave, Rounds, doubtful, matters
+from ddp_lint.divergence.effects import (
+    Attempt,
+    Branch,
+    Effect,
+    EventStep,
+    Inline,
+    Leave,
+    Rounds,
+    doubtful,
+    matters,
+    of_shards,
+)
 from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visible
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
@@ -30,6 +41,7 @@ from ddp_lint.divergence.values import (
     divergent,
     equality,
     merge,
+    needs_shards,
     negated,
     symbols_in,
     unknown,
@@ -41,7 +53,7 @@ from ddp_lint.source.syntax import walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
 _TWICE = 2
-#: Exceptions that one rank may meet alone; others are mistakes that all ranks make.
+#: Exceptions that one rank may get alone; others are mistakes that all ranks make.
 _LOCAL_ERRORS = frozenset(
     {
         "Exception", "BaseException", "OSError", "IOError", "FileNotFoundError", "PermissionError", "ConnectionError",
@@ -133,6 +145,8 @@ def _if(frame: Frame, node: ast.If) -> None:
     no, no_env, no_alive = _arm(frame, node.orelse, negated(test))
     if yes and frame.depth and _makes_once(frame, node):
         yes = doubtful(yes)
+    if yes and needs_shards(test):
+        yes = of_shards(yes)
     if yes or no:
         frame.effects.append(Branch(test, yes, no, frame.span(node)))
     _continue_after(frame, test, (yes_env, yes_alive), (no_env, no_alive), node)
@@ -195,8 +209,8 @@ def _narrowed_classes(frame: Frame, test: ast.expr) -> Iterator[tuple[str, Value
     elif isinstance(test, ast.Call) and getattr(test.func, "id", "") == "isinstance" and len(test.args) == 2:
         path, of = dotted(test.args[0]), reference_of(evaluate(frame, test.args[1]))
         value = evaluate(frame, test.args[0])
-        untold = value.reference is None or (isinstance(value.reference, ref.Method) and not value.reference.of)
-        if path and untold and isinstance(of, ref.External) and of.name in known().types:
+        unknown_class = value.reference is None or (isinstance(value.reference, ref.Method) and not value.reference.of)
+        if path and unknown_class and isinstance(of, ref.External) and of.name in known().types:
             yield path, value.with_reference(ref.Instance(of.name))
 
 
@@ -245,7 +259,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.order = outer
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
-    if rounds is not None and _within_common_rounds(body):
+    if rounds is not None and (_within_common_rounds(body) or _leaves_at_once(body)):
         rounds = None
     frame.env = env
     orelse, after, alive = _arm(frame, node.orelse, None)
@@ -256,6 +270,11 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node.body):
         frame.alive = False
+
+
+def _leaves_at_once(body: list[Effect]) -> bool:
+    """Does the first round leave the loop: ``for batch in batches: ...; break``? As often as any rank goes round."""
+    return bool(body) and isinstance(body[-1], Leave) and body[-1].what in ("break", "return")
 
 
 def _within_common_rounds(body: list[Effect]) -> bool:
@@ -408,7 +427,7 @@ _RAISING = (
 def _join_flags(
     frame: Frame, condition: Condition, raised: dict[str, Value], normal: dict[str, Value], node: ast.AST
 ) -> dict[str, Value]:
-    """After a `try`: flags that a handler sets tell whether this rank failed; other values are taken to be alike."""
+    """After a `try`: flags that a handler sets show whether this rank failed; other values are taken to be alike."""
     failed = Test("atom", atom=condition)
     alike = Test("atom", atom=Condition(condition.truths, condition.text))
     merged = _join(frame, alike, raised, normal, node)
@@ -466,7 +485,7 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     """ "The body raised": each rank for itself if it is an exception that may hit one rank alone."""
     names = _names_of(handler)
     key = ("raised", frame.key(handler))
-    text = f"except {' , '.join(sorted(names))}".rstrip()
+    text = f"except {', '.join(sorted(names))}".rstrip()
     if (ends := own_end(frame, node, handler, names)) is not None:
         return Condition((key,) * worlds.COUNT, text, ends, open=True)
     if names == {"StopIteration"} and equalised(frame.linker.project, frame.facts):

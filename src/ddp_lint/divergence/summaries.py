@@ -81,7 +81,7 @@ class Summaries:
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
         self.left = self.BOUND
-        #: The keys under which a root asked for a function's summary.
+        #: The keys under which a root used a function's summary.
         self._asked: dict[ast.AST, set[Key]] = {}
         #: By key: the deciding arguments that the summary under that key alone was made for.
         self._decided: dict[Key, tuple[tuple[str, tuple[Component, ...]], ...]] = {}
@@ -177,7 +177,7 @@ class Summaries:
         returned = _in_group(leaving(summary.returned), frame, arguments)
         named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None
         if named_rank is not None and named_rank.varies is not None and _is_of_part(named_rank.varies):
-            return named_rank  # whatever the body asks for: the name tells along which axis
+            return named_rank  # whatever the body does: the name says along which axis
         agrees = is_agreement(function.name) or _AGGREGATES in function.name
         if summary.effects and returned.constant is None and agrees:
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
