@@ -32,12 +32,15 @@ _FEW = 20
 class _Kept:
     """What an earlier run has written: the files by their paths below the root, each with its state and the digest of
     its text (None where nothing rests on it); the listings of the folders; the files whose results hold as of then;
-    and, as JSON, the words that were searched for."""
+    as JSON, the words that were searched for; what was worked out of files that have changed under results that
+    hold."""
 
     files: Mapping[str, tuple[str, str | None]]
     folders: Mapping[str, str]
     results: frozenset[str]
     words: bytes
+    #: By question about a part of a file: the digest of the file, and the answer.
+    answers: Mapping[str, tuple[str, str]]
 
     def holding(self) -> dict[str, list[str]]:
         """The files that hold a word, by their paths below the root."""
@@ -71,7 +74,12 @@ class Snapshot:
         digests = ((inside, kept.files[inside][1]) for inside in same)
         self._digests = {inside: digest for inside, digest in digests if digest is not None}
         self._search = WordSearch(layout.files, self._earlier)
-        project.know(self._digests, self._search)
+        answers = {
+            question: answer
+            for question, (digest, answer) in kept.answers.items()
+            if self._digests.get(file_of(question) or "") == digest
+        }
+        project.know(self._digests, self._search, answers)
 
     def holds(self, inside: str) -> bool:
         """Whether the kept result for a file holds, as far as that is known without a look at what it rests on."""
@@ -129,10 +137,17 @@ class Snapshot:
         if self._is_same and not new and self._results == self._kept.results:
             return
         files = {inside: (self._state_of(inside), self._digests.get(inside)) for inside in self._all_files()}
-        head = json.dumps({"files": files, "folders": self._folders, "results": sorted(self._results)})
+        results, answers = sorted(self._results), dict(self._answers())
+        head = json.dumps({"files": files, "folders": self._folders, "results": results, "answers": answers})
         tail = self._kept.words if self._is_same and not new else self._encoded(new)
         self._place.parent.mkdir(parents=True, exist_ok=True)
         write(self._place, head.encode() + b"\n" + tail)
+
+    def _answers(self) -> Iterator[tuple[str, tuple[str, str]]]:
+        for question, answer in self._project.answers_of_parts.items():
+            digest = self._digests.get(file_of(question) or "")
+            if digest is not None:
+                yield question, (digest, answer)
 
     def _all_files(self) -> Iterator[str]:
         return iter(sorted(self._states.keys() | self._digests.keys()))
@@ -163,8 +178,9 @@ def _read(place: pathlib.Path) -> _Kept:
         head, _, words = read(place, _LIMIT).partition(b"\n")
         kept: dict[str, Any] = json.loads(head)
         files = {str(inside): (str(state), _digest(digest)) for inside, (state, digest) in kept["files"].items()}
-        return _Kept(files, dict(kept["folders"]), frozenset(map(str, kept["results"])), words)
-    return _Kept({}, {}, frozenset(), b"")
+        answers = {str(question): (str(digest), str(answer)) for question, (digest, answer) in kept["answers"].items()}
+        return _Kept(files, dict(kept["folders"]), frozenset(map(str, kept["results"])), words, answers)
+    return _Kept({}, {}, frozenset(), b"", {})
 
 
 def _digest(value: object) -> str | None:

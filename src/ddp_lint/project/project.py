@@ -128,6 +128,8 @@ class Project:
         self._words = WordSearch(self._layout.files)
         self._searched: list[str] = []
         self._digests: Mapping[str, str] = {}
+        #: What was worked out of files that have changed since results were kept, by questions about their parts.
+        self.answers_of_parts: dict[str, str] = {}
         #: Which functions can communicate, once a run looks at a large part of the project.
         self.reach: Reach | None = None
         self._read_reach: Callable[[], Reach | None] = lambda: None
@@ -341,10 +343,13 @@ class Project:
         """All Python files below the root, as absolute paths."""
         return self._layout.files()
 
-    def know(self, digests: Mapping[str, str], words: WordSearch) -> None:
+    def know(self, digests: Mapping[str, str], words: WordSearch, answers: Mapping[str, str]) -> None:
         """Use what is known of the files from an earlier run: the digests of those that have not changed, by their
-        paths below the root, and which of them hold the words that were searched for."""
+        paths below the root, what was worked out of their parts, and which of them hold the words that were searched
+        for."""
         self._digests, self._words = digests, words
+        self.answers_of_parts.update(answers)
+        self._answers.update(answers)
 
     def prepare_search(self) -> None:
         """Read all files, for a run that is going to search them for many words."""
@@ -715,7 +720,10 @@ class Project:
         if question.partition(":")[0] not in OF_FILE:
             return self.answer(question) == answer
         digest, _, part = answer.partition(":")
-        return self.answer(f"file:{file_of(question)}") == digest or self._part_answer(question) == part
+        if self.answer(f"file:{file_of(question)}") == digest:
+            return True
+        found = self.answers_of_parts[question] = self._part_answer(question)
+        return found == part
 
     def _part_answer(self, question: str) -> str:
         """What a part of a file is now."""
