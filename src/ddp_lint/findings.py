@@ -57,6 +57,10 @@ class Span:
         """The file, and the cell of a notebook: what lines are counted in."""
         return f"{self.path}:cell {self.cell}" if self.cell else self.path
 
+    def starts_in(self, region: Span) -> bool:
+        """Whether it begins on a line of another span."""
+        return self.place == region.place and region.line <= self.line <= region.end_line
+
 
 @dataclasses.dataclass(frozen=True)
 class Label:
@@ -91,7 +95,7 @@ class Cause:
 
     `place` is the branch, the loop or the statement that has to change; `way` the calls that lead into functions of the
     project: that of the finding first, the collective itself last. `beside` are the calls of what the finding says
-    of besides. `shared`: whether the collective at the end of the way is a cause that others have, too.
+    besides. `shared`: whether the collective at the end of the way is a cause that others have, too.
     """
 
     place: Span

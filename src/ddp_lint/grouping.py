@@ -6,13 +6,13 @@ place nearest to the branch, not to a caller far away. Grouping goes by the find
 
 from __future__ import annotations
 
-import ast
 import collections
 import dataclasses
 from collections.abc import Hashable, Iterable, Iterator
 
 from ddp_lint.findings import HEADLINE, CallSite, Confidence, Finding, Label, Sharing, fitted
 from ddp_lint.project import Project
+from ddp_lint.project.uses import uses
 
 _SURENESS = (Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW)
 #: Replicas that drift apart; where ranks also hang, the hang is what one sees first.
@@ -104,24 +104,18 @@ class _Callers:
         if all(cause.shared is Sharing.ALWAYS for cause in causes):
             return True
         names = {_name(site) for cause in causes for site in cause.way[:-1]}
-        return all(self._calls_stand_at(name, self._known[name]) for name in sorted(names))
+        return all(self._calls_are_at(name, self._known[name]) for name in sorted(names))
 
-    def _calls_stand_at(self, name: str, known: set[tuple[str, int]]) -> bool:
+    def _calls_are_at(self, name: str, known: set[tuple[str, int]]) -> bool:
         for path in self._project.holding(f"{name}("):
             facts = self._project.facts_of(path)
             if facts is None:
                 return False
-            for node in ast.walk(facts.tree):
-                if not isinstance(node, ast.Call) or _last_of(node.func) != name:
-                    continue
-                if (facts.file.path, node.lineno) not in known:
-                    return False
+            calls = (use.call for use in uses(facts.tree, name) if use.call is not None)
+            if any((facts.file.path, call.lineno) not in known for call in calls):
+                return False
         return True
 
 
 def _name(site: CallSite) -> str:
     return site.callee.rpartition(".")[2]
-
-
-def _last_of(func: ast.expr) -> str:
-    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""

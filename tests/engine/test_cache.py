@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import pathlib
+import random
+import shutil
 
 import pytest
 
 from ddp_lint.engine.cache import decode, encode
 from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Fix, Label, RankTrace, Span
 
+from . import random_edits
 from .samples import ALL, HAZARD, OPS, check, codes, write
+
+FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 
 
 @pytest.fixture
@@ -53,6 +58,23 @@ def test_a_change_in_a_callee_of_a_callee_counts_for_every_caller(tmp_path: path
     assert [pathlib.Path(finding.span.path).name for finding in report.findings] == ["a.py", "b.py"]
     write(tmp_path, {"ending.py": apart})
     assert codes(check(tmp_path, cache=cache, codes=only)) == []
+
+
+@pytest.mark.parametrize("folder", ["collectives/DDP101_project", "compile/DDP301_project"])
+def test_after_random_edits_the_cache_gives_what_a_new_run_finds(folder: str, tmp_path: pathlib.Path) -> None:
+    """A result rests on parts of other files; an edit of another part leaves it."""
+    cache, chance, kept = tmp_path / ".ddp_lint_cache", random.Random(folder), 0
+    shutil.copytree(FIXTURES / folder, tmp_path / "project")
+    root = tmp_path / "project"
+    (root / "pyproject.toml").touch()
+    check(root, cache=cache)
+    for _ in range(20):
+        path = chance.choice(sorted(root.rglob("*.py")))
+        path.write_text(random_edits.edited(path.read_text(), chance))
+        report = check(root, cache=cache)
+        kept += report.statistics.cached
+        assert report.findings == check(root).findings
+    assert kept
 
 
 def test_a_file_that_appears_where_one_was_looked_for_counts(root: pathlib.Path) -> None:

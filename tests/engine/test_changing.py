@@ -12,6 +12,8 @@ from ddp_lint.engine.checking import Checker
 from ddp_lint.findings import Finding
 from ddp_lint.source import SourceFile
 
+from . import random_edits
+
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 PROJECTS = [
     "collectives/DDP101_project",
@@ -47,6 +49,34 @@ def test_after_any_changes_the_findings_are_those_of_a_new_run(folder: str, tmp_
         for other, text in texts.items():
             new.change(other, file_of(new, other, text))
         assert {p: found(kept, p, t) for p, t in texts.items()} == {p: found(new, p, t) for p, t in texts.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", PROJECTS)
+def test_after_edits_within_lines_the_findings_are_those_of_a_new_run(folder: str, tmp_path: pathlib.Path) -> None:
+    """What rests on other functions of an edited file is kept."""
+    texts = {path: path.read_text() for path in sorted((FIXTURES / folder).rglob("*.py"))}
+    settings = Configuration(Overrides(select=("ALL",), preview=True)).of(FIXTURES / folder)
+    kept = Checker(settings, changing=True)
+    chance = random.Random(folder)
+    for path, text in texts.items():
+        kept.change(path, file_of(kept, path, text))
+        found(kept, path, text)
+    grafted = 0
+    for _ in range(25):
+        path = chance.choice(list(texts))
+        text = random_edits.edited(texts[path], chance)
+        if text.count("\n") != texts[path].count("\n"):
+            continue
+        facts = kept.project.known_facts(path)
+        texts[path] = text
+        kept.change(path, file_of(kept, path, text))
+        grafted += facts is not None and kept.project.known_facts(path) is facts
+        new = Checker(settings, changing=True)
+        for other, text in texts.items():
+            new.change(other, file_of(new, other, text))
+        assert {p: found(kept, p, t) for p, t in texts.items()} == {p: found(new, p, t) for p, t in texts.items()}
+    assert grafted
 
 
 def found(checker: Checker, path: pathlib.Path, text: str) -> tuple[Finding, ...]:

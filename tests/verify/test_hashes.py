@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -10,6 +13,8 @@ torch = pytest.importorskip("torch")
 
 from ddp_lint.verify.child.models import Models  # noqa: E402
 from ddp_lint.verify.child.observers.hashes import sketch  # noqa: E402
+from ddp_lint.verify.child.observers.phases import Phases  # noqa: E402
+from ddp_lint.verify.child.recorder import Recorder  # noqa: E402
 
 
 @pytest.mark.parametrize(("shape", "share"), [((), 1e-6), ((4, 8), 1e-6), ((100, 99), 0.3), ((1300, 1000), 0.3)])
@@ -41,3 +46,37 @@ def test_parameters_whose_gradients_are_averaged_by_hand_are_compared() -> None:
     models.averaged(root[1].weight.grad.data)
     models.averaged(root[1].bias.grad)
     assert model.replicated == "by_hand" and list(model.compared()) == ["1.weight", "1.bias"]
+
+
+def test_models_bear_the_number_that_they_have_on_the_other_ranks() -> None:
+    """Where this rank has made another model before, which is of no wrapper."""
+    models = Models()
+    mine, trained = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    models.add(mine)
+    model = models.add(trained)
+    model.wrap = "ddp"
+    assert (model.number, model.shared_number) == (1, 0)
+    assert models.add(torch.nn.Linear(2, 2)).shared_number == 0, "the first without a wrapper that was asked for it"
+
+
+def test_an_optimizer_that_steps_by_another_one_steps_once() -> None:
+    """What it does behind the other one's step belongs to it: it may hand the parameters round."""
+    told: list[Any] = []
+    noting = SimpleNamespace(before_step=lambda one: told.append(("before", one)), after_step=told.append)
+    recorder = SimpleNamespace(
+        active=True, step=0, enter=lambda _: None, quieted=contextlib.nullcontext, spec=SimpleNamespace(kind="model")
+    )
+    phases = Phases(cast(Recorder, recorder), Models(), cast(Any, [noting]))
+    outer, inner = object(), object()
+    for _ in range(2):
+        phases._before_step(outer, (), {})
+        phases._before_step(inner, (), {})
+        phases._after_step(inner, (), {})
+        phases._after_step(outer, (), {})
+    assert told == 2 * [("before", outer), outer] and recorder.step == 2
+    phases._before_step(outer, (), {})  # and raises
+    phases._before_step(inner, (), {})
+    told.clear()
+    phases._before_step(outer, (), {})
+    phases._after_step(outer, (), {})
+    assert told == [("before", outer), outer]

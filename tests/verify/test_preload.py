@@ -23,7 +23,9 @@ TRAIN = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
         ("import os\nhere = 'RANK' in os.environ\n", ALL),
         ("import os\nos.environ['OMP_NUM_THREADS'] = '2'\n", NOTHING),
         ("from os import environ\nenviron.setdefault('NCCL_DEBUG', 'INFO')\n", NOTHING),
-        ("import os\ndel os.environ['RANK']\n", NOTHING),
+        ("import os\ndel os.environ['OMP_NUM_THREADS']\n", NOTHING),
+        ("import os\nos.environ['MASTER_PORT'] = '29501'\nos.environ.setdefault('WANDB_MODE', 'offline')\n", ALL),
+        ("import os\nos.environ[name] = '1'\n", NOTHING),
         ("import os\nconfigure(os.environ)\n", NOTHING),
         ("import os\nos.putenv('A', 'b')\n", NOTHING),
         ("from helper import setup\nsetup()\n", NOTHING),
@@ -36,7 +38,7 @@ def test_a_script_that_writes_to_the_environment_imports_torch_by_itself(
     (tmp_path / "helper.py").write_text("import os\ndef setup():\n    os.environ.update(A='b')\n")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "tools.py").write_text("from .more import x\n")
-    (tmp_path / "lib" / "more.py").write_text("import os\nos.environ['A'] = x = 'b'\n")
+    (tmp_path / "lib" / "more.py").write_text("import os\nos.environ['MKL_A'] = x = 'b'\n")
     path = tmp_path / "train.py"
     path.write_text(source + TRAIN)
     assert preload_of(resolve(str(path), Options())) == expected

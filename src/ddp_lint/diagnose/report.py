@@ -110,9 +110,8 @@ def _joined(answer: Answer, style: Style) -> Iterator[str]:
     if finding is None:
         yield _line("check", f"no rule of check fires at {at} or in the function around it", style)
         return
-    branch = next(
-        (label for label in finding.labels if "part here" in label.message or "ranks go round" in label.message), None
-    )
+    place = finding.cause.place if finding.cause is not None else None
+    branch = next((label for label in finding.labels if label.span == place), None)
     where = f"they part at {branch.span.path}:{branch.span.line}: {branch.message}; " if branch else ""
     yield _line("check", f"{where}{finding.span.path}:{finding.span.line} {finding.code} {finding.message}", style)
 

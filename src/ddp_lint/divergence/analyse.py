@@ -140,15 +140,22 @@ def let_go(project: Project, path: pathlib.Path) -> None:
     found.let_go(facts)
 
 
+def let_go_of_edited(project: Project) -> None:
+    """Let go of what rests on functions that were edited (`Project.edit`)."""
+    found = _summaries.get(project)
+    if found is not None:
+        found.let_go_of_stale()
+
+
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
-    own = _without_managers([_read(root, facts, summaries) for root in _communicating(facts, summaries)])
+    own = _without_managers([_read_once(root, facts, summaries) for root in _communicating(facts, summaries)])
     callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _mismatches_of)
     own = [_as_called(read, callers) for read in own]
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
     communicating = {read.root.owner for read in own if read.communicates}
     classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
-    inherited = [_read(root, facts, summaries) for of in classes for root in hooked(of, summaries)]
+    inherited = [_read_once(root, facts, summaries) for of in classes for root in hooked(of, summaries)]
     found: dict[object, Mismatch] = {}
     for read in (*inherited, *own):
         for mismatch in read.mismatches:
@@ -196,6 +203,21 @@ def _mismatches_of(
     return _read(root, facts, summaries, env).mismatches
 
 
+def _read_once(root: Root, facts: ModuleFacts, summaries: Summaries) -> _Read:
+    """Kept where files change, until the root or what it calls does."""
+    project = summaries.linker.project
+    if not project.is_changing:
+        return _read(root, facts, summaries)
+    key = (root.node, root.seen_from, root.decorated, root.name)
+
+    def read() -> _Read:
+        facts.note_outline()
+        return _read(root, facts, summaries)
+
+    found: _Read = project.remember(key, read, summaries.reads)
+    return found
+
+
 def _read(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None = None) -> _Read:
     found: list[Mismatch] = []
     try:
@@ -233,7 +255,7 @@ def _first_of_each(mismatches: list[Mismatch]) -> list[Mismatch]:
 
 def _is_under_branch(mismatch: Mismatch) -> bool:
     """Is the call right there, and not the one that leads to the function with the branch?"""
-    return mismatch.branch is not None and _within(mismatch.span, mismatch.branch)
+    return mismatch.branch is not None and mismatch.span.starts_in(mismatch.branch)
 
 
 # ---- roots
@@ -262,7 +284,7 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
 
 
 def _can_part(node: ast.AST) -> bool:
-    """Is there a call at all? Whether it is decorated, gated or collective only the evaluation can tell."""
+    """Is there a call at all? Whether it is decorated, gated or collective only the evaluation can show."""
     return any(isinstance(child, ast.Call) for child in children(node))
 
 
@@ -365,7 +387,7 @@ def _differences(graph: EventGraph, projection: Projection, start: Node) -> Iter
 def _at_branch(mismatch: Mismatch, region: Span) -> Mismatch:
     """A mismatch in a nested function, placed at the call that its branch holds."""
     branch = mismatch.branch
-    if branch is None or not _within(branch, region) or _within(mismatch.span, branch):
+    if branch is None or not branch.starts_in(region) or mismatch.span.starts_in(branch):
         return mismatch
     return _placed_at(mismatch, branch) or mismatch
 
@@ -383,14 +405,10 @@ def _in_class(mismatch: Mismatch, of: ClassRef) -> Mismatch | None:
 def _placed_at(mismatch: Mismatch, region: Span) -> Mismatch | None:
     """The mismatch at the first call within the region on the way to the collective."""
     for number, step in enumerate(mismatch.way):
-        if _within(step.span, region) and step.span != region:
+        if step.span.starts_in(region) and step.span != region:
             way = mismatch.way[number + 1 :]
             return dataclasses.replace(mismatch, span=step.span, call=step.callee, way=way)
     return None
-
-
-def _within(span: Span, region: Span) -> bool:
-    return span.path == region.path and region.line <= span.line <= region.end_line
 
 
 def graph_of(

@@ -20,7 +20,7 @@ from ddp_lint.divergence.values import INDEX, Value, argument_key
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.syntax import walk
+from ddp_lint.project.uses import uses
 
 #: Files and functions that a function is called in; beyond it, it is taken to be called in any way.
 _FILES, _CALLERS, _CONTEXTS = 8, 12, 8
@@ -80,7 +80,7 @@ class Callers(Generic[R]):
         files = [facts for path in paths if (facts := self.project.facts_of(path)) is not None]
         if not function.facts.source.is_test:  # a test calls what others call in other ways
             files = [facts for facts in files if not facts.source.is_test]
-        if any(_hands_on(facts.tree, function.name) for facts in files):
+        if any(_is_handed_on(facts.tree, function.name) for facts in files):
             return  # a handler of signals, a hook: called from elsewhere, too
         for facts in files:
             for root in self.roots(facts, self.summaries):
@@ -104,7 +104,7 @@ class Callers(Generic[R]):
 
 
 def _more_specific(given: Value | None, alone: Value) -> Value:
-    """What is given, if that tells more than the parameter's own name and class do."""
+    """What is given, if that says more than the parameter's own name and class do."""
     if given is None:
         return alone
     plain = given.constant is None and given.varies is None and not given.agreed and given.kind not in _COUNTED
@@ -126,11 +126,9 @@ def _takes_closure(call: ast.Call) -> bool:
     return getattr(call.func, "attr", "") == "step" and len(call.args) == 1
 
 
-def _hands_on(tree: ast.Module, name: str) -> bool:
+def _is_handed_on(tree: ast.Module, name: str) -> bool:
     """Is a function of this name an argument somewhere, of a call that keeps it for later?"""
-    calls = [node for node in walk(tree) if isinstance(node, ast.Call) and not _takes_closure(node)]
-    given = (part for call in calls for part in (*call.args, *(keyword.value for keyword in call.keywords)))
-    return any(name == getattr(part, "attr", getattr(part, "id", "")) for part in given)
+    return any(use.given is not None and not _takes_closure(use.given) for use in uses(tree, name))
 
 
 def _place(mismatch: Mismatch) -> tuple[object, Span]:

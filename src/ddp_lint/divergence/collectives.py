@@ -166,7 +166,7 @@ def _own_number(entry: Collective, arguments: Arguments) -> Variation | None:
 
 
 def _own_members(entry: Collective, arguments: Arguments) -> Variation | None:
-    """Why each rank asks for a group of other members, where it names those of its own group alone."""
+    """Why each rank makes a group of other members, where it names those of its own group alone."""
     ranks = arguments.get(entry.ranks, entry.takes)[0] if entry.ranks else None
     varies = ranks.varies if ranks is not None else None
     return varies if varies is not None and varies.cause in ("rank", "membership") else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
@@ -26,6 +27,10 @@ from ddp_lint.findings import Span
 SHARDED_MODE = re.compile(r"deepsp|fsdp|zero_?3|zero_stage|shard", re.IGNORECASE)
 
 
+#: Choices of a rank that are searched for the one that both made differently; each difference searches anew.
+_FAR_BACK = 300
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
     """A choice that a rank made on its way, linked to the one before."""
@@ -46,7 +51,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Side:
-    """One rank on its walk: where it stands, in which world, what it chose itself, how it came there."""
+    """One rank on its walk: where it is, in which world, what it chose itself, how it came there."""
 
     node: Node
     world: int
@@ -72,7 +77,7 @@ class Difference:
     fork: Step
     how: str
     loop: Loop | None = None
-    #: Where the two stand that have no like event; `first` and `second` may be shown further up.
+    #: Where the two are that have no like event; `first` and `second` may be shown further up.
     where: tuple[Side, Side] | None = None
 
 
@@ -98,7 +103,7 @@ class Comparison:
         self._graph = graph
         self._projection = projection
         self._steps = 0
-        #: Pairs of places that were come to, each with the choices that led there and are asked for again.
+        #: Pairs of places that were reached, each with the choices that led there and are asked again.
         self._seen: dict[Hashable, set[Hashable]] = {}
         self._asked_below: list[frozenset[Hashable]] = []
         #: Events that met one of another place, each with the world of the other side.
@@ -186,7 +191,7 @@ class Comparison:
         return isinstance(node, EventNode) and self._projection.holds(node.event)
 
     def _is_level(self, start: Node, choice: Choice, one: int, two: int) -> bool:
-        """Have ranks of the two worlds done the same by the time that they come to the choice?
+        """Have ranks of the two worlds done the same by the time that they reach the choice?
 
         They have not where their whole graphs are equal and what is left of them is not: the one makes up for it later.
         """
@@ -228,7 +233,7 @@ class Comparison:
         return False
 
     def _reached(self, start: Node, world: int) -> set[int]:
-        """Numbers of the nodes that a rank of this world can come to."""
+        """Numbers of the nodes that a rank of this world can reach."""
         reached = {start.number}
         for node in reversed(self._graph.nodes):
             if node.number not in reached:
@@ -367,7 +372,7 @@ class Comparison:
             stack.append((one.at(loops[0].body), two.at(loops[0].body), matched, None))
 
     def _is_new(self, key: Hashable, one: Side, two: Side) -> bool:
-        """Was the pair of places not come to before, with the same of the choices that matter from there on?"""
+        """Was the pair of places not reached before, with the same of the choices that matter from there on?"""
         if not self._asked_below:
             self._asked_below = self._questions_below()
         below = self._asked_below[one.node.number] | self._asked_below[two.node.number]
@@ -391,7 +396,7 @@ class Comparison:
         return found
 
     def _meet(self, one: Side, two: Side) -> None:
-        """Events at different places that the two come to together, as far as no choice lies between."""
+        """Events at different places that the two reach together, as far as no choice lies between."""
         if one.node is two.node:
             return
         one, two = self._advance(one, 0), self._advance(two, 0)
@@ -402,7 +407,7 @@ class Comparison:
             one, two = self._advance(one.at(one.node.after), 0), self._advance(two.at(two.node.after), 0)
 
     def _tries_again(self, side: Side, matched: int) -> bool:
-        """Does it go round once more and come to the same events later, however often it does so?
+        """Does it go round once more and reach the same events later, however often it does so?
 
         That is so where events always leave the loop (``continue`` until a file is found, then a barrier and `break`),
         and after a round without events in a loop that only a round with events leaves (ask again for a prompt),
@@ -420,14 +425,14 @@ class Comparison:
     def _is_for_good(self, side: Side, loop: Loop) -> bool:
         """Did the rank pass by the events because of its number, as it will in each round?"""
         step = side.trail
-        if step is None or not _inside(step.span, loop.span) or step.condition.varies is None:
+        if step is None or not step.span.starts_in(loop.span) or step.condition.varies is None:
             return False
         return step.condition.varies.cause == "rank" and not step.condition.open
 
     def _was_empty(self, side: Side, loop: Loop, matched: int) -> bool:
         """Did the round of this side have no events, neither since its last choice nor before?"""
         step = next(side.trail.backwards(), None) if side.trail else None
-        if step is None or step.matched != matched or not _inside(step.span, loop.span):
+        if step is None or step.matched != matched or not step.span.starts_in(loop.span):
             return False
         chosen = step.condition
         return not self._comes_to(
@@ -516,7 +521,7 @@ class Comparison:
                     if known is None:
                         return side
                     truth = known
-                elif not self._tells(node.condition):
+                elif not self._shows_outcome(node.condition):
                     side = side.at(node.yes if truth else node.no)
                     continue
                 side = self._choose(side, truth, matched)
@@ -554,7 +559,7 @@ class Comparison:
         return self._equalities[choice]
 
     @staticmethod
-    def _tells(condition: Condition) -> bool:
+    def _shows_outcome(condition: Condition) -> bool:
         return condition.varies is not None
 
     @staticmethod
@@ -580,7 +585,7 @@ class Comparison:
         return doomed
 
     def _split(self, one: Side, two: Side, matched: int) -> Iterator[tuple[Side, Side, int]]:
-        """Both outcomes of a choice that no world tells; a shared choice is taken alike by both."""
+        """Both outcomes of a choice that no world decides; a shared choice is taken alike by both."""
         node = one.node if isinstance(one.node, Choice) else two.node
         assert isinstance(node, Choice)
         world = one.world if node is one.node else two.world
@@ -655,7 +660,7 @@ class Comparison:
             there.symbol,
             here.symbol,
         ]
-        if not swapped and _inside(there.span, fork.span) and not _inside(here.span, fork.span):
+        if not swapped and there.span.starts_in(fork.span) and not here.span.starts_in(fork.span):
             one, two, here, there = two, one, there, here
         return Difference(here, there, one, two, fork, "swapped" if swapped else "missing")
 
@@ -663,7 +668,7 @@ class Comparison:
         return [event.symbol for event in self.upcoming(side, 2)]
 
     def next_round(self, side: Side) -> Loop | None:
-        """The loop whose next round the side comes to before any event."""
+        """The loop whose next round the side reaches before any event."""
         node = self._advance(side, 0).node
         loop = self._projection.loop_of(node) if isinstance(node, End) else None
         return loop if loop is not None and node is loop.again else None
@@ -702,7 +707,7 @@ class Comparison:
         return None
 
     def _first_event(self, side: Side) -> Event | None:
-        """The first event in source order that a rank with these choices may come to."""
+        """The first event in source order that a rank with these choices may reach."""
         stack, seen = [side.node], set()
         while stack:
             node = stack.pop()
@@ -725,8 +730,9 @@ class Comparison:
     def _fork(one: Side, two: Side, event: Event | None) -> Step | None:
         """The choice that set the two apart: the last that both made, each its own way, else the last of either."""
         others: dict[int, Step] = {}
-        rest = two.trail.backwards() if two.trail else iter(())  # the choice is near the end: trails are long
-        for step in one.trail.backwards() if one.trail else ():
+        # The choice is near the end, trails are long.
+        rest = itertools.islice(two.trail.backwards(), _FAR_BACK) if two.trail else iter(())
+        for step in itertools.islice(one.trail.backwards(), _FAR_BACK) if one.trail else ():
             while id(step.condition) not in others and (before := next(rest, None)) is not None:
                 others.setdefault(id(before.condition), before)
             other = others.get(id(step.condition))
@@ -765,11 +771,7 @@ def _own_question(side: Side, other: Side, fork: Step) -> bool:
 
 def under(event: Event, region: Span) -> bool:
     """Is the call, or one on the way from it to the collective, in the region?"""
-    return any(_inside(span, region) for span in (event.span, *(label.span for label in event.chain)))
-
-
-def _inside(span: Span, region: Span) -> bool:
-    return span.path == region.path and region.line <= span.line <= region.end_line
+    return any(span.starts_in(region) for span in (event.span, *(label.span for label in event.chain)))
 
 
 def varies_of(difference: Difference) -> Variation:

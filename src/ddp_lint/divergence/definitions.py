@@ -76,7 +76,7 @@ def assignments_in(tree: ast.Module) -> dict[str, list[tuple[ast.expr, ast.expr]
     return found
 
 
-@functools.lru_cache(maxsize=512)
+@kept_by_node(512, noted=False)
 def _rebinders_in(tree: ast.Module) -> dict[str, list[ast.FunctionDef]]:
     found: dict[str, list[ast.FunctionDef]] = {}
     own = {id(node) for node in tree.body}
@@ -104,7 +104,7 @@ def rebound_in(tree: ast.Module) -> dict[str, str]:
     return _rebound_in(tree)
 
 
-@functools.lru_cache(maxsize=512)
+@kept_by_node(512, noted=False)
 def _rebound_in(tree: ast.Module) -> dict[str, str]:
     found: dict[str, str] = {}
     functions = (node for part in rebinding(tree) for node in statements(part))
@@ -149,7 +149,7 @@ def stores_of(node: ast.ClassDef, attribute: str) -> Stores:
         return _stores_in(node).get(attribute, ())
 
 
-@functools.lru_cache(maxsize=4096)
+@kept_by_node(4096, noted=False)
 def _stores_in(
     node: ast.ClassDef,
 ) -> dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]]:

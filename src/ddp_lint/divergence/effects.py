@@ -25,7 +25,7 @@ class Branch:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Rounds:
-    """A loop; `rounds` tells whether ranks go round equally often (None: they do). `endless`: until the body leaves.
+    """A loop; `rounds` says whether ranks go round equally often (None: they do). `endless`: until the body leaves.
     `times` is how often it goes round, where that is written there; 0 where it is not.
 
     `callback`: what an unknown callee may do with a function that it was given. It counts only where a branch on which

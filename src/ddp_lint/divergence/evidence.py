@@ -9,7 +9,7 @@ from ddp_lint.project.facts import ModuleFacts
 
 
 class Evidence:
-    """What files show, each asked for once."""
+    """What files show, each looked up once."""
 
     def __init__(self, linker: Linker) -> None:
         self._linker = linker

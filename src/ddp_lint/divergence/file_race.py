@@ -1,4 +1,4 @@
-"""One rank makes a file and the others wait for it, but only those that found it missing come to wait."""
+"""One rank makes a file and the others wait for it, but only those that found it missing wait."""
 
 from __future__ import annotations
 

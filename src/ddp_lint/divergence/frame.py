@@ -117,7 +117,7 @@ class Frame:
         return text_of(node)
 
     def forget_parts(self, path: str) -> None:
-        """What was known of attributes and items of a name that now stands for another object."""
+        """What was known of attributes and items of a name that now refers to another object."""
         for name in starting_with(self.env, path + ".", path + "["):
             del self.env[name]
 
@@ -210,23 +210,22 @@ _CHAINED = (ast.Attribute, ast.Subscript)
 
 
 def entering(value: Value) -> Value:
-    """An argument as the callee sees it: its variation is foreign there."""
-    if isinstance(value.reference, (Generator, Instance)):
-        value = _handed(value, value.reference, 1)
-    if value.varies is None:
-        return value
-    varies = dataclasses.replace(value.varies, call_depth=value.varies.call_depth + 1)
-    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, 1), missing=_shifted(value.missing, 1))
+    """An argument as the callee sees it: its variation comes from outside there."""
+    return _across_call(value, 1)
 
 
 def leaving(value: Value) -> Value:
     """A returned value as the caller sees it."""
+    return _across_call(value, -1)
+
+
+def _across_call(value: Value, by: int) -> Value:
     if isinstance(value.reference, (Generator, Instance)):
-        value = _handed(value, value.reference, -1)
-    if value.varies is None or not value.varies.call_depth:
+        value = _handed(value, value.reference, by)
+    if value.varies is None or value.varies.call_depth + by < 0:
         return value
-    varies = dataclasses.replace(value.varies, call_depth=value.varies.call_depth - 1)
-    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, -1), missing=_shifted(value.missing, -1))
+    varies = dataclasses.replace(value.varies, call_depth=value.varies.call_depth + by)
+    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, by), missing=_shifted(value.missing, by))
 
 
 def _handed(value: Value, reference: Generator | Instance, by: int) -> Value:

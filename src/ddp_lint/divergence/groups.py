@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from ddp_lint.divergence.values import Value, Variation
 from ddp_lint.divergence.worlds import World
 
-#: Words in the name of a group or of a rank that tell the parallel axis it runs along.
+#: Words in the name of a group or of a rank that name the parallel axis it runs along.
 _AXES = (
     ("world", re.compile(r"(^|_)world(_|$)")),
     ("embedding", re.compile(r"embed")),
@@ -40,7 +40,7 @@ def axis_in(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """`key` tells groups apart ("" is the world), `axis` is the axis that the members lie along, "" unknown."""
+    """`key` identifies a group ("" is the world), `axis` is the axis that the members lie along, "" unknown."""
 
     key: str = ""
     axis: str = WORLD_AXIS

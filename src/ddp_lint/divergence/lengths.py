@@ -14,6 +14,7 @@ from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import children, known
 from ddp_lint.divergence.values import Known, Symbol, Value, Variation, divergent
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source.syntax import walk
 
@@ -42,7 +43,7 @@ def own_length(
         return None
     if not streamed and not _hands_out_batches(node, target, ends):
         return None
-    if equalised(frame.facts) or (not streamed and _is_divided(frame)):
+    if equalised(frame.linker.project, frame.facts) or (not streamed and _is_divided(frame)):
         return None
     source = known().source("iterate", _STREAM)
     if source is None:
@@ -66,9 +67,14 @@ def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bo
     return (ends or bool(_ITERATOR.search(name))) and any(_BATCH.search(each) for each in names)
 
 
-def equalised(facts: ModuleFacts) -> bool:
+def equalised(project: Project, facts: ModuleFacts) -> bool:
     """Does the file make the numbers of batches equal, or cope with unequal ones?"""
-    return _EQUALISED.search(facts.file.text) is not None
+    return bool(project.tested(project.absolute(facts.source.inside), "equalises"))
+
+
+def equalising(text: str) -> str:
+    """Whether a text does so, '' where not (`parts.TESTS`)."""
+    return "equalises" if _EQUALISED.search(text) else ""
 
 
 def streams(frame: Frame, dataset: Value | None) -> bool:
@@ -81,7 +87,7 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     if frame.linker.method(reference.of, "__len__") is not None:  # known beforehand, mostly rounded for all ranks
         return False
     method = frame.linker.method(reference.of, "__iter__")
-    return method is not None and not _endless(method.node) and not equalised(reference.of.facts)
+    return method is not None and not _endless(method.node) and not equalised(frame.linker.project, reference.of.facts)
 
 
 def is_share(value: Value | None) -> bool:
@@ -169,11 +175,11 @@ _EXTENT = "extent"
 
 
 def follows_from_extent(value: Value) -> bool:
-    """Is it such a number, or one that was reckoned from it?"""
+    """Is it such a number, or one that was computed from it?"""
     return value.varies is not None and _mentions_extent(getattr(value.components[0], "key", None))
 
 
-#: Parts of a key that are looked at: what a number is reckoned from stands near its top.
+#: Parts of a key that are looked at: what a number is computed from is near its top.
 _LOOKED_AT = 60
 
 

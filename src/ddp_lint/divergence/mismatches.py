@@ -48,7 +48,7 @@ class Mismatch:
     of `knowledge.communication`; `description`
     the divergent value in words, for use after "depends on". `ranks` names the two sides of the witness, the side
     that communicates first. `when` is the condition under which an implicit collective communicates, '' for always;
-    `evident` shows whether the code shows that this condition holds. `reason` tells the kinds apart where one kind
+    `evident` shows whether the code shows that this condition holds. `reason` distinguishes the kinds where one kind
     has several: for ARGUMENT 'root', 'reduce op' or 'payload', for GROUP 'members' where each rank makes another
     group, for STEP the knowledge kind ('step' or 'backward'), or 'decides' where
     all ranks step, each by a number of its own.
@@ -73,7 +73,7 @@ class Mismatch:
     way: tuple[Called, ...] = ()
     #: The calls that are missed for the same reason, each with its way.
     beside: tuple[Called, ...] = ()
-    #: The call that the second of `ranks` comes to instead, as it is written; '' where it comes to none.
+    #: The call that the second of `ranks` reaches instead, as it is written; '' where it reaches none.
     instead: str = ""
     #: Whether the branch is a handler, which only a rank that has caught an exception enters.
     caught: bool = False

@@ -31,12 +31,12 @@ _MODELS: Final = frozenset(table("tensors")["steps"]["models"])
 _NOT_A_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
 #: In a name: a number that is the same on all ranks. Gradients are, once the backward pass has averaged them.
 _SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b|\.grad\b")
-#: Methods that cut a batch into pieces, as many as its size asks for.
+#: Methods that cut a batch into pieces, as many as its size says.
 _PIECES = frozenset({"split", "chunk", "unbind"})
 _OF_DICTIONARY = re.compile(r"\.(values|items|keys|parameters|named_parameters)\(\)\)?$")
 #: Methods that give what a dictionary holds.
 _OF_ENTRIES = frozenset({"items", "keys", "values"})
-#: Methods that tell a tensor's shape, whatever it holds.
+#: Methods that return a tensor's shape, whatever it holds.
 _SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
 
 

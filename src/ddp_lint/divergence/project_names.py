@@ -41,7 +41,7 @@ def spellings(frame: Frame, node: ast.expr, reference: Reference | None) -> tupl
 
 
 def as_configured(frame: Frame, value: Value, node: ast.AST, *spelled: str) -> Value:
-    """The value of an expression: the rank, if the configuration says so and the code does not tell of what kind."""
+    """The value of an expression: the rank, if the configuration says so and the code does not show of what kind."""
     if value.varies is not None or isinstance(value.reference, _DEFINED):
         return value
     ranked = frame.configured_rank(node, *spelled)
@@ -49,7 +49,7 @@ def as_configured(frame: Frame, value: Value, node: ast.AST, *spelled: str) -> V
 
 
 def wrapped(frame: Frame, own: Own, value: Value, node: ast.AST, spelled: tuple[str, ...]) -> Value:
-    """What a wrapper of the project's own gives: a wrapped model, if the code does not tell how."""
+    """What a wrapper of the project's own gives: a wrapped model, if the code does not show how."""
     objects = table("own")["objects"]
     if isinstance(value.reference, ref.Instance) and value.reference.of in objects.values():
         return value

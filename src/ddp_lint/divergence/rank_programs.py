@@ -7,7 +7,7 @@ from ddp_lint.divergence.event_graph import Choice, End, EventGraph, EventNode, 
 
 def roles(graph: EventGraph) -> frozenset[int]:
     """Identities of the rank conditions that give out roles: each outcome leads to communicating loops that the other
-    does not have. How many rounds of the one match how many of the other no comparison of graphs can tell."""
+    does not have. How many rounds of the one match how many of the other no comparison of graphs can show."""
     spans = {node.span: index for index, node in enumerate(graph.nodes) if isinstance(node, Loop) and node.streams}
     if len(spans) < 2:
         return frozenset()

@@ -18,7 +18,7 @@ from ddp_lint.project.parts import PART_OF
 from ddp_lint.source.syntax import below
 
 _ANCESTORS = 40
-#: Names that ask for the rank on whatever object has them.
+#: Names that mean the rank on whatever object has them.
 _TELLING = re.compile(r"global_rank|local_rank|is_.*(zero|main|process|master)|process_index")
 
 
@@ -193,7 +193,7 @@ class Linker:
 
 
 class Known:
-    """The knowledge, indexed as the evaluation asks for it."""
+    """The knowledge, indexed as the evaluation needs it."""
 
     def __init__(self) -> None:
         self._all = communication.load()

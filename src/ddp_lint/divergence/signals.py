@@ -48,7 +48,8 @@ def _heard(call: ast.Call, facts: ModuleFacts) -> Variation:
 
 def _registered(facts: ModuleFacts) -> Iterator[ast.Call]:
     """Calls of ``signal.signal(number, handler)``."""
-    candidates = _candidates(facts.tree) if facts.says("signal") else ()
+    imported = any(target.partition(".")[0] == "signal" for target in facts.imports.names.values())
+    candidates = _candidates(facts.tree) if imported else ()
     return (call for call in candidates if facts.imports.resolve(dotted(call.func)) == "signal.signal")
 
 

@@ -122,7 +122,7 @@ def _joined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 
 def _made(count: int, frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
-    """``torch.zeros(rank + 1)``: a tensor of another shape on each rank. The first `count` arguments tell the size (0:
+    """``torch.zeros(rank + 1)``: a tensor of another shape on each rank. The first `count` arguments are the size (0:
     all)."""
     sizes = [
         *arguments.positional[: count or None],

@@ -53,7 +53,7 @@ from ddp_lint.source.syntax import walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
 _TWICE = 2
-#: Exceptions that one rank may meet alone; others are mistakes that all ranks make.
+#: Exceptions that one rank may get alone; others are mistakes that all ranks make.
 _LOCAL_ERRORS = frozenset(
     {
         "Exception", "BaseException", "OSError", "IOError", "FileNotFoundError", "PermissionError", "ConnectionError",
@@ -209,8 +209,8 @@ def _narrowed_classes(frame: Frame, test: ast.expr) -> Iterator[tuple[str, Value
     elif isinstance(test, ast.Call) and getattr(test.func, "id", "") == "isinstance" and len(test.args) == 2:
         path, of = dotted(test.args[0]), reference_of(evaluate(frame, test.args[1]))
         value = evaluate(frame, test.args[0])
-        untold = value.reference is None or (isinstance(value.reference, ref.Method) and not value.reference.of)
-        if path and untold and isinstance(of, ref.External) and of.name in known().types:
+        unknown_class = value.reference is None or (isinstance(value.reference, ref.Method) and not value.reference.of)
+        if path and unknown_class and isinstance(of, ref.External) and of.name in known().types:
             yield path, value.with_reference(ref.Instance(of.name))
 
 
@@ -427,7 +427,7 @@ _RAISING = (
 def _join_flags(
     frame: Frame, condition: Condition, raised: dict[str, Value], normal: dict[str, Value], node: ast.AST
 ) -> dict[str, Value]:
-    """After a `try`: flags that a handler sets tell whether this rank failed; other values are taken to be alike."""
+    """After a `try`: flags that a handler sets show whether this rank failed; other values are taken to be alike."""
     failed = Test("atom", atom=condition)
     alike = Test("atom", atom=Condition(condition.truths, condition.text))
     merged = _join(frame, alike, raised, normal, node)
@@ -485,10 +485,10 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     """ "The body raised": each rank for itself if it is an exception that may hit one rank alone."""
     names = _names_of(handler)
     key = ("raised", frame.key(handler))
-    text = f"except {' , '.join(sorted(names))}".rstrip()
+    text = f"except {', '.join(sorted(names))}".rstrip()
     if (ends := own_end(frame, node, handler, names)) is not None:
         return Condition((key,) * worlds.COUNT, text, ends, open=True)
-    if names == {"StopIteration"} and equalised(frame.facts):
+    if names == {"StopIteration"} and equalised(frame.linker.project, frame.facts):
         return Condition((key,) * worlds.COUNT, text)
     if _survives_lack_of_memory(handler, names):
         origin = Label(frame.span(handler), "a rank that runs out of memory goes on here")

@@ -22,7 +22,7 @@ _ENDS = re.compile(r"stop|exit|abort|interrupt|finish|early|preempt|signal|timeo
 
 
 def own_end(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, names: frozenset[str]) -> Variation | None:
-    """Why the batches that the body asks for end on each rank for itself, if the handler is for their end."""
+    """Why the batches that the body takes end on each rank for itself, if the handler is for their end."""
     if names != {"StopIteration"}:
         return None
     ends = isinstance(handler.body[-1], (ast.Break, ast.Return))

@@ -6,7 +6,7 @@ import ast
 import contextlib
 import dataclasses
 from collections.abc import Hashable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ddp_lint import knowledge
 from ddp_lint.divergence import conditions, expressions, iteration, targets
@@ -81,7 +81,7 @@ class Summaries:
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
         self.left = self.BOUND
-        #: The keys under which a root asked for a function's summary.
+        #: The keys under which a root used a function's summary.
         self._asked: dict[ast.AST, set[Key]] = {}
         #: By key: the deciding arguments that the summary under that key alone was made for.
         self._decided: dict[Key, tuple[tuple[str, tuple[Component, ...]], ...]] = {}
@@ -90,6 +90,8 @@ class Summaries:
         self.evidence = Evidence(self.linker)
         self._decorated: dict[Hashable, Answered[Value]] = {}
         self._decorating: set[Hashable] = set()
+        #: What roots do, where files change: kept by who analyses them.
+        self.reads: dict[Hashable, Answered[Any]] = {}
 
     @property
     def modules_read(self) -> int:
@@ -100,6 +102,11 @@ class Summaries:
         self.linker.let_go(facts)
         self.variables.let_go(facts)
         self._memory.forget_dropped()
+
+    def let_go_of_stale(self) -> None:
+        """Let go of what was kept beside summaries that are not kept any more."""
+        self._memory.forget_dropped()
+        self._decided = {key: components for key, components in self._decided.items() if key in self._memory}
 
     def spend(self) -> None:
         self.left -= 1
@@ -170,7 +177,7 @@ class Summaries:
         returned = _in_group(leaving(summary.returned), frame, arguments)
         named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None
         if named_rank is not None and named_rank.varies is not None and _is_of_part(named_rank.varies):
-            return named_rank  # whatever the body asks for: the name tells along which axis
+            return named_rank  # whatever the body does: the name says along which axis
         agrees = is_agreement(function.name) or _AGGREGATES in function.name
         if summary.effects and returned.constant is None and agrees:
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)

@@ -1,7 +1,7 @@
 """What is known of a value on each rank: a constant, an unknown that all ranks share, or one that differs.
 
 A value has one component for each world of `worlds.WORLDS`: `Known` or `Symbol` (unknown). Equal symbols are equal on
-all ranks. A `Variation` says that ranks may differ although no world tells how: their clocks, files, batches.
+all ranks. A `Variation` says that ranks may differ although no world shows how: their clocks, files, batches.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Variation:
 class Condition:
     """The truth of an expression in each world: True, False, or a key for "the same unknown choice".
 
-    `varies` is set when ranks may choose differently; `open` when they may do so within one world (no world tells).
+    `varies` is set when ranks may choose differently; `open` when they may do so within one world (no world decides).
     """
 
     truths: tuple[bool | Hashable, ...]
@@ -115,7 +115,7 @@ class Condition:
 
     @property
     def by_node(self) -> bool:
-        """Whether it tells the ranks of one node apart, and is the same on the first ranks of two nodes."""
+        """Whether it differs between the ranks of one node, and is the same on the first ranks of two nodes."""
         first, second, other_node = self.truths[:3]
         of_node = self.varies is not None and self.varies.scope == "node"
         separates = isinstance(first, bool) and not self.open and of_node
@@ -245,7 +245,7 @@ ALONE: Final = "alone"
 
 
 def world_size(group: str) -> Value:
-    """The number of ranks of a group: 1 where nothing is distributed, which asks for no name of its own."""
+    """The number of ranks of a group: 1 where nothing is distributed, which needs no name of its own."""
     return unknown((WORLD_SIZE, group))
 
 
@@ -324,7 +324,7 @@ class Value:
     agreed: bool = False
     #: As long on all ranks, whatever it holds; of a number: how much a batch holds, or what follows from that.
     even: bool = False
-    #: When it is None, where assignments of None and of something else tell.
+    #: When it is None, where assignments of None and of something else show it.
     missing: Test | None = None
 
     @property
@@ -450,7 +450,7 @@ def per_rank(values: tuple[Any, ...], varies: Variation) -> Value:
 
 
 def weaker(*values: Value) -> Variation | None:
-    """The variation that a result of these values has: data and clocks before ranks, which worlds can tell."""
+    """The variation that a result of these values has: data and clocks before ranks, which worlds can decide."""
     varying = [value for value in values if value.varies is not None]
     varying.sort(key=lambda value: not value.open)
     return varying[0].varies if varying else None
@@ -471,7 +471,7 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 def combine(function: Callable[..., Any], arguments: tuple[Value, ...], key: Hashable) -> Value:
     """`function` of the arguments in each world where all are known; otherwise unknown, and divergent where they are.
 
-    A rank that meets an unknown (``rank == src``) gives a choice that each rank makes for itself: open.
+    A rank that compares with an unknown (``rank == src``) gives a choice that each rank makes for itself: open.
     """
     by_world = list(zip(*(argument.components for argument in arguments), strict=True)) or [()] * worlds.COUNT
     of_first, *of_others = by_world

@@ -23,12 +23,12 @@ from ddp_lint.project.facts import ModuleFacts
 
 #: Ways to rebind a module's variable that are followed from call to call.
 _FOLLOWED = ("counted", "switched")
-#: Functions that a module variable is asked for.
+#: Functions that read a module variable.
 _REBINDING = 3
 
 
 class Variables:
-    """What a project's modules and classes hold, each asked for once; for a call in hand, what it has rebound."""
+    """What a project's modules and classes hold, each looked up once; for a call in hand, what it has rebound."""
 
     def __init__(self, summaries: Evaluation) -> None:
         self._summaries = summaries
@@ -128,7 +128,7 @@ class Variables:
         return result
 
     def _rebound_to(self, facts: ModuleFacts, name: str) -> Value | None:
-        """What a function of the module makes of its variable, where that tells one rank from another."""
+        """What a function of the module makes of its variable, where that distinguishes the ranks."""
         for node in rebinders_in(facts.tree).get(name, ())[:_REBINDING]:
             function = FunctionRef(node, facts, bare=True)
             env = self._summaries.names_after(function)

@@ -1,4 +1,4 @@
-"""Why a collective was not reported: silence as a result that can be asked for."""
+"""Why a collective was not reported: silence as a result that can be explained."""
 
 from __future__ import annotations
 

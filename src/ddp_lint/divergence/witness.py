@@ -104,7 +104,7 @@ def _confidence(event: Event, varies: Variation, difference: Difference) -> Conf
         and varies.cause not in ("length", "rank", "clock", "signal")
         and varies.aspect not in ("share", "count")
     ):
-        limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it tells
+        limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it shows it
     if varies.aspect in ("emptiness", "modality") and "broadcast" in event.op:
         limits.append(Confidence.LOW)  # all receive what one rank sends, an empty tensor as well
     if varies.aspect == "modality" and event.group.key:

@@ -1,6 +1,6 @@
 """The concrete ranks that a function is evaluated for.
 
-Two ranks of one node tell rank 0 from the others; a rank 0 of another node tells the rank from the local rank.
+Two ranks of one node distinguish rank 0 from the others; a rank 0 of another node, the rank from the local rank.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAIRS = ((0, 1), (0, 2), (1, 2))
 
 
 def known(value: RankValue) -> tuple[int | bool, ...] | None:
-    """What an expression for `value` is in each world; None where the worlds cannot tell (membership)."""
+    """What an expression for `value` is in each world; None where the worlds cannot decide (membership)."""
     if value in ("rank", "local_rank", "node_rank"):
         return tuple(getattr(world, value) for world in WORLDS)
     if value in ("group_rank", "coordinate"):

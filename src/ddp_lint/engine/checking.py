@@ -22,7 +22,7 @@ from ddp_lint.rules.registry import Declaration, declared, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
 
 #: What may be the number of a line in a text.
-_PLACE = re.compile(r":\d|\bline \d")
+_PLACE = re.compile(r"\.py:\d|\bline \d")
 #: A stack of 8 MB holds twice as many.
 _FRAMES = 5000
 
@@ -50,7 +50,14 @@ class Checker:
 
     def change(self, path: pathlib.Path, file: SourceFile | None) -> None:
         """From now on `file` is the content of `path`; None: what is on disk, as it is now."""
-        if "ddp_lint.divergence.analyse" in sys.modules:  # nothing to forget where nothing was analysed
+        analysed = "ddp_lint.divergence.analyse" in sys.modules  # nothing to forget where nothing was analysed
+        if file is not None and self.project.edit(path, file):
+            if analysed:
+                from ddp_lint.divergence.analyse import let_go_of_edited
+
+                let_go_of_edited(self.project)
+            return
+        if analysed:
             from ddp_lint.divergence.analyse import let_go
 
             let_go(self.project, path)

@@ -243,15 +243,16 @@ class _Graph:
 
     def _held_by_class(self, class_: int) -> frozenset[int]:
         if class_ not in self._held:
-            words = self._classes[class_].words & self._named.keys()
-            self._held[class_] = frozenset(c for name in words for c in self._named[name])
+            self._held[class_] = self._classes_named(self._classes[class_].words)
         return self._held[class_]
 
     def _held_by_module(self, file: int) -> frozenset[int]:
         if file not in self._held_in_file:
-            words = self._used[self._modules[file]] & self._named.keys()
-            self._held_in_file[file] = frozenset(c for name in words for c in self._named[name])
+            self._held_in_file[file] = self._classes_named(self._used[self._modules[file]])
         return self._held_in_file[file]
+
+    def _classes_named(self, words: frozenset[str]) -> frozenset[int]:
+        return frozenset(c for name in words & self._named.keys() for c in self._named[name])
 
     # ---- events
 

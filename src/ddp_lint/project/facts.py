@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ddp_lint.project.parts import SAYS, kept_by_node, note_stores, unnoted
+from ddp_lint.project.parts import OUTLINE, PART, kept_by_node, note_stores, unnoted
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable, dotted_ast
 from ddp_lint.source.syntax import statements
@@ -101,10 +101,14 @@ class ModuleFacts:
         self.note(f"file:{self.source.inside}")
         return self.source
 
-    def says(self, words: str) -> bool:
-        """Whether the text has the words."""
-        self.note(f"{SAYS}:{words}:{self.source.inside}")
-        return words in self.source.text
+    def note_outline(self) -> None:
+        """A result rests on all but the bodies of functions, for who has the facts from elsewhere than the project."""
+        self.note(f"{PART}:{OUTLINE}:{self.source.inside}")
+
+    def renew(self, source: SourceFile) -> None:
+        """The file has another text, whose syntax tree this one is by now (`grafting`)."""
+        object.__setattr__(self, "source", source)
+        self.__dict__.pop("_prose", None)
 
     @functools.cached_property
     def definitions(self) -> dict[str, Definition]:
@@ -165,28 +169,33 @@ class ClassFacts:
 
     @functools.cached_property
     def methods(self) -> dict[str, FunctionNode]:
-        nodes = _statements(self.node.body)
-        return {n.name: n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
+        return _methods_of(self.node)
 
     def attribute(self, name: str) -> Sequence[tuple[ast.expr, FunctionNode | None]]:
         """What is assigned to an attribute: values (annotations where there is no value) from the class body, and from
         ``self.name = ...`` in any method, each with the method, in source order."""
         note_stores(self.node, name)
         with unnoted(self.node):
-            return self._attributes.get(name, ())
+            return _attributes_of(self.node).get(name, ())
 
-    @functools.cached_property
-    def _attributes(self) -> dict[str, list[tuple[ast.expr, FunctionNode | None]]]:
-        found: dict[str, list[tuple[ast.expr, FunctionNode | None]]] = {}
-        for statement in _statements(self.node.body):
-            for name, value in _assigned(statement):
-                found.setdefault(name, []).append((value, None))
-        for method in self.methods.values():
-            arguments = [*method.args.posonlyargs, *method.args.args]
-            if arguments:
-                for name, value in _assigned_below(method, f"{arguments[0].arg}."):
-                    found.setdefault(name, []).append((value, method))
-        return found
+
+@kept_by_node(4096, noted=False)
+def _attributes_of(class_: ast.ClassDef) -> dict[str, list[tuple[ast.expr, FunctionNode | None]]]:
+    found: dict[str, list[tuple[ast.expr, FunctionNode | None]]] = {}
+    for statement in _statements(class_.body):
+        for name, value in _assigned(statement):
+            found.setdefault(name, []).append((value, None))
+    for method in _methods_of(class_).values():
+        arguments = [*method.args.posonlyargs, *method.args.args]
+        if arguments:
+            for name, value in _assigned_below(method, f"{arguments[0].arg}."):
+                found.setdefault(name, []).append((value, method))
+    return found
+
+
+def _methods_of(class_: ast.ClassDef) -> dict[str, FunctionNode]:
+    nodes = _statements(class_.body)
+    return {n.name: n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

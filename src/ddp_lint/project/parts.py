@@ -29,12 +29,16 @@ _APART = re.compile(
     re.DOTALL,
 )
 #: Questions about a file that rest on a part of its text, as ``kind:what:path``: its parts by their names; whether it
-#: has some words, shows something, or passes a test; what the methods of a class assign to an attribute
-#: (``Class.attribute``).
-PART, SAYS, SHOWS, PASSES, STORES = "part", "says", "shows", "passes", "stores"
-OF_FILE = frozenset({PART, SAYS, SHOWS, PASSES, STORES})
-#: Tests of texts by their names: module and function. A kept result may name one before its module is imported.
-TESTS: Final[Mapping[str, tuple[str, str]]] = {"compiles": ("ddp_lint.tensors.compiled", "may_compile")}
+#: has some words, or shows something; what one of `TESTS` finds in it; what the methods of a class assign to an
+#: attribute (``Class.attribute``).
+PART, SAYS, SHOWS, TESTED, STORES = "part", "says", "shows", "tested", "stores"
+OF_FILE = frozenset({PART, SAYS, SHOWS, TESTED, STORES})
+#: What else of a text is asked for, by name: the module and the function that says it ('' for nothing of the kind). A
+#: kept result may name one before its module is imported.
+TESTS: Final[Mapping[str, tuple[str, str]]] = {
+    "compiles": ("ddp_lint.tensors.compiled", "compiling"),
+    "equalises": ("ddp_lint.divergence.lengths", "equalising"),
+}
 #: The outline's own name among the parts of a file.
 OUTLINE = ""
 
@@ -175,6 +179,18 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
 
 
+def is_part(node: ast.AST) -> bool:
+    """Whether it is a function whose body is a part."""
+    return node.__class__ in _PARTS
+
+
+def parts_below(node: ast.AST) -> Iterator[ast.AST]:
+    """The functions and classes of a module or a class, and of the classes in it."""
+    for part in node.__dict__.get("parts", ()):
+        yield part
+        yield from parts_below(part)
+
+
 def touch(node: ast.AST) -> None:
     """Note that a result rests on all of a function, a class or a module: what is kept of it was made of that."""
     if node.__class__ in _PARTS:
@@ -235,16 +251,20 @@ def rebinding(tree: ast.Module) -> list[ast.AST]:
     return [tree] if found is None else found
 
 
-def kept_by_node(size: int) -> Callable[[F], F]:
-    """Keep what a function gives for its first argument, a node; who gets it rests on that node's parts."""
+def kept_by_node(size: int, *, noted: bool = True) -> Callable[[F], F]:
+    """Keep what a function gives for its first argument, a node; who gets it rests on that node's parts, unless who
+    asks notes more closely what it is asked for."""
 
     def keeping(function: F) -> F:
-        kept = functools.lru_cache(maxsize=size)(function)
+        @functools.lru_cache(maxsize=size)
+        def kept(node: ast.AST, version: int, *others: Any) -> Any:
+            return function(node, *others)
 
         @functools.wraps(function)
         def known(node: ast.AST, *others: Any) -> Any:
-            touch(node)
-            return kept(node, *others)
+            if noted:
+                touch(node)
+            return kept(node, node.__dict__.get("version", 0), *others)
 
         return cast("F", known)
 

@@ -18,14 +18,15 @@ from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.project import layout
 from ddp_lint.project.facts import CannotParse, ClassFacts, ModuleFacts, parse
+from ddp_lint.project.grafting import graft
 from ddp_lint.project.parts import (
     OF_FILE,
     OUTLINE,
     PART,
-    PASSES,
     SAYS,
     SHOWS,
     STORES,
+    TESTED,
     TESTS,
     Parts,
     Recorder,
@@ -351,12 +352,64 @@ class Project:
 
     # ---- files that change
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether files may change while the project is in use."""
+        return self._resting is not None
+
+    def edit(self, path: pathlib.Path, file: SourceFile) -> bool:
+        """`change`, where the edit lies within functions and moves no line: what rests on other parts of the file is
+        kept, with the nodes of its syntax tree. False for any other edit: nothing is done."""
+        key = os.path.normpath(path)
+        facts, earlier, inside = self._facts.get(key), self._parts.get(key), self._relative(key)
+        if facts is None or earlier is None:
+            return False
+        try:
+            tree = parse(file.text)
+        except CannotParse:
+            return False
+        imports = self.imports(tree, path, file.text)
+        parts = parts_of(tree, file.text, repr((facts.name, imports)), self._recorder, inside)
+        if parts.digests.keys() != earlier.digests.keys() or parts.digests[OUTLINE] != earlier.digests[OUTLINE]:
+            return False
+        changed = graft(facts.tree, tree, facts.source.text, file.text)
+        if changed is None:
+            return False
+        before, old = self._words_held(key), facts.source
+        self._open[key] = file
+        self._held = dict(self._open)
+        facts.renew(file)
+        self._parts[key] = parts
+        gone = {f"file:{inside}", *(node.__dict__["question"] for node in changed)}
+        for question in self._questions_about(inside):
+            kind, _, rest = question.partition(":")
+            what = rest.partition(":")[0]
+            text = kind in (SAYS, SHOWS, TESTED)
+            if (kind == STORES and changed) or (text and self._said(kind, what, old) != self._said(kind, what, file)):
+                gone.add(question)
+        self._forget([*gone, *(f"holding:{word}" for word in before ^ self._words_held(key))])
+        return True
+
+    def _words_held(self, key: str) -> set[str]:
+        return {word for word in self._holding if self._holds(word, key)}
+
+    def _questions_about(self, inside: str) -> list[str]:
+        """The questions about a file that kept results rest on; their answers are forgotten."""
+        for question in [question for question in self._answers if question.endswith(f":{inside}")]:
+            del self._answers[question]
+        return [item for item in self._resting or () if isinstance(item, str) and item.endswith(f":{inside}")]
+
+    def _said(self, kind: str, what: str, file: SourceFile | None) -> str:
+        """What the text of a file says to a question about it that is not about its syntax."""
+        if kind == SAYS:
+            return str(int(file is not None and what in file.text))
+        return self._shown_by(file, what) if kind == SHOWS else _tested(file, what)
+
     def change(self, path: pathlib.Path, file: SourceFile | None) -> None:
         """From now on `file` is the content of `path`, whatever is on disk; None: what is on disk is, as it is now.
         What rests on the content is worked out anew when it is next asked for. Needs `changing`."""
-        assert self._resting is not None
         key = os.path.normpath(path)
-        before = {word for word in self._holding if self._holds(word, key)}
+        before = self._words_held(key)
         if file is None:
             self._open.pop(key, None)
         else:
@@ -367,12 +420,8 @@ class Project:
         self._parts.pop(key, None)
         if file is None:
             self._look_again(key)
-        after = {word for word in self._holding if self._holds(word, key)}
-        inside = self._relative(key)
-        of_file = [item for item in self._resting if isinstance(item, str) and item.endswith(f":{inside}")]
-        for question in [question for question in self._answers if question.endswith(f":{inside}")]:
-            del self._answers[question]
-        self._forget([*of_file, *(f"holding:{word}" for word in before ^ after)])
+        of_file = self._questions_about(self._relative(key))
+        self._forget([*of_file, *(f"holding:{word}" for word in before ^ self._words_held(key))])
 
     def _holds(self, word: str, key: str) -> bool:
         file = self._held.get(key)
@@ -503,12 +552,13 @@ class Project:
         pattern = frameworks.shows(what, *(rf"\b{re.escape(last(name))}\b" for name in own))
         return str(int(pattern.search(file.text) is not None))
 
-    def passes(self, path: pathlib.Path, test: str) -> bool:
-        """Whether the text of a file passes one of the `TESTS`: who asks rests on that alone."""
+    def tested(self, path: str | pathlib.Path, test: str) -> str:
+        """A digest of what one of the `TESTS` finds in the text of a file, '' for nothing: who asks rests on that
+        alone."""
         key = os.path.normpath(path)
-        question = f"{PASSES}:{test}:{self._relative(key)}"
+        question = f"{TESTED}:{test}:{self._relative(key)}"
         self._note(question)
-        return self._part_answer(question) == "1"
+        return self._part_answer(question)
 
     # ---- classes
 
@@ -672,12 +722,8 @@ class Project:
         if question not in self._answers:
             kind, what, inside = question.split(":", 2)
             path = self.absolute(inside)
-            if kind == SAYS:
-                self._answers[question] = str(int(self._says(what, path)))
-            elif kind == PASSES:
-                self._answers[question] = _passed(self._content(path), what)
-            elif kind == SHOWS:
-                self._answers[question] = self._shown_by(self._content(path), what)
+            if kind in (SAYS, SHOWS, TESTED):
+                self._answers[question] = self._said(kind, what, self._content(path))
             elif kind == STORES:
                 with self.recording(apart=True):
                     facts = self._facts_of(path)
@@ -717,11 +763,12 @@ class Project:
         return self._answers.get(question, "?")
 
 
-def _passed(file: SourceFile | None, test: str) -> str:
+def _tested(file: SourceFile | None, test: str) -> str:
     if test not in TESTS:
         return "?"
     module, name = TESTS[test]
-    return str(int(file is not None and bool(getattr(importlib.import_module(module), name)(file.text))))
+    found = getattr(importlib.import_module(module), name)(file.text) if file is not None else ""
+    return hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:20] if found else ""
 
 
 def _joined(questions: Iterable[str], inside: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.source.module import Module
-from ddp_lint.source.tree import descendants, dotted
+from ddp_lint.source.tree import descendants, dotted, names_in
 
 
 def enclosing(
@@ -46,6 +46,17 @@ def path_of(node: cst.CSTNode) -> str:
             parts.append(node.attr.value)
         node = node.value
     return ".".join([dotted(node), *reversed(parts)])
+
+
+def model_path(module: Module, node: cst.BaseExpression) -> str:
+    """The dotted name of the model or part that an expression belongs to: ``model.module.fc`` for itself, and `model`
+    for `p` in ``for p in model.parameters()``."""
+    path = path_of(node)
+    for up in module.ancestors(node):
+        if isinstance(up, cst.For) and path in names_in(up.target):
+            over = path_of(up.iter.func if isinstance(up.iter, cst.Call) else up.iter)
+            return over.removesuffix("parameters").removesuffix("named_").removesuffix(".")
+    return path
 
 
 def literal_text(node: cst.CSTNode) -> str:

@@ -85,6 +85,17 @@ def descendants(node: cst.CSTNode, *, into_definitions: bool = True) -> Iterator
             stack.extend(children(item)[::-1])
 
 
+def subtree(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """A node and all below it."""
+    yield node
+    yield from descendants(node)
+
+
+def names_in(node: cst.CSTNode) -> set[str]:
+    """The names and dotted names in an expression: `a.b` and `a` of ``f(a.b)``."""
+    return {dotted(n) for n in subtree(node) if isinstance(n, (cst.Name, cst.Attribute))} - {""}
+
+
 # Node types are abstract base classes, for which `isinstance` is slow: hot loops ask for the type itself.
 _DEFINITIONS = {cst.FunctionDef, cst.ClassDef, cst.Lambda}
 

@@ -13,7 +13,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.module import Module, dotted
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import names_in
 
 if TYPE_CHECKING:
     from ddp_lint.project.project_names import Wrapping
@@ -103,7 +103,7 @@ class Wraps:
         around = {id(up) for up in self._module.ancestors(at)}
         return any(
             self._order[wrap.call] < self._order[value] < self._order[at]
-            and not any(dotted(n) == name for n in (value, *descendants(value)))
+            and name not in names_in(value)
             and id(self._block_of(value)) in around
             for value in self._module.assignments(name, at)
         )
@@ -149,6 +149,16 @@ class Wraps:
             and is_constructor(here.name.value)
             and there is not None
             and not is_constructor(there.name.value)
+            and not self._called_before(there.name.value, wrap, here)
+        )
+
+    def _called_before(self, method: str, wrap: Wrap, constructor: cst.FunctionDef) -> bool:
+        """Whether all calls of a method in the file stand in the constructor, above the wrap."""
+        nodes = (node for node in self._module.nodes if type(node) is cst.Call)
+        calls = [c for c in nodes if isinstance(c.func, cst.Attribute) and c.func.attr.value == method]
+        return bool(calls) and all(
+            self._module.function_of(call) is constructor and self._order[call] < self._order[wrap.call]
+            for call in calls
         )
 
     def before(self, at: cst.CSTNode, wrap: Wrap) -> bool:

@@ -10,9 +10,10 @@ import libcst as cst
 
 from ddp_lint.project import Project
 from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parameters
+from ddp_lint.project.uses import Use, uses
 from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, walk
+from ddp_lint.source.syntax import walk
 from ddp_lint.tensors.operations import names
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
@@ -69,7 +70,7 @@ def _constructions(project: Project, name: str) -> Iterator[CallSite]:
     paths = project.holding(word)
     for path in paths if len(paths) <= _FILES else ():
         facts = project.facts_of(path)
-        for use in _uses(facts.tree, word) if facts is not None and not facts.source.is_test else ():
+        for use in uses(facts.tree, word) if facts is not None and not facts.source.is_test else ():
             if facts is not None and use.call is not None and project.meaning(facts, use.node) == name:
                 yield CallSite(facts, use.call, use.around, bound=True)
 
@@ -94,7 +95,7 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
         if owner is not None and of_instances:
             found += _calls_of_instances(project, facts, module.name_of(owner))
             continue
-        for use in _uses(facts.tree, name):
+        for use in uses(facts.tree, name):
             if not _means(project, facts, module, function, use):
                 continue
             if use.call is None:
@@ -124,33 +125,7 @@ def _subclasses_in(project: Project, facts: ModuleFacts) -> dict[str, list[str]]
     return subclasses
 
 
-@dataclasses.dataclass(frozen=True)
-class _Use:
-    """An expression by a name (``f``, ``x.f``), the call of it if it is called, and the function and class around."""
-
-    node: ast.expr
-    call: ast.Call | None
-    around: FunctionNode | None
-    owner: ast.ClassDef | None
-
-
-def _uses(tree: ast.AST, name: str) -> Iterator[_Use]:
-    stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, ast.Call | None]] = [(tree, None, None, None)]
-    while stack:
-        node, around, owner, call = stack.pop()
-        last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        if last == name and isinstance(node, (ast.Attribute, ast.Name)):
-            yield _Use(node, call, around, owner)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            around = node
-        elif isinstance(node, ast.ClassDef):
-            around, owner = None, node
-        for child in below(node):
-            of_child = node if isinstance(node, ast.Call) and child is node.func else None
-            stack.append((child, around, owner, of_child))
-
-
-def _means(project: Project, facts: ModuleFacts, module: Module, function: cst.FunctionDef, use: _Use) -> bool:
+def _means(project: Project, facts: ModuleFacts, module: Module, function: cst.FunctionDef, use: Use) -> bool:
     """Whether an expression may stand for the function: a method by its name, unless it is one of ``self`` in a class
     that has nothing to do with the method's."""
     cls = module.class_of(function)

@@ -9,12 +9,13 @@ import dataclasses
 import functools
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
+from ddp_lint.project.parts import touch, unnoted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, nested, walk
 from ddp_lint.tensors.classes import in_training, is_module_class
@@ -151,15 +152,39 @@ class _Reach:
 
 def _roots_in(project: Project, path: pathlib.Path) -> tuple[tuple[_Code, Compiled], ...]:
     """What a file compiles. Kept for each, so that an edit of one leaves what the others compile."""
-    facts = project.facts_of(path) if project.passes(path, "compiles") else None
+    facts = project.facts_of(path) if project.tested(path, "compiles") else None
     return tuple(_Roots(project, facts).found()) if facts is not None else ()
 
 
-def may_compile(text: str) -> bool:
-    """Whether a file mentions the compiler, and compiles anything or asks whether it is compiled (`parts.TESTS`)."""
+def compiling(text: str) -> str:
+    """The lines by which a file compiles anything or asks whether it is compiled, '' where it does neither: what
+    `_Roots` finds in it follows from these and from the functions that they are in (`parts.TESTS`)."""
     passages = list(_passages(text)) if "torch" in text else []
     mentions = "torch._dynamo" in text or any(map(_MENTIONS.search, passages))
-    return mentions and any(map(_STARTS.search, passages))
+    if not mentions or not any(map(_STARTS.search, passages)):
+        return ""
+    renamed, lines = _renamed(text), text.split("\n")
+    calls = [lines[number - 1] for number in _calling(text, renamed)]
+    decorators = [line for line in lines if line.lstrip().startswith("@")]
+    return "\n".join((*passages, *calls, *decorators, *sorted(renamed), str(_captures(text)), str(_asks(text))))
+
+
+def _renamed(text: str) -> set[str]:
+    return set(re.findall(r"\bas (\w+)", text))
+
+
+def _calling(text: str, names: Iterable[str]) -> list[int]:
+    """The lines that call the compiler, by its own name or by one of `names`."""
+    called = ((f"{name}(", rf"\b{name}\(") for name in names)
+    return sorted({n for word, pattern in (*_CALLS, *called) for n in _lines_with(text, word, pattern)})
+
+
+def _captures(text: str) -> bool:
+    return "capture_scalar_outputs = True" in text or "capture_scalar_outputs=True" in text
+
+
+def _asks(text: str) -> bool:
+    return "_compiling" in text
 
 
 def _passages(text: str) -> Iterator[str]:
@@ -191,31 +216,47 @@ class _Roots:
     def __init__(self, project: Project, facts: ModuleFacts) -> None:
         self._project = project
         self._facts = facts
+        text = facts.source.text  # by `compiling`
         imported = {name for name, target in facts.imports.names.items() if "compil" in target}
-        self._renamed = imported.union(re.findall(r"\bas (\w+)", facts.file.text))
-        called = ((f"{name}(", rf"\b{name}\(") for name in self._renamed)
-        self._lines = sorted(
-            {n for word, pattern in (*_CALLS, *called) for n in _lines_with(facts.file.text, word, pattern)}
-        )
-        self._asks = "_compiling" in facts.file.text
+        self._renamed = imported | _renamed(text)
+        self._lines = _calling(text, self._renamed)
+        self._asks, self._captures = _asks(text), _captures(text)
 
     def found(self) -> Iterator[tuple[_Code, Compiled]]:
-        stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, str]] = [
-            (node, None, None, self._facts.name) for node in self._facts.tree.body
+        with unnoted(self._facts.tree):
+            places = list(self._places())
+        for node, function, owner, prefix, part in places:
+            if isinstance(node, ast.Call):
+                touch(part)
+                yield from self._compiling_call(node, function, owner, prefix)
+            else:
+                for compiled in self._decorated(node):
+                    touch(part)
+                    yield _Code(prefix or node.name, self._facts, node, self._class(owner)), compiled
+
+    def _places(self) -> Iterator[_Place]:
+        """The functions of the file, and the calls by which it may compile any; each with the function of the module
+        or the class that it is in."""
+        stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, str, ast.AST | None]] = [
+            (node, None, None, self._facts.name, None) for node in self._facts.tree.body
         ]
         while stack:
-            node, function, owner, prefix = stack.pop()
+            node, function, owner, prefix, part = stack.pop()
             name = f"{prefix}.{node.name}" if isinstance(node, _DEFINITIONS) and prefix else prefix
             if isinstance(node, ast.ClassDef):
                 owner, function = node, None
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                for compiled in self._decorated(node):
-                    yield _Code(name or node.name, self._facts, node, self._class(owner)), compiled
+                part = part or node
+                yield node, function, owner, name, part
                 function = node
-            elif isinstance(node, ast.Call):
-                yield from self._compiling_call(node, function, owner, prefix)
+            elif isinstance(node, ast.Call) and self._may_compile(node):
+                yield node, function, owner, prefix, part or node
             calls_none = isinstance(node, ast.stmt) and not _between(self._lines, node)
-            stack += [(child, function, owner, name) for child in (nested(node) if calls_none else below(node))]
+            stack += [(child, function, owner, name, part) for child in (nested(node) if calls_none else below(node))]
+
+    def _may_compile(self, node: ast.Call) -> bool:
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_ast(node.func)
+        return called in ("compile", "optimize") or called in self._renamed
 
     def _class(self, node: ast.ClassDef | None) -> ClassFacts | None:
         return self._project.class_of(self._facts, node) if node is not None else None
@@ -239,9 +280,6 @@ class _Roots:
     def _compiling_call(
         self, node: ast.Call, function: FunctionNode | None, inside: ast.ClassDef | None, prefix: str
     ) -> Iterator[tuple[_Code, Compiled]]:
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted_ast(node.func)
-        if called not in ("compile", "optimize") and called not in self._renamed:
-            return
         owner = self._class(inside)
         if self._project.meaning(self._facts, node.func) in names("compile", "entries"):
             target = node.args[0] if node.args else None
@@ -281,14 +319,14 @@ class _Roots:
     def _compiled(self, node: ast.expr, what: str) -> Compiled:
         flags = {k.arg: k.value for k in node.keywords} if isinstance(node, ast.Call) else {}
         fullgraph = flags.get("fullgraph")
-        text = self._facts.file.text
-        captures = "capture_scalar_outputs = True" in text or "capture_scalar_outputs=True" in text
         is_full = isinstance(fullgraph, ast.Constant) and fullgraph.value is True
         end = node.end_col_offset or node.col_offset
-        span = Span(self._facts.file.path, node.lineno, node.col_offset + 1, node.end_lineno or node.lineno, end + 1)
-        return Compiled(span, what, (), is_full, captures or is_full)
+        span = Span(self._facts.source.path, node.lineno, node.col_offset + 1, node.end_lineno or node.lineno, end + 1)
+        return Compiled(span, what, (), is_full, self._captures or is_full)
 
 
+#: A function or a call; the function, the class and the names around it; the part of the file that it is in.
+_Place = tuple["FunctionNode | ast.Call", "FunctionNode | None", "ast.ClassDef | None", str, ast.AST]
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 

@@ -11,7 +11,7 @@ from ddp_lint.launch.origin import variable_read
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors.operations import names, words_of
 
 _NO_GRAD = ("no_grad", "inference_mode")
@@ -121,7 +121,7 @@ def logging_only(module: Module, node: cst.CSTNode) -> bool:
 
 def _words_asked(module: Module, test: cst.BaseExpression) -> set[str]:
     """The words of the names in a test and of the environment variables that it reads."""
-    asked = (n for n in (test, *descendants(test)) if isinstance(n, (cst.Call, cst.Subscript)))
+    asked = (n for n in subtree(test) if isinstance(n, (cst.Call, cst.Subscript)))
     return _words(test).union(*(words_of(variable_read(module, node)) for node in asked))
 
 
@@ -168,7 +168,7 @@ def _without_not(test: cst.BaseExpression) -> tuple[cst.BaseExpression, bool]:
 
 
 def _names_in(test: cst.BaseExpression) -> Iterator[cst.CSTNode]:
-    for node in (test, *descendants(test)):
+    for node in subtree(test):
         if isinstance(node, (cst.Name, cst.Attribute)):
             yield node
 

@@ -10,7 +10,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.tree import children, descendants
+from ddp_lint.source.tree import children, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, ModuleClasses, Role
@@ -550,7 +550,7 @@ class Evaluator:
 def _may_be_plain(annotation: cst.BaseExpression) -> bool:
     """``int | Tensor``, ``list[int] | Tensor``: one of the kinds that the annotation allows holds no tensor."""
     plain = _PYTHON_ANNOTATIONS | _CONTAINER_ANNOTATIONS
-    kinds = [{dotted(n).rpartition(".")[2] for n in (a, *descendants(a))} - {""} for a in _alternatives(annotation)]
+    kinds = [{dotted(n).rpartition(".")[2] for n in subtree(a)} - {""} for a in _alternatives(annotation)]
     return len(kinds) > 1 and any(words and words <= plain for words in kinds)
 
 

@@ -99,7 +99,7 @@ class Flow:
     def _AugAssign(self, node: cst.AugAssign, state: State) -> None:
         value = self._evaluator.value(node.value, state)
         target = self._evaluator.value(node.target, state)
-        if target.tensorish:
+        if target.tensorish and not isinstance(node.value, (cst.List, cst.ListComp, cst.Tuple)):  # those extend a list
             self._written(node, node.target, target, state)
         elif isinstance(node.target, (cst.Name, cst.Attribute)):
             # `total = 0; total += loss`: Python rebinds the name

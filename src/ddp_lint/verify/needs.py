@@ -20,6 +20,11 @@ _DISTRIBUTIONS = {
 _ABSENT = ("FileNotFoundError", "ImportError", "ModuleNotFoundError", "NotADirectoryError")
 #: Those of them that one rank may meet alone, because another one has not made the file yet.
 FILES = frozenset({"FileNotFoundError", "NotADirectoryError"})
+#: Errors of a program that downloads, by libraries that do (torch's own rendezvous raises others).
+_NETWORK = frozenset(
+    {"URLError", "HTTPError", "ConnectionError", "ConnectTimeout", "ProxyError", "SSLError", "MaxRetryError",
+     "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
+)  # fmt: skip
 _SHOWN_LINES = 12
 
 
@@ -71,6 +76,10 @@ def _communicated(rank: RankOutcome) -> bool:
 
 def _of_rank(rank: RankOutcome) -> str:
     raised = next((event for event in rank.trace.of(Raised) if event.where == "main"), None)
+    if raised is not None and raised.type in _NETWORK:
+        at = f" ({raised.site.path}:{raised.site.line})" if raised.site else ""
+        what = "the target asks the network for something that it does not get here: fetch that before, or name a copy"
+        return f"{raised.type}: {raised.message}{at}\n{what}"
     if raised is not None and raised.type in _ABSENT:
         at = f" ({raised.site.path}:{raised.site.line})" if raised.site else ""
         text = f"{raised.type}: {raised.message}{at}"

@@ -32,6 +32,13 @@ MODULES = {
 #: The most that ranks can be forked from on this system.
 MOST = ALL if sys.platform == "linux" and hasattr(sys, "getdlopenflags") else NOTHING
 _READS = frozenset({"get", "keys", "values", "items", "copy", "__getitem__", "__contains__"})
+_STORES = frozenset({"setdefault", "pop", "__setitem__", "__delitem__"})
+#: How the names begin of what torch, the libraries below it, or Python itself may look at once.
+_READ_AT_IMPORT = (
+    "AOT", "ATEN", "BLIS", "C10", "CUBLAS", "CUDA", "CUDNN", "DISABLE", "DNNL", "FUNCTORCH", "GLOO", "GOMP", "HIP",
+    "INDUCTOR", "KINETO", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "NUMEXPR", "NV", "OMP", "ONEDNN", "OPENBLAS", "PATH",
+    "PYTHON", "PYTORCH", "ROC", "TEMP", "TMP", "TORCH", "TRITON", "UCC", "XLA",
+)  # fmt: skip
 _WRITERS = frozenset({"putenv", "unsetenv", "load_dotenv"})
 _STREAMS = frozenset({"Stream", "ExternalStream", "wait_stream", "record_stream"})
 #: Files of the project that are looked at: more are another program.
@@ -89,7 +96,7 @@ def _imported(tree: ast.Module, path: pathlib.Path, root: pathlib.Path) -> Itera
 
 
 def _writes_environment(tree: ast.Module) -> bool:
-    """It stores into `os.environ`, or hands it to someone who may."""
+    """It stores into `os.environ` what an import of torch may read, or hands it to someone who may."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Name):
@@ -102,7 +109,14 @@ def _writes_environment(tree: ast.Module) -> bool:
 def _only_read(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
     outer = parents.get(node)
     if isinstance(outer, ast.Subscript):
-        return isinstance(outer.ctx, ast.Load)
+        return isinstance(outer.ctx, ast.Load) or _harmless(outer.slice)
     if isinstance(outer, ast.Attribute):
-        return outer.attr in _READS
+        call = parents.get(outer)
+        stores = outer.attr in _STORES and isinstance(call, ast.Call) and bool(call.args)
+        return outer.attr in _READS or (stores and isinstance(call, ast.Call) and _harmless(call.args[0]))
     return isinstance(outer, ast.Compare)
+
+
+def _harmless(name: ast.expr) -> bool:
+    """A variable that is read when it is needed (MASTER_PORT), or by another library."""
+    return isinstance(name, ast.Constant) and isinstance(name.value, str) and not name.value.startswith(_READ_AT_IMPORT)

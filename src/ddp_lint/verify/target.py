@@ -16,7 +16,6 @@ from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.verify.options import Options, UsageError
 
 EXAMPLE = "ddp_lint_example"
-KERNELBENCH = "get_inputs"
 #: Files that are followed for the base of a class.
 _MOST_FILES = 8
 #: Words of a script that trains: a file that has one of them and a main guard (or runs code on import) is run as is.

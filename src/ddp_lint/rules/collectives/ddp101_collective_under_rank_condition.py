@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class CollectiveUnderRankCondition(PartingRule):
+class CollectiveUnderRankCondition(MismatchRule):
     """A collective that only the ranks on one side of a rank test reach.
 
     ## What it does

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class ImplicitCollectiveUnderRankCondition(PartingRule):
+class ImplicitCollectiveUnderRankCondition(MismatchRule):
     """A call that communicates behind the scenes is made by some ranks only.
 
     ## What it does

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class CollectiveUnderLocalCondition(PartingRule):
+class CollectiveUnderLocalCondition(MismatchRule):
     """A collective under a condition that each rank decides from its own data or clock.
 
     ## What it does

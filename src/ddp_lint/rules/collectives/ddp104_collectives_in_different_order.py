@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class CollectivesInDifferentOrder(PartingRule):
+class CollectivesInDifferentOrder(MismatchRule):
     """All ranks communicate, but not in the same order.
 
     ## What it does

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class CollectiveArgumentsDiffer(PartingRule):
+class CollectiveArgumentsDiffer(MismatchRule):
     """All ranks make the call, with another root, reduce operation or shape on each.
 
     ## What it does
@@ -18,7 +18,7 @@ class CollectiveArgumentsDiffer(PartingRule):
 
     ## Why it breaks
 
-    The ranks meet in the call, but each has something else in mind. Measured on two ranks: `broadcast(src=rank)`
+    The ranks meet in the call, but with different arguments. Measured on two ranks: `broadcast(src=rank)`
     leaves every rank with its own data on NCCL, silently, and hangs on gloo; SUM against MAX returns a number without
     an error on both, and `TORCH_DISTRIBUTED_DEBUG=DETAIL` does not notice. With another shape on each rank gloo
     aborts; on NCCL `all_reduce` hangs until the watchdog ends it, and `all_gather` returns wrong numbers silently.

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class GroupNotMadeByAllRanks(PartingRule):
+class GroupNotMadeByAllRanks(MismatchRule):
     """A process group or device mesh that only some ranks create.
 
     ## What it does

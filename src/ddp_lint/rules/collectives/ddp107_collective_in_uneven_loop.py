@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class CollectiveInUnevenLoop(PartingRule):
+class CollectiveInUnevenLoop(MismatchRule):
     """A collective in a loop that ranks leave after different numbers of rounds.
 
     ## What it does

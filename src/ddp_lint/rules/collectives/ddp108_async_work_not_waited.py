@@ -13,7 +13,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false, last_name
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, names_in, subtree
 from ddp_lint.tensors.callers import call_sites
 
 #: Reading these of a tensor does not read its elements.
@@ -25,7 +25,7 @@ _SYNCHRONISES = re.compile(r"(?<!a)sync|wait|barrier", re.IGNORECASE)
 
 
 class AsyncWorkNotWaited(Rule):
-    """An asynchronous collective that nobody waits for, or whose tensor is touched before the wait.
+    """An asynchronous collective that is never waited for, or whose tensor is touched before the wait.
 
     ## What it does
 
@@ -210,7 +210,7 @@ class AsyncWorkNotWaited(Rule):
     def _touched(self, pending: _Pending, handle: str) -> cst.CSTNode | None:
         """The first statement afterwards that touches a buffer, before the handle is used or all is in sync."""
         for statement in self._statements_after(pending.call):
-            if (handle and handle in _names(statement)) or _synchronises(statement):
+            if (handle and handle in names_in(statement)) or _synchronises(statement):
                 return None
             use = None if self._communicates(statement) else pending.touched_by(statement)
             if use is not None:
@@ -265,7 +265,7 @@ class _Pending:
     inputs: frozenset[str]
 
     def touched_by(self, statement: cst.CSTNode) -> cst.CSTNode | None:
-        for node in (statement, *descendants(statement)):
+        for node in subtree(statement):
             if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node) in self.outputs | self.inputs:
                 if _is_metadata(statement, node) or _is_renamed(statement, node) or self.rebound_by(statement):
                     continue
@@ -275,9 +275,9 @@ class _Pending:
 
     def rebound_by(self, statement: cst.CSTNode) -> bool:
         """`x = other`: the name stands for another tensor from here on (if the other is not computed from it)."""
-        for node in (statement, *descendants(statement)):
+        for node in subtree(statement):
             if isinstance(node, cst.Assign) and any(dotted(t.target) in self.outputs for t in node.targets):
-                return not _names(node.value) & self.outputs
+                return not names_in(node.value) & self.outputs
         return False
 
     def name_in(self, code: str) -> str:
@@ -327,13 +327,8 @@ def _later(pending: _Pending, touched: cst.CSTNode | None) -> str:
     return "its buffer may be reused or freed while a peer still needs it"
 
 
-def _names(node: cst.CSTNode) -> set[str]:
-    found = {dotted(n) for n in (node, *descendants(node)) if isinstance(n, (cst.Name, cst.Attribute))}
-    return found - {""}
-
-
 def _synchronises(node: cst.CSTNode) -> bool:
-    calls = (n for n in (node, *descendants(node)) if isinstance(n, cst.Call))
+    calls = (n for n in subtree(node) if isinstance(n, cst.Call))
     return any(_SYNCHRONISES.search(last_name(call.func)) for call in calls)
 
 
@@ -363,11 +358,11 @@ def _is_renamed(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
 
 def _is_written(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
     """`x.add_(...)`, `x[i] = ...`, `x += ...`."""
-    for outer in (statement, *descendants(statement)):
-        if isinstance(outer, cst.AugAssign) and node in (outer.target, *descendants(outer.target)):
+    for outer in subtree(statement):
+        if isinstance(outer, cst.AugAssign) and node in subtree(outer.target):
             return True
         target = outer.target if isinstance(outer, cst.AssignTarget) else None
-        if isinstance(target, cst.Subscript) and node in (target.value, *descendants(target.value)):
+        if isinstance(target, cst.Subscript) and node in subtree(target.value):
             return True
         if isinstance(outer, cst.Attribute) and outer.value is node and outer.attr.value.endswith("_"):
             return not outer.attr.value.startswith("_")

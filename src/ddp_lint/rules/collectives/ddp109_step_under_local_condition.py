@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class StepUnderLocalCondition(PartingRule):
+class StepUnderLocalCondition(MismatchRule):
     """Optimizer, scheduler or `backward()` under a condition that differs between ranks.
 
     ## What it does

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Kind
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class ForwardOnOneRank(PartingRule):
+class ForwardOnOneRank(MismatchRule):
     """The wrapped model runs forward on some ranks only.
 
     ## What it does

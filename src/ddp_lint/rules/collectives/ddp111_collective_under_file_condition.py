@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Mismatch
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class CollectiveUnderFileCondition(PartingRule):
+class CollectiveUnderFileCondition(MismatchRule):
     """A collective that runs only if a file exists where the rank looks for it.
 
     ## What it does

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Mismatch
-from ddp_lint.rules.collectives.mismatch import PartingRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
-class CollectiveSkippedByException(PartingRule):
+class CollectiveSkippedByException(MismatchRule):
     """A collective that a rank skips, or runs alone, because it caught an exception.
 
     ## What it does

@@ -20,7 +20,7 @@ _CONSEQUENCES = frozenset(
 )
 
 
-class PartingRule(Rule):
+class MismatchRule(Rule):
     """A rule whose findings are the mismatches of one kind.
 
     The analysis (`ddp_lint.divergence`) shows where the ranks diverge and what each of them does, `headlines` what

@@ -8,7 +8,7 @@ from ddp_lint.rules.compile.need import avoidable, repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import argument
 
 _READS = {"item", "tolist"}
@@ -150,7 +150,7 @@ class TensorReadOnHost(HostRule):
     def _is_read_by_condition(self, node: cst.Call) -> bool:
         """Whether the branch that the read is in has read the same: ``if x.item() > 1: warn(x.item())``."""
         tests = [test for test, _ in conditions(self.module, node)]
-        return any(node.deep_equals(n) for test in tests for n in (test, *descendants(test)))
+        return any(node.deep_equals(n) for test in tests for n in subtree(test))
 
     def _is_captured(self, node: cst.Call, place: Place) -> bool:
         """Whether the compiled graph takes the value up as a symbol."""

@@ -8,7 +8,7 @@ from ddp_lint.rules.compile.need import repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, names_in, subtree
 
 
 class BranchOnTensor(HostRule):
@@ -76,7 +76,8 @@ class BranchOnTensor(HostRule):
     Conditions on shapes, dtypes, devices, `is None`, `len`, flags; `assert` of a tensor (it breaks no graph); branches
     behind `torch.compiler.is_compiling()`, `torch.compiler.disable`, `if not self.training`, logging and debugging
     switches, `torch.no_grad()`, tests; conditions that nothing proves to be tensors; arguments that every caller gives
-    from the host, branches that no caller reaches. With `--preview` alone: a branch outside of compiled code that a
+    from the host, branches that no caller reaches. With `--preview` alone: a check that
+    only raises; a branch outside of compiled code that a
     forward reaches once, unless it sets a flag that is returned. One in a loop over layers or items is found in any
     case.
 
@@ -134,6 +135,8 @@ class BranchOnTensor(HostRule):
         repeats = repeated(self.module, test) or _sets_returned_flag(self.module.parent(test), place.function)
         if place.surely_compiled:
             return Confidence.HIGH if repeats else Confidence.MEDIUM
+        if _only_raises(self.module.parent(test)):
+            return Confidence.LOW  # a check of the input, on purpose
         return Confidence.MEDIUM if repeats else Confidence.LOW
 
     def _place_of_tensor(self, condition: cst.BaseExpression, test: cst.BaseExpression) -> Place | None:
@@ -143,9 +146,9 @@ class BranchOnTensor(HostRule):
         value = self.value(condition, function)
         bare_argument = isinstance(condition, cst.Name) and bool(value.argument)
         around = (outer for outer, taken in conditions(self.module, test) if taken)
-        if any(_number_checked(outer) & _names(condition) for outer in around):
+        if any(_number_checked(outer) & names_in(condition) for outer in around):
             return None
-        if not value.tensor or bare_argument or _type_checked(test) & _names(condition):
+        if not value.tensor or bare_argument or _type_checked(test) & names_in(condition):
             return None
         place = self.place(condition)
         return place if place is not None and self.costs(condition, place) else None
@@ -162,12 +165,19 @@ def _sets_returned_flag(branch: cst.CSTNode | None, function: cst.FunctionDef) -
         if isinstance(n, cst.Assign) and dotted(n.value) in ("True", "False")
     } - {""}
     returned = (n.value for n in descendants(function.body) if isinstance(n, cst.Return) and n.value is not None)
-    return bool(flags) and any(flags & _names(value) for value in returned)
+    return bool(flags) and any(flags & names_in(value) for value in returned)
+
+
+def _only_raises(branch: cst.CSTNode | None) -> bool:
+    """``if tokens.sum() != count: raise ValueError(..)``."""
+    body = branch.body.body if isinstance(branch, cst.If) and isinstance(branch.body, cst.IndentedBlock) else ()
+    lines = [line for line in body if isinstance(line, cst.SimpleStatementLine)]
+    return len(body) == 1 == len(lines) and isinstance(lines[0].body[0], cst.Raise)
 
 
 def _type_checked(test: cst.BaseExpression) -> set[str]:
     """Names whose type the same condition tests: ``isinstance(x, float) and x > 0``."""
-    calls = [n for n in (test, *descendants(test)) if isinstance(n, cst.Call) and n.args]
+    calls = [n for n in subtree(test) if isinstance(n, cst.Call) and n.args]
     asking = [c for c in calls if dotted(c.func).rpartition(".")[2] in ("isinstance", "is_tensor")]
     return {dotted(c.args[0].value) for c in asking}
 
@@ -176,9 +186,5 @@ def _number_checked(test: cst.BaseExpression) -> set[str]:
     """Names that a condition around says are numbers: ``isinstance(lengths, int)``."""
     if not isinstance(test, cst.Call) or dotted(test.func) != "isinstance" or len(test.args) != 2:
         return set()
-    kinds = _names(test.args[1].value)
+    kinds = names_in(test.args[1].value)
     return {dotted(test.args[0].value)} if kinds and kinds <= {"int", "float", "bool", "str"} else set()
-
-
-def _names(node: cst.BaseExpression) -> set[str]:
-    return {dotted(n) for n in (node, *descendants(node)) if isinstance(n, (cst.Name, cst.Attribute))}

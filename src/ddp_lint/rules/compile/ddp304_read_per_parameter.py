@@ -12,7 +12,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import subtree
 from ddp_lint.tensors import Kind, TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
 
@@ -116,9 +116,7 @@ class ReadPerParameter(Rule):
     def _why(self, node: cst.Call, read: cst.BaseExpression, function: cst.FunctionDef) -> str:
         value = TensorFile.of(self.module).flow(function).value(read)
         loops = [a for a in self.module.ancestors(node) if isinstance(a, (cst.For, cst.CompFor, cst.ListComp))]
-        mentions_gradient = any(
-            isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in (read, *descendants(read))
-        )
+        mentions_gradient = any(isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in subtree(read))
         converted = isinstance(node.func, cst.Name)
         if loops and (
             mentions_gradient or (value.kind is Kind.TENSOR and value.learned and self._over_parameters(loops))

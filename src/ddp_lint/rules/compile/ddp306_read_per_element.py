@@ -6,7 +6,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
 
@@ -74,7 +74,7 @@ class ReadPerElement(Rule):
 
     ## When it is silent
 
-    Tensors made on the host, one `.tolist()` before the loop, functions that never speak of a device, logging and
+    Tensors made on the host, one `.tolist()` before the loop, functions that never mention a device, logging and
     evaluation.
 
     ## How to confirm
@@ -117,7 +117,7 @@ class ReadPerElement(Rule):
 
     def _loop_over(self, receiver: cst.BaseExpression, node: cst.Call) -> cst.CSTNode | None:
         """The loop whose variable picks the element that is read."""
-        used = {dotted(n) for n in (receiver, *descendants(receiver)) if isinstance(n, cst.Name)}
+        used = {dotted(n) for n in subtree(receiver) if isinstance(n, cst.Name)}
         direct = isinstance(receiver, (cst.Name, cst.Subscript))
         for up in self.module.ancestors(node) if direct else ():
             if isinstance(up, (cst.For, cst.CompFor)) and dotted(up.target) in used:

@@ -14,7 +14,7 @@ from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampl
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
 #: What a script holds whose own loop trains on the ranks.
@@ -76,7 +76,7 @@ class SamplerNeverSetEpoch(Rule):
 
     ## When it is silent
 
-    `shuffle=False`, validation and test data, one pass, loaders that accelerate, Lightning, ignite, mmengine,
+    `shuffle=False`, validation and test data, tests, one pass, loaders that accelerate, Lightning, ignite, mmengine,
     composer or transformers iterate (they set the epoch), samplers with a `set_epoch` anywhere nearby.
 
     ## How to confirm
@@ -92,7 +92,7 @@ class SamplerNeverSetEpoch(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DistributedSampler", "epoch", "epochs", file=("DistributedSampler",))
+    triggers = Triggers("DistributedSampler", "epoch", "epochs", file=("DistributedSampler",), tests=False)
     oracles = ("epochs",)
 
     def start(self) -> None:
@@ -143,7 +143,7 @@ class SamplerNeverSetEpoch(Rule):
         if not name or function is None or self.module.project is None:
             return False
         returned = (n.value for n in descendants(function.body) if isinstance(n, cst.Return) and n.value is not None)
-        handed_out = any(dotted(part) == name for value in returned for part in (value, *descendants(value)))
+        handed_out = any(dotted(part) == name for value in returned for part in subtree(value))
         return handed_out and any(self.module.project.holding("set_epoch"))
 
     def _several_passes(self) -> bool:

@@ -19,7 +19,7 @@ class IterableDatasetIgnoresRank(Rule):
     ## What it does
 
     Finds a `torch.utils.data.IterableDataset` in code that several ranks run whose `__iter__` and the rest of the
-    class never ask for the rank, the world or the worker.
+    class never read the rank, the world size or the worker.
 
     ## Why it breaks
 

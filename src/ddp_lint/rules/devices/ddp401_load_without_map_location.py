@@ -20,8 +20,9 @@ from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import children, descendants
+from ddp_lint.source.tree import children, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.operations import words_of
 
 
@@ -148,6 +149,8 @@ class LoadWithoutMapLocation(Rule):
     def _is_tool(self, call: cst.Call) -> bool:
         """Whether only programs of one process call the function: the ranks that import the file use others of it."""
         function, facts, project = self.module.function_of(call), self.module.facts, self.module.project
+        if function is None and any("__main__" in self.module.code(test) for test, _ in conditions(self.module, call)):
+            return True  # a look at what the file does, which no rank runs
         if function is None or facts is None or project is None or self.module.class_of(call) is not None:
             return False
         name = function.name.value
@@ -197,9 +200,21 @@ class LoadWithoutMapLocation(Rule):
         It has all of them then, and is alone on its node."""
         for test, taken in conditions(self.module, call):
             name, operator = _compared_with_none(test)
-            if words_of(name.rpartition(".")[2]) & {"gpu", "device"} and taken == (operator == "is"):
+            if taken != (operator == "is"):
+                continue
+            if words_of(name.rpartition(".")[2]) & {"gpu", "device"} or self._is_always_given(name, call):
                 return True
         return False
+
+    def _is_always_given(self, name: str, call: cst.Call) -> bool:
+        """Whether every caller gives the function around a parameter: ``load(path, map_location=device)``."""
+        function = self.module.function_of(call)
+        if function is None or name not in {
+            p.name.value for p in (*function.params.params, *function.params.kwonly_params)
+        }:
+            return False
+        sites = call_sites(self.module, function)
+        return bool(sites) and all(site.given(function, name) is not None for site in sites)
 
     def _drops_location(self, call: cst.Call) -> bool:
         """Whether the function around takes a `map_location` that it never reads."""
@@ -282,10 +297,10 @@ class LoadWithoutMapLocation(Rule):
         source, project = argument(call, 0, "f"), self.module.project
         if source is None or project is None:
             return False
-        texts = [str(n.evaluated_value) for n in (source, *descendants(source)) if isinstance(n, cst.SimpleString)]
+        texts = [str(n.evaluated_value) for n in subtree(source) if isinstance(n, cst.SimpleString)]
         if not texts and isinstance(source, cst.Name):
             values = self.module.assignments(source)
-            parts = (n for value in values for n in (value, *descendants(value)))
+            parts = (n for value in values for n in subtree(value))
             texts = [str(n.evaluated_value) for n in parts if isinstance(n, cst.SimpleString)]
         files = [text for text in texts if "." in text]
         return bool(files) and all(saved_elsewhere(project, file) for file in files)
@@ -305,7 +320,7 @@ class LoadWithoutMapLocation(Rule):
         part = re.compile(rf"\b{re.escape(name)}(\[|\.get\(|\.pop\()")
         for node in descendants(scope):
             if isinstance(node, cst.Assign) and part.search(self.module.code(node.value)):
-                yield from filter(None, (dotted(n) for t in node.targets for n in (t.target, *descendants(t.target))))
+                yield from filter(None, (dotted(n) for t in node.targets for n in subtree(t.target)))
 
     def _goes_straight_into_load(self, call: cst.Call) -> bool:
         parent = self.module.parent(call)

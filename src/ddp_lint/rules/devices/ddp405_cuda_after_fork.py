@@ -14,7 +14,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import replace
 from ddp_lint.source.queries import appends, receiver
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, names_in, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
 _PACKAGES = ("multiprocessing", "torch.multiprocessing")
@@ -224,7 +224,7 @@ class CudaAfterFork(Rule):
 
     def _tensor_origin(self, given: cst.BaseExpression) -> cst.CSTNode | None:
         scope = self.module.function_of(given) or self.module.tree
-        names, seen = {dotted(n) for n in (given, *descendants(given))} - {""}, set[str]()
+        names, seen = names_in(given), set[str]()
         while names - seen:
             name = (names - seen).pop()
             seen.add(name)
@@ -234,7 +234,7 @@ class CudaAfterFork(Rule):
                     return None
                 if re.search(r"\.detach\(\)", text):
                     return value
-                names |= {dotted(n) for n in (value, *descendants(value)) if isinstance(n, cst.Name)} - {""}
+                names |= {dotted(n) for n in subtree(value) if isinstance(n, cst.Name)} - {""}
         return None
 
     def _put_into(self, name: str, scope: cst.CSTNode) -> list[cst.BaseExpression]:

@@ -12,7 +12,7 @@ from ddp_lint.rules.failures.exits import caught, does_work, only_logs
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in, last_name, statements
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 
 
 class SwallowedFailure(Rule):
@@ -179,7 +179,7 @@ class SwallowedFailure(Rule):
             below = up
 
     def _reports_failure(self, statement: cst.CSTNode) -> bool:
-        for node in (statement, *descendants(statement)):
+        for node in subtree(statement):
             if isinstance(node, cst.Raise) or (
                 isinstance(node, cst.Call) and last_name(node.func) in ("exit", "_exit")
             ):

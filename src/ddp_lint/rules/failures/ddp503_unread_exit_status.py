@@ -13,7 +13,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
 from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, names_in, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
 _PROCESSES = ("multiprocessing.Process", "torch.multiprocessing.Process", "multiprocessing.context.Process")
@@ -28,7 +28,7 @@ _TOLD = re.compile(
 
 
 class UnreadExitStatus(Rule):
-    """A worker's or a launched job's failure is seen by nobody: its exit status is never read.
+    """A worker's or a launched job's failure goes unseen: its exit status is never read.
 
     ## What it does
 
@@ -185,7 +185,7 @@ class UnreadExitStatus(Rule):
 
     def _is_emptiness_test(self, name: cst.Name) -> bool:
         up = next((a for a in self.module.ancestors(name) if isinstance(a, (cst.BaseSmallStatement, cst.If))), None)
-        return isinstance(up, cst.If) and any(n is name for n in (up.test, *descendants(up.test)))
+        return isinstance(up, cst.If) and any(n is name for n in subtree(up.test))
 
     def _is_missed(self, name: cst.Name) -> bool:
         """Whether it is one result of each worker by its place, which a dead worker leaves missing or as it was."""
@@ -224,8 +224,8 @@ class UnreadExitStatus(Rule):
         scope = self.module.class_of(node) or self.module.function_of(node) or self.module.tree
         names = set(self._names_of(node))
         for loop in descendants(scope):
-            if isinstance(loop, cst.For) and names & {dotted(n) for n in (loop.iter, *descendants(loop.iter))}:
-                names |= {dotted(n) for n in (loop.target, *descendants(loop.target))}
+            if isinstance(loop, cst.For) and names & names_in(loop.iter):
+                names |= names_in(loop.target)
         for call in methods(scope, method):
             if dotted(receiver(call)) in names - {""}:
                 yield call
@@ -324,7 +324,7 @@ class UnreadExitStatus(Rule):
             return
         named = isinstance(command, cst.Name)
         for part in [command, *(self.module.assignments(command) if named else ()), *self._added_to(command)]:
-            yield " ".join(literal_text(n) for n in (part, *descendants(part)))
+            yield " ".join(literal_text(n) for n in subtree(part))
 
     def _added_to(self, command: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         """``command += " &"``."""

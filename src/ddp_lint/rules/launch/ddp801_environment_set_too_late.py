@@ -12,6 +12,7 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.cuda import Initialiser
 from ddp_lint.launch.environment import Write, read_at
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.launch.variables import WriteRule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
@@ -96,6 +97,7 @@ class EnvironmentSetTooLate(WriteRule):
 
     Writes for child processes (a copy of the environment, or a file that starts processes: they read it afresh), writes
     after `import torch` of what is read later, other arms of a branch, tests, and variables that are read on every use.
+    With `--preview` alone: PYTHONHASHSEED where nothing shows that several ranks run the file.
 
     ## How to confirm
 
@@ -123,7 +125,9 @@ class EnvironmentSetTooLate(WriteRule):
     def _check(self, write: Write, point: dict[str, Any]) -> None:
         if point["at"] == "start":
             if not self._starts_processes():
-                self._report(write, point, None, "the interpreter started")
+                # Where one process runs, nobody waits for another whose sets have another order.
+                sure = None if several_ranks(self.module) is not None else Confidence.LOW
+                self._report(write, point, None, "the interpreter started", sure)
         elif point["at"] == "import":
             place = self._torch_import(write)
             if place is not None and not self._starts_processes() and not self._done_otherwise(write, point):
@@ -259,14 +263,21 @@ class EnvironmentSetTooLate(WriteRule):
 
     # ---- the finding
 
-    def _report(self, write: Write, point: dict[str, Any], where: cst.CSTNode | Span | None, label: str) -> None:
+    def _report(
+        self,
+        write: Write,
+        point: dict[str, Any],
+        where: cst.CSTNode | Span | None,
+        label: str,
+        sure: Confidence | None = None,
+    ) -> None:
         instead = point.get("instead", {}).get(write.name)
         self.report(
             write.key,
             f"{write.name} is read at {point['point']}, before this line: the write has no effect",
             labels=[(where, label)] if where is not None else [],
             help=f"{point['set_by']}{f'; after it, {instead} works' if instead else ''}",
-            confidence=Confidence.HIGH if point["at"] == "import" else None,
+            confidence=Confidence.HIGH if point["at"] == "import" else sure,
             fix=self._move_up(write, where) if isinstance(where, Span) else None,
         )
 

@@ -15,7 +15,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import literal_text
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.source.wraps import argument
 
 _STARTERS = (
@@ -201,10 +201,10 @@ class ChildInheritsRank(Rule):
 
     def _texts(self, command: cst.BaseExpression) -> Iterator[str]:
         """The literals of a command, also those that its names are assigned."""
-        for node in (command, *descendants(command)):
+        for node in subtree(command):
             yield literal_text(node)
             for value in self.module.assignments(node) if isinstance(node, cst.Name) and node is not command else ():
-                yield from (literal_text(n) for n in (value, *descendants(value)))
+                yield from (literal_text(n) for n in subtree(value))
 
     def _builds_group(self, script: str) -> bool:
         project = self.module.project

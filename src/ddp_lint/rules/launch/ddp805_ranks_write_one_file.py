@@ -11,7 +11,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import argument
 
 #: Calls that every rank of a job makes: the function that holds one runs on all of them.
@@ -156,7 +156,7 @@ class RanksWriteOneFile(Rule):
 
     def _texts(self, path: cst.BaseExpression, depth: int) -> Iterator[str]:
         yield self.module.code(path)
-        for node in (path, *descendants(path)) if depth else ():
+        for node in subtree(path) if depth else ():
             if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node):
                 for value in (b.value for b in self.module.bindings(node) if b.kind in ("assign", "augment")):
                     if value is not None and value is not path:

@@ -4,13 +4,12 @@ import re
 
 import libcst as cst
 
-from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.findings import Confidence
 from ddp_lint.launch.environment import Write
 from ddp_lint.launch.single import starts_its_ranks
-from ddp_lint.rules.launch.variables import WriteRule
+from ddp_lint.rules.launch.variables import WriteRule, default_instead
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.edits import replace
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR")
 _READS = re.compile(r"""(environ\[|environ\.get\(\s*|getenv\(\s*)["'](LOCAL_RANK|RANK)["']\]?(?!\]?\s*=[^=])""")
@@ -18,7 +17,7 @@ _STARTS = re.compile(r"\b(spawn|start_processes|Process|Popen|subprocess|SLURM_\
 
 
 class LauncherVariableOverwritten(WriteRule):
-    """The script overwrites a variable by which torchrun tells each rank who and where it is.
+    """The script overwrites a variable by which torchrun gives each rank its number and address.
 
     ## What it does
 
@@ -97,7 +96,7 @@ class LauncherVariableOverwritten(WriteRule):
                 f"{write.name} is overwritten with one value on every rank: the ranks do not find each other",
                 notes=[self._outcome(write.name)],
                 help=f'os.environ.setdefault("{write.name}", ...) keeps what the launcher set',
-                fix=self._fix(write),
+                fix=default_instead(self.module, write, "keep the launcher's value"),
             )
 
     def _outcome(self, variable: str) -> str:
@@ -119,9 +118,3 @@ class LauncherVariableOverwritten(WriteRule):
             (a for a in self.module.ancestors(write.node) if isinstance(a, (cst.Else, cst.ExceptHandler))), None
         )
         return guard is not None or next(conditions(self.module, write.node), None) is not None
-
-    def _fix(self, write: Write) -> Fix | None:
-        if not isinstance(write.node, cst.Assign) or write.value is None:
-            return None
-        text = f"os.environ.setdefault({self.module.code(write.key)}, {self.module.code(write.value)})"
-        return Fix("keep the launcher's value", Applicability.UNSAFE, (replace(self.module, write.node, text),))

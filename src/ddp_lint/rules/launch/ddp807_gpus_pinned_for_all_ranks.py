@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddp_lint.findings import Applicability, Confidence, Fix, Span
+from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.environment import Write, writes
 from ddp_lint.launch.ranks import evidence_in
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.launch.variables import default_instead
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.edits import replace
 
 #: What a script of one process makes as well.
 _ALONE = ("Accelerator", "accelerate.Accelerator")
@@ -69,7 +69,7 @@ class GpusPinnedForAllRanks(Rule):
     ## When it is silent
 
     `setdefault`; values that come from the rank, from arguments or from a test that the variable is unset; scripts of
-    one process, which is what a single GPU beside an `Accelerator` speaks of; an empty value, which
+    one process, which is what a single GPU beside an `Accelerator` means; an empty value, which
     hides the GPUs on purpose; tests.
 
     ## How to confirm
@@ -129,11 +129,5 @@ class GpusPinnedForAllRanks(Rule):
             f"CUDA_VISIBLE_DEVICES is fixed here: {reason}",
             labels=labels,
             help="leave it to the launcher, or os.environ.setdefault in the script's own entry",
-            fix=self._fix(write),
+            fix=default_instead(self.module, write, "keep the job's own choice"),
         )
-
-    def _fix(self, write: Write) -> Fix | None:
-        if not isinstance(write.node, cst.Assign) or write.value is None:
-            return None
-        text = f"os.environ.setdefault({self.module.code(write.key)}, {self.module.code(write.value)})"
-        return Fix("keep the job's own choice", Applicability.UNSAFE, (replace(self.module, write.node, text),))

@@ -10,7 +10,16 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Edit, Finding, Fix, Span
 from ddp_lint.launch.environment import TEXT_FILES, Write, in_text, writes
 from ddp_lint.rules.base import Rule
-from ddp_lint.source import SourceFile
+from ddp_lint.source import Module, SourceFile
+from ddp_lint.source.edits import replace
+
+
+def default_instead(module: Module, write: Write, title: str) -> Fix | None:
+    """``os.environ.setdefault`` in place of an assignment; None for any other way to set a variable."""
+    if not isinstance(write.node, cst.Assign) or write.value is None:
+        return None
+    text = f"os.environ.setdefault({module.code(write.key)}, {module.code(write.value)})"
+    return Fix(title, Applicability.UNSAFE, (replace(module, write.node, text),))
 
 
 class WriteRule(Rule):

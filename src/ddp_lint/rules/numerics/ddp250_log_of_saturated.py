@@ -9,6 +9,8 @@ from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.queries import calls_in
+from ddp_lint.source.tree import called
 from ddp_lint.tensors.contexts import evaluation_only, without_gradient
 from ddp_lint.tensors.operations import words_of
 
@@ -127,7 +129,9 @@ class LogOfSaturated(Rule):
     def _is_added_mask(self, node: cst.Call, operand: cst.BaseExpression) -> bool:
         """``vector + mask.log()``, which a softmax makes NaN of where nothing is left of a row."""
         added = isinstance(up := self.module.parent(node), cst.BinaryOperation) and isinstance(up.operator, cst.Add)
-        return added and "mask" in words_of(dotted(operand).rpartition(".")[2])
+        function = self.module.function_of(node)
+        softmax = function is not None and any("softmax" in called(call) for call in calls_in(function.body))
+        return added and softmax and "mask" in words_of(dotted(operand).rpartition(".")[2])
 
     def _in_half_precision(self) -> bool:
         """Whether this file, or one that imports it, mentions half precision."""

@@ -7,7 +7,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.accumulation import calls_of_round, guards, is_backward, is_step
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import is_false
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, subtree
 from ddp_lint.tensors.operations import words_of
 
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"})
@@ -179,10 +179,10 @@ class ClipOnEveryMicroBatch(Rule):
         return any(
             isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Modulo)
             for value in values
-            for part in (value, *descendants(value))
+            for part in subtree(value)
         )
 
 
 def _speaks_of_rounds(test: cst.BaseExpression) -> bool:
-    names = (part.value for part in (test, *descendants(test)) if isinstance(part, cst.Name))
+    names = (part.value for part in subtree(test) if isinstance(part, cst.Name))
     return any(words_of(name) & _ROUNDS for name in names)

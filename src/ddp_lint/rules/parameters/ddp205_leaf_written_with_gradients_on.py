@@ -6,7 +6,7 @@ from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors import Code, Reached, Write
 
 
@@ -112,7 +112,7 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
             and dotted(n.args[0].value) == write.value.name
             and self.module.qualified(n.args[1].value) == "torch.nn.Parameter"
             for test in failed
-            for n in (test, *descendants(test))
+            for n in subtree(test)
         )
 
     def _steps_by_hand(self, write: Write) -> bool:

@@ -13,7 +13,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.operations import keeps_output, layer_kind, names, words_of
@@ -286,5 +286,5 @@ def _computes(write: Write) -> bool:
         if isinstance(node.value, cst.Call) and _last(node.value.func).startswith(("logical_", "bitwise_")):
             return False
         place = node.targets[0].target
-        return any(place.deep_equals(n) for n in (node.value, *descendants(node.value)))
+        return any(place.deep_equals(n) for n in subtree(node.value))
     return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _ARITHMETIC

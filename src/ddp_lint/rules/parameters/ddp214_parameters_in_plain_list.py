@@ -10,7 +10,7 @@ from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, descendants, names_in, subtree
 from ddp_lint.tensors import Kind, ModuleClass, TensorFile
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
 from ddp_lint.tensors.operations import layer_kind
@@ -172,10 +172,10 @@ class ParametersInPlainList(Rule):
         for node in descendants(function.body):
             if isinstance(node, cst.Call):
                 called = dotted(node.func).rpartition(".")[2]
-                uses = any(dotted(n) == name for a in node.args for n in (a.value, *descendants(a.value)))
+                uses = any(dotted(n) == name for a in node.args for n in subtree(a.value))
                 if uses and (called in _REGISTERING or called in _REGISTERING_METHODS):
                     return True
-            if isinstance(node, cst.For) and any(dotted(n) == name for n in (node.iter, *descendants(node.iter))):
+            if isinstance(node, cst.For) and name in names_in(node.iter):
                 return True  # registered one by one
         return False
 

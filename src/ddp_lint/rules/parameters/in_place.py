@@ -13,7 +13,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
 from ddp_lint.tensors.contexts import evaluation_only
 from ddp_lint.tensors.operations import words_of
@@ -82,7 +82,7 @@ class InPlaceRule(Rule):
             yield from descendants(node.value)
         elif isinstance(node, cst.Call):
             for arg in node.args:
-                yield from (arg.value, *descendants(arg.value))
+                yield from subtree(arg.value)
 
     def way(self, reached: Reached) -> str:
         """The chain of methods from `forward`, for a message: '' in `forward` itself."""

@@ -23,7 +23,7 @@ class EventOnOtherStream(Rule):
     ## Why it breaks
 
     An event marks what its own stream has been given so far. Recorded on another stream it completes at once, and
-    whoever waits for it reads data that the first stream is still copying: one rank steps with old parameters,
+    a stream that waits for it reads data that the first stream is still copying: one rank steps with old parameters,
     dependent on timing.
 
     ## Example

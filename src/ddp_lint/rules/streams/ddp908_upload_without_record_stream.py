@@ -13,7 +13,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.streams.stream import side_stream
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, descendants, subtree
 
 _RECORDS = re.compile(r"record\w*_stream|stream\w*_record")
 _WAITS = {"wait_stream", "wait_event", "wait"}
@@ -230,7 +230,7 @@ class UploadWithoutRecordStream(Rule):
 
     def _uploads(self, block: cst.With) -> Iterator[tuple[cst.Assign, str]]:
         for node in descendants(block.body):
-            if isinstance(node, cst.Assign) and any(map(self._is_upload, (node.value, *descendants(node.value)))):
+            if isinstance(node, cst.Assign) and any(map(self._is_upload, subtree(node.value))):
                 for target in node.targets:
                     yield from ((node, name) for name in _names(target.target))
 

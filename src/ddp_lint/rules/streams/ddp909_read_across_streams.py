@@ -11,16 +11,19 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.tensors import TensorFile
 
 #: Calls after which the order is not known: events, and the host waiting.
 _ORDER_ALL = frozenset({"synchronize", "wait_event", "wait", "stream_synchronize", "block", "record_event"})
-#: What looks at a tensor without its values, or is the handle of one that will be there.
+#: What looks at a tensor without its values, is the handle of one that will be there, or may upload one of the host.
 _LOOKS = frozenset(
     {
         "wait",
         "result",
+        "cuda",
+        "to",
+        "cpu",
         "shape",
         "size",
         "dim",
@@ -179,7 +182,7 @@ class ReadAcrossStreams(Rule):
     def _computes(self, value: cst.BaseExpression) -> bool:
         """Whether work is done on the stream: a view is none, and what is pinned lies on the host."""
         if isinstance(value, cst.Call):
-            pinned = any(called(c) == "pin_memory" for c in (value, *descendants(value)) if isinstance(c, cst.Call))
+            pinned = any(called(c) == "pin_memory" for c in subtree(value) if isinstance(c, cst.Call))
             return called(value) not in _VIEWS and not pinned
         return isinstance(value, cst.BinaryOperation)
 

@@ -13,7 +13,8 @@ class UnusedSuppression(Documented):
 
     ## Why it matters
 
-    A suppression outlives the code that it excused. When the hazard comes back on that line, nobody hears of it.
+    A suppression outlives the code that it was written for. When the hazard comes back on that line, it is not
+    reported.
 
     ## Example
 

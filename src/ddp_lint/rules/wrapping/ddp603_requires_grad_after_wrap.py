@@ -5,8 +5,8 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.queries import is_false
-from ddp_lint.source.wraps import Wrap, argument, root_name
+from ddp_lint.source.queries import is_false, model_path
+from ddp_lint.source.wraps import Wrap, argument
 
 
 def _model_and_part(name: str) -> tuple[str, str]:
@@ -14,15 +14,6 @@ def _model_and_part(name: str) -> tuple[str, str]:
     parts = name.split(".")
     keep = 2 if parts[0] in ("self", "cls") else 1
     return ".".join(parts[:keep]), ".".join(p for p in parts[keep:] if p != "module")
-
-
-def _targets(target: cst.BaseExpression) -> list[str]:
-    elements = target.elements if isinstance(target, cst.Tuple) else ()
-    return [dotted(target), *(dotted(e.value) for e in elements)]
-
-
-def _is_parameters(iterated: cst.BaseExpression) -> bool:
-    return isinstance(iterated, cst.Call) and dotted(iterated.func).endswith(("parameters", "named_parameters"))
 
 
 class RequiresGradAfterWrap(Rule):
@@ -135,18 +126,16 @@ class RequiresGradAfterWrap(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if isinstance(node.func, cst.Attribute) and node.func.attr.value == "requires_grad_":
             value = node.args[0].value if node.args else cst.Name("True")
-            self._change(node, root_name(node.func.value), value)
+            self._change(node, model_path(self.module, node.func.value), value)
 
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target
         if not isinstance(target, cst.Attribute):
             return
-        owner = dotted(target.value)
         if target.attr.value == "requires_grad":
-            loop = self._loop_over(node, owner)
-            if loop is not None:
-                self._change(node, root_name(loop.iter), node.value)
+            self._change(node, model_path(self.module, target.value), node.value)
         elif target.attr.value == "find_unused_parameters":
+            owner = dotted(target.value)
             wrap = self._wraps.of(owner, node)
             if wrap is not None and wrap.kind == "ddp":
                 self.report(
@@ -204,13 +193,6 @@ class RequiresGradAfterWrap(Rule):
             labels=[*labels, (wrap.call, "DDP places its gradient hooks here")],
             help="change requires_grad first, wrap last",
         )
-
-    def _loop_over(self, node: cst.CSTNode, name: str) -> cst.For | None:
-        """The loop `for name in <model>.parameters()` around the node."""
-        for up in self.module.ancestors(node):
-            if isinstance(up, cst.For) and name in _targets(up.target) and _is_parameters(up.iter):
-                return up
-        return None
 
     def _tolerates_unused(self, wrap: Wrap) -> bool:
         value = argument(wrap.call, None, "find_unused_parameters") or argument(wrap.call, None, "static_graph")

@@ -8,7 +8,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import move_below
 from ddp_lint.source.queries import is_false
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 
 _NAMES = {"fsdp1": "FullyShardedDataParallel", "fsdp2": "fully_shard"}
@@ -18,7 +18,7 @@ def _models(call: cst.Call) -> set[str]:
     """The names whose `.parameters()` or `.named_parameters()` occur in the arguments."""
     found = set()
     for arg in call.args:
-        for node in (arg.value, *descendants(arg.value)):
+        for node in subtree(arg.value):
             if isinstance(node, cst.Call):
                 owner, _, method = dotted(node.func).rpartition(".")
                 if method in ("parameters", "named_parameters"):

@@ -8,7 +8,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, names_in, subtree
 from ddp_lint.source.wraps import Wrap
 
 #: What writes one value into a tensor, whatever the generator gave it.
@@ -182,7 +182,7 @@ class RankSeedBeforeShard(Rule):
         return call.func.value if is_fill and isinstance(call.func, cst.Attribute) else None
 
     def _varies(self, value: cst.BaseExpression) -> bool:
-        return self._mentions_rank(value) or any(isinstance(n, cst.Call) for n in (value, *descendants(value)))
+        return self._mentions_rank(value) or any(isinstance(n, cst.Call) for n in subtree(value))
 
     def _report(self, seed: cst.Call, wrap: Wrap) -> None:
         self.report(
@@ -194,6 +194,5 @@ class RankSeedBeforeShard(Rule):
         )
 
     def _mentions_rank(self, seed: cst.BaseExpression) -> bool:
-        nodes = (seed, *descendants(seed))
-        names = {dotted(n).rpartition(".")[2] for n in nodes}
-        return not names.isdisjoint(_RANK_NAMES) or any(self.module.listed("ranks", node) for node in nodes)
+        names = {name.rpartition(".")[2] for name in names_in(seed)}
+        return not names.isdisjoint(_RANK_NAMES) or any(self.module.listed("ranks", node) for node in subtree(seed))

@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.source.wraps import argument
 
 
@@ -128,7 +128,7 @@ class AutogradGradOfParameters(Rule):
         if inputs is None:
             return []
         made = self.module.assignments(inputs, inputs) if isinstance(inputs, cst.Name) else [inputs]
-        return [n for value in made for n in (value, *descendants(value)) if isinstance(n, cst.Call)]
+        return [n for value in made for n in subtree(value) if isinstance(n, cst.Call)]
 
     def _reduces(self, node: cst.CSTNode) -> bool:
         function = self.module.function_of(node) or self.module.tree

@@ -1,24 +1,22 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.knowledge import communication, frameworks, table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms
-from ddp_lint.source.queries import methods
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.tensors.callers import order_of
 
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
-_PREPARING = {name: entry for entry in frameworks.every(lambda each: each.wrapping_method) for name in entry.names}
 _GIVEN = frameworks.every(lambda each: each.given_wrapped)
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
 # A test that holds one of these words asks whether the model is wrapped, or how many ranks there are.
@@ -131,7 +129,7 @@ class AttributeBehindWrapper(Rule):
 
     Attributes that the file sets on the wrapper itself; names that are bound anew after the wrap; code under a test of
     the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError; with accelerate
-    also files that configure DeepSpeed or FSDP, or ask for the latter, which forward attributes, and tests, which one
+    also files that configure DeepSpeed or FSDP, or select the latter, which forward attributes, and tests, which one
     process runs. A method that only the constructor calls, before it wraps.
 
     ## How to confirm
@@ -150,11 +148,11 @@ class AttributeBehindWrapper(Rule):
 
     triggers = Triggers(
         "DistributedDataParallel",
-        *(name.rpartition(".")[2] for name in _PREPARING),
+        *(name.rpartition(".")[2] for name in PREPARING),
         *(method for entry in _GIVEN for method in entry.methods),
         file=(
             "DistributedDataParallel",
-            *sorted({part for name in _PREPARING for part in (name.split(".")[0], name.split(".")[-2])}),
+            *sorted({part for name in PREPARING for part in (name.split(".")[0], name.split(".")[-2])}),
             *sorted({name.rpartition(".")[2] for entry in _GIVEN for name in entry.classes}),
         ),
     )
@@ -218,7 +216,7 @@ class AttributeBehindWrapper(Rule):
         if (
             isinstance(value, cst.Call)
             and not self.module.file.is_test
-            and self._prepares(value)
+            and prepares(self.module, value)
             and self._is_module(use, name)
         ):
             return value, "on several processes it comes back wrapped in DDP", Confidence.MEDIUM
@@ -229,19 +227,9 @@ class AttributeBehindWrapper(Rule):
         user, wrapper = self.module.function_of(use), self.module.function_of(wrap)
         if user is None or wrapper is None or user is wrapper or self.module.project is None:
             return False
-        if wrapper.name.value == "__init__":
-            return self._is_called_before(user.name.value, wrapper, wrap)
-        if user.name.value == "__init__":
+        if "__init__" in (user.name.value, wrapper.name.value):
             return False
         return order_of(self.module.project, user.name.value, wrapper.name.value) == "before"
-
-    def _is_called_before(self, method: str, constructor: cst.FunctionDef, wrap: cst.CSTNode) -> bool:
-        """Whether all calls of a method in the file are in the constructor, above the wrap."""
-        line = self.module.span(wrap).line
-        calls = list(methods(self.module.tree, method))
-        return bool(calls) and all(
-            self.module.function_of(call) is constructor and self.module.span(call).line < line for call in calls
-        )
 
     def _last_binding(self, use: cst.BaseExpression, name: str) -> Binding | None:
         bindings = self.module.bindings(name, use)
@@ -260,13 +248,6 @@ class AttributeBehindWrapper(Rule):
             if given and any(self.module.is_subclass(owner, base) for base in entry.classes):
                 return binding.node, "the trainer passes the model as it wrapped it", Confidence.MEDIUM
         return None
-
-    def _prepares(self, call: cst.Call) -> bool:
-        """Whether a call wraps its arguments in plain DDP, as far as the file configures nothing else."""
-        receiver, _, name = dotted(call.func).rpartition(".")
-        owner = _known_as().get(receiver.rpartition(".")[2], "")
-        entry = _PREPARING.get(self.module.callee(call)) or _PREPARING.get(f"{owner}.{name}")
-        return entry is not None and not any(word in self.module.file.text for word in entry.unless)
 
     def _is_module(self, use: cst.CSTNode, name: str) -> bool:
         """Whether the function asks of it what only a module has: `prepare` also returns optimizers and loaders."""
@@ -301,12 +282,6 @@ class AttributeBehindWrapper(Rule):
             if names & conditions or any(n in _ASKING or any(word in n for word in _ASKS) for n in names):
                 return True
         return False
-
-
-@functools.cache
-def _known_as() -> dict[str, str]:
-    """What receivers are called that are taken for an object of a class when nothing else shows what they are."""
-    return {name: type_.name for type_ in communication.load().types.values() for name in type_.known_as}
 
 
 def _holds(value: cst.CSTNode, call: cst.CSTNode) -> bool:

@@ -13,7 +13,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors.contexts import without_gradient
 
@@ -178,7 +178,7 @@ class SecondBackwardAfterForward(Rule):
         of_self = name.startswith("self.") and name.count(".") == 1
         if called(call) in _OPTIMIZING and not of_self:
             return False
-        given = (n for arg in call.args for n in (arg.value, *descendants(arg.value)))
+        given = (n for arg in call.args for n in subtree(arg.value))
         if name == model or any(dotted(n) == model for n in given):
             return True
         if of_self:

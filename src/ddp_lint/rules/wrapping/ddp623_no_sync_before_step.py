@@ -9,7 +9,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_step
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +165,7 @@ class NoSyncBeforeStep(Rule):
             if isinstance(node, cst.AugAssign) and _last(node.target) == counter:
                 return True
             if isinstance(node, cst.Assign) and any(_last(target.target) == counter for target in node.targets):
-                parts = (node.value, *descendants(node.value))
+                parts = subtree(node.value)
                 if any(isinstance(part, cst.BinaryOperation) for part in parts):
                     return True
         return False

@@ -217,7 +217,29 @@ class KeysOfAnotherWrap(Rule):
         where nothing shows it."""
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != method:
             return None
-        name, wraps = dotted(call.func.value), self.module.wraps
+        head, dot, rest = dotted(call.func.value).partition(".")
+        given = self._given(head, call)
+        if given:  # a helper: what all who call it give it
+            sides = [self._side_of(f"{dotted(value)}{dot}{rest}", value) for value in given]
+            return sides[0] if all(side == sides[0] for side in sides) else None
+        return self._side_of(dotted(call.func.value), call.func.value)
+
+    def _given(self, name: str, at: cst.CSTNode) -> list[cst.BaseExpression]:
+        """What the calls in this file give a function for the parameter `name`; empty where it is none, or one of them
+        does not tell."""
+        function = self.module.function_of(at)
+        if function is None or not name or self.module.class_of(function) is not None:
+            return []
+        places = [p.name.value for p in function.params.params]
+        if name not in places:
+            return []
+        calls = (n for n in self.module.nodes if type(n) is cst.Call and dotted(n.func) == function.name.value)
+        values = [argument(call, places.index(name), name) for call in calls]
+        return [v for v in values if v is not None] if None not in values else []
+
+    def _side_of(self, name: str, call: cst.BaseExpression) -> tuple[Wrap | None, bool] | None:
+        """The same for the model that goes by a name at a place."""
+        wraps = self.module.wraps
         head, _, last = name.rpartition(".")
         wrap = wraps.of(head, call) if last == "module" else None
         if wrap is not None:
@@ -226,9 +248,10 @@ class KeysOfAnotherWrap(Rule):
         if wrap is not None:
             return (wrap, False) if _counts(wrap) else None
         wrap = wraps.twin(name, call) or next((w for w in wraps.all if w.inner == name and wraps.before(call, w)), None)
-        if wrap is None and name and all(name not in (w.inner, w.outer) for w in wraps.all):
-            made = self.module.constructed_by(call.func.value)
-            return (None, True) if is_module_class(self.module.project, made) else None
+        here = self.module.function_of(call)
+        near = [w for w in wraps.all if name.startswith("self.") or self.module.function_of(w.call) is here]
+        if wrap is None and name and all(name not in (w.inner, w.outer) for w in near):
+            return (None, True) if is_module_class(self.module.project, self.module.constructed_by(call)) else None
         return (wrap, True) if name and wrap is not None and _counts(wrap) else None
 
     # ---- the file between them
@@ -254,7 +277,8 @@ class KeysOfAnotherWrap(Rule):
 
     def _path(self, call: cst.CSTNode | None, position: int) -> str:
         path = argument(call, position, "f") if isinstance(call, cst.Call) else None
-        return self.module.code(path) if path is not None else ""
+        given = {self.module.code(value) for value in self._given(dotted(path), path)} if path is not None else set()
+        return given.pop() if len(given) == 1 else self.module.code(path) if path is not None else ""
 
     def _other_keys(self, save: _State) -> set[str]:
         entries = self.module.parent(self.module.parent(save.call) or save.call)

@@ -6,8 +6,9 @@ from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.rules.wrapping.preparing import prepares
 from ddp_lint.source import dotted
-from ddp_lint.source.queries import path_of
+from ddp_lint.source.queries import calls_in, model_path
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.classes import makes_module
 
@@ -20,8 +21,8 @@ class ModelChangedOnOneRank(Rule):
     ## What it does
 
     Finds, under a test for rank 0 (or `is_main_process`), what changes the parameters that train of a model that the
-    same function wraps later: `model.head = nn.Linear(..)`, `model.layers.append(..)`, `p.requires_grad = False`,
-    `model.backbone.requires_grad_(False)`.
+    same function wraps later, by a wrapper or by `accelerator.prepare`: `model.head = nn.Linear(..)`,
+    `model.layers.append(..)`, `p.requires_grad = False`, `model.backbone.requires_grad_(False)`.
 
     ## Why it breaks
 
@@ -125,13 +126,17 @@ class ModelChangedOnOneRank(Rule):
             self._check(node, node.func.value, "gives the model another layer")
 
     def _check(self, node: cst.CSTNode, changed: cst.BaseExpression, what: str) -> None:
-        wrap = self._wrapped_later(node, self._path_of(changed)) if on_one_rank(self.module, node) else None
-        if wrap is not None:
+        if not on_one_rank(self.module, node):
+            return
+        name = model_path(self.module, changed)
+        wrap = self._wrapped_later(node, name)
+        call = wrap.call if wrap is not None else self._prepared_later(node, name)
+        if call is not None:
             self.report(
                 node,
                 f"one rank alone {what} before the wrap: the others wait for it, or pair other parameters",
                 notes=["rank 0 and rank 1 bring different lists of parameters to the wrapper"],
-                labels=[(wrap.call, "the wrapper pairs the parameters of all ranks here")],
+                labels=[(call, "the wrapper pairs the parameters of all ranks here")],
                 help="change the model on every rank alike",
             )
 
@@ -151,17 +156,11 @@ class ModelChangedOnOneRank(Rule):
             None,
         )
 
-    def _path_of(self, changed: cst.BaseExpression) -> str:
-        """The dotted name of what an expression leads into, by the loop that binds it where one does."""
-        path = path_of(changed)
-        for up in self.module.ancestors(changed):
-            if isinstance(up, cst.For) and path in (dotted(up.target), *_names(up.target)):
-                iterated = up.iter
-                return path_of(iterated.func) if isinstance(iterated, cst.Call) else path_of(iterated)
-        return path
-
-
-def _names(target: cst.BaseExpression) -> list[str]:
-    """The names that a loop over ``named_parameters()`` binds."""
-    elements = target.elements if isinstance(target, cst.Tuple) else ()
-    return [dotted(element.value) for element in elements]
+    def _prepared_later(self, node: cst.CSTNode, name: str) -> cst.Call | None:
+        """The call further down by which a framework wraps the model: ``accelerator.prepare(model)``."""
+        function = self.module.function_of(node) or self.module.tree
+        for call in calls_in(function):
+            given = any(dotted(arg.value) and f"{name}.".startswith(f"{dotted(arg.value)}.") for arg in call.args)
+            if name and given and self.module.wraps.follows(call, node) and prepares(self.module, call):
+                return None if on_one_rank(self.module, call) else call
+        return None

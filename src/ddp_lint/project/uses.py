@@ -1,0 +1,44 @@
+"""Who uses a name: the expressions that may stand for a function of a project, called or handed on."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+
+from ddp_lint.project.facts import FunctionNode
+from ddp_lint.source.syntax import below
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """An expression by a name (``f``, ``x.f``). `call`: the call of it, if it is called; `given`: the call that it
+    is an argument of; `around` and `owner`: the function and the class that it is in."""
+
+    node: ast.Name | ast.Attribute
+    call: ast.Call | None
+    given: ast.Call | None
+    around: FunctionNode | None
+    owner: ast.ClassDef | None
+
+
+def uses(tree: ast.AST, name: str) -> Iterator[Use]:
+    """The uses of a name in a tree, by the last part of dotted names."""
+    stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, ast.AST | None]] = [(tree, None, None, None)]
+    while stack:
+        node, around, owner, above = stack.pop()
+        if isinstance(node, (ast.Attribute, ast.Name)) and name_of(node) == name:
+            call = above if isinstance(above, ast.Call) else None
+            called = call is not None and call.func is node
+            yield Use(node, call if called else None, None if called else call, around, owner)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            around = node
+        elif isinstance(node, ast.ClassDef):
+            around, owner = None, node
+        of_child = above if isinstance(node, ast.keyword) else node
+        stack += ((child, around, owner, of_child) for child in below(node))
+
+
+def name_of(node: ast.Name | ast.Attribute) -> str:
+    """`f` for ``f`` and for ``x.f``."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id

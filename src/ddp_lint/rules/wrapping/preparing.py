@@ -1,0 +1,27 @@
+"""Methods of frameworks that wrap what they are given: ``accelerator.prepare(model, optimizer)``."""
+
+from __future__ import annotations
+
+import functools
+
+import libcst as cst
+
+from ddp_lint.knowledge import communication, frameworks
+from ddp_lint.source import Module, dotted
+
+#: The names of such methods, each with what is known of it.
+PREPARING = {name: entry for entry in frameworks.every(lambda each: each.wrapping_method) for name in entry.names}
+
+
+def prepares(module: Module, call: cst.Call) -> bool:
+    """Whether a call wraps its arguments in plain DDP, as far as the file configures nothing else."""
+    receiver, _, name = dotted(call.func).rpartition(".")
+    owner = _known_as().get(receiver.rpartition(".")[2], "")
+    entry = PREPARING.get(module.callee(call)) or PREPARING.get(f"{owner}.{name}")
+    return entry is not None and not any(word in module.file.text for word in entry.unless)
+
+
+@functools.cache
+def _known_as() -> dict[str, str]:
+    """What receivers are called that are taken for an object of a class when nothing else shows what they are."""
+    return {name: type_.name for type_ in communication.load().types.values() for name in type_.known_as}
