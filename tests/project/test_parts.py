@@ -138,11 +138,8 @@ def test_a_file_that_is_shown_is_rested_on_as_a_whole(tmp_path: pathlib.Path) ->
     assert "file:m.py" in project.dependencies(asked, places=True)
 
 
-#: What is kept by nodes and rests on the outline of a file alone, or on an expression in hand, or notes by itself.
-_OUTLINE_ALONE = {
-    "_rebinders_in", "_rebound_in", "_stores_in", "_text_of_opposite", "assignments_in", "defaults_of", "is_never_none",
-    "text_of",
-}  # fmt: skip
+#: What is kept by nodes and rests on the outline of a file alone, or on an expression in hand; `kept_by_node` itself.
+_OUTLINE_ALONE = {"_text_of_opposite", "assignments_in", "defaults_of", "is_never_none", "kept", "text_of"}
 
 
 def test_nothing_is_kept_by_a_node_behind_the_back_of_who_gets_it() -> None:
