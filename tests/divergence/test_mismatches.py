@@ -58,6 +58,18 @@ PARTING = {
                 if flag:
                     break
     """,
+    "a loop in which only one rank returns": """
+        def main(x):
+            rank = dist.get_rank()
+            k = 0
+            while k < 3:
+                k += 1
+                if rank == 1:
+                    return
+                if rank == 2:
+                    dist.barrier()
+            dist.all_reduce(x)  # !rank-branch
+    """,
     "a clock that is asked twice": """
         def main(x, deadline):
             if time.time() > deadline:
@@ -1337,6 +1349,17 @@ EQUAL = {
             rank = dist.get_rank()
             groups = [dist.new_group([n, n + 1]) for n in range(size)]
             forward(x, group=groups[rank // 2])
+    """,
+    "a loop whose events are another rank's": """
+        def main(x):
+            rank = dist.get_rank()
+            if rank == 0:
+                k = 0
+                while k < 3:
+                    k += 1
+                    if rank == 1:
+                        dist.barrier()
+            dist.all_reduce(x)
     """,
     "the number of the round that a generator hands on": """
         def with_last(it):

@@ -288,4 +288,27 @@ class Projection:
             return yes if yes == no else ("choice", truth, yes, no)
         after, body = numbers[node.after.number], numbers[node.body.number]
         dead = body == (after if not self.is_live(node) else numbers[node.again.number])  # no events on this rank
-        return after if dead else ("loop", body, after)
+        return after if dead or self._is_silent(node, world) else ("loop", body, after)
+
+    def _is_silent(self, loop: Loop, world: int) -> bool:
+        """Does no round have an event for a rank of this world, nor leave the function?"""
+        stack, seen = [loop.body], {loop.body.number}
+        while stack:
+            node = stack.pop()
+            if isinstance(node, End):
+                inner = self._loops.get(node)
+                if inner is None or inner.number > loop.number:
+                    return False
+                ways = [inner.after] if inner is not loop else []
+            elif isinstance(node, EventNode):
+                if self.holds(node.event):
+                    return False
+                ways = [node.after]
+            elif isinstance(node, Choice):
+                truth = self.truth(node.condition, world)
+                ways = [node.yes if truth else node.no] if isinstance(truth, bool) else [node.yes, node.no]
+            else:
+                ways = [node.body, node.after]
+            stack += [way for way in ways if way.number not in seen]
+            seen.update(way.number for way in ways)
+        return True
