@@ -1,4 +1,4 @@
-"""Small programs and where their ranks part.
+"""Small programs and where their ranks diverge.
 
 A line that ends with `# !kind` must be the span of a mismatch of that kind, and no other line may be one.
 """
@@ -1171,7 +1171,16 @@ PARTING = {
             if dist.get_rank() == 0:
                 logger.log(x)  # !rank-branch
     """,
-    "a caller parts the ranks": """
+    "a caller gives each rank a batch of its own": """
+        def validate(model, batch):
+            loss = model(batch).mean()
+            if loss.item() > 5:
+                dist.all_reduce(loss)  # !data-condition
+
+        def main(model):
+            validate(model, torch.randn(2, 4) * (100 if dist.get_rank() == 1 else 1))
+    """,
+    "a caller makes the ranks diverge": """
         def log(x, reduce):
             if dist.get_rank() == 0 and reduce:
                 dist.all_reduce(x)  # !rank-branch

@@ -1,7 +1,7 @@
 """What the callers of a function say of the places where it makes the ranks diverge by itself.
 
-A function is analysed for arguments unknown. Where the project calls it, and never so that the ranks part there (a flag
-that skips the branch, a loop over all ranks, a caller that makes up for it), the ranks do not part.
+A function is analysed for arguments unknown. Where the project calls it, and never so that the ranks diverge there (a
+flag that skips the branch, a loop over all ranks, a caller that makes up for it), the ranks do not.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class Callers(Generic[R]):
 
 def _more_specific(given: Value | None, alone: Value) -> Value:
     """What is given, if that says more than the parameter's own name and class do."""
-    if given is None:
-        return alone
+    if given is None or (given.open and given.varies is not None and alone.varies is not None):
+        return alone  # each rank has its own, as the name says
     plain = given.constant is None and given.varies is None and not given.agreed and given.kind not in _COUNTED
     return alone if plain and (alone.varies is not None or given.reference is None) else given
 
