@@ -1,4 +1,4 @@
-"""Following a run by what its ranks write: what parts them is told once nothing moves, and not before."""
+"""Following a run by what its ranks write: what makes them diverge is told once nothing moves, and not before."""
 
 from __future__ import annotations
 
@@ -85,6 +85,25 @@ def test_a_rank_that_is_through_does_not_come(tmp_path: pathlib.Path) -> None:
     ranks.marks.set(1, "over")
     parted = ranks.live().poll()
     assert parted is not None and parted.absent == (1,)
+
+
+def test_a_rank_that_has_destroyed_its_groups_does_not_come(tmp_path: pathlib.Path) -> None:
+    ranks = Ranks(tmp_path, [call(1), call(1)], [call(1)])
+    ranks.marks.set(1, "joined")
+    os.utime(ranks.marks.path(1, "joined"), (time.time() - 9.0,) * 2)
+    live = ranks.live()
+    assert live.poll() is None
+    ranks.marks.set(1, "left")
+    parted = live.poll()
+    assert parted is not None and parted.kind is Kind.MISSING and parted.calls[1] is None
+
+
+def test_a_rank_that_has_made_new_groups_since_may_come(tmp_path: pathlib.Path) -> None:
+    ranks = Ranks(tmp_path, [call(1), call(1)], [call(1)])
+    ranks.marks.set(1, "left")
+    os.utime(ranks.marks.path(1, "left"), (time.time() - 9.0,) * 2)
+    ranks.marks.set(1, "joined")
+    assert ranks.live().poll() is None
 
 
 def test_ranks_that_wait_for_each_other_wait_for_ever(tmp_path: pathlib.Path) -> None:

@@ -16,8 +16,8 @@ from ddp_lint.verify.match import Ending, Kind, Mismatch, differences, unanswere
 from ddp_lint.verify.spec import Marks
 from ddp_lint.verify.trace import Collective, decode
 
-#: Seconds for which no rank must have moved after their calls have parted: what comes of it by itself (an exception, a
-#: transfer that goes through) comes sooner.
+#: Seconds for which no rank must have moved after their calls have diverged: what comes of it by itself (an
+#: exception, a transfer that goes through) comes sooner.
 _STILL = 1.2
 #: The same where ranks send to each other: a small tensor may be on its way, and its sender at other work, which a
 #: rank shows every few seconds.
@@ -103,7 +103,7 @@ class Live:
 
     def _missing(self) -> Mismatch | None:
         """A call for which a member is missing that is through with everything, or that waits for another one."""
-        over = {rank: Ending.COMPLETED for rank in self._tails if self._ended(rank)}
+        over = {rank: Ending.COMPLETED for rank in self._tails if self._ended(rank) or self._left(rank)}
         for group, waiting in self._waiting.items():
             cells = {member: calls[0] if calls else None for member, calls in sorted(waiting.items())}
             absent = [member for member, call in cells.items() if call is None]
@@ -141,8 +141,13 @@ class Live:
     def _ended(self, rank: int) -> bool:
         return self._marks.has(rank, "over") or self._marks.has(rank, "exit")
 
+    def _left(self, rank: int) -> bool:
+        """It has destroyed its groups and made none since. Under NCCL that waits for the peers, and burns CPU time
+        as if it computed."""
+        return self._marks.time(rank, "left") > self._marks.time(rank, "joined")
+
     def _hangs(self, parted: Mismatch) -> bool:
-        """No rank that lives has moved for a while, and at least one waits in what has parted."""
+        """No rank that lives has moved for a while, and at least one waits in what has diverged."""
         living = [rank for rank in self._tails if not self._ended(rank)]
         waiting = [rank for rank, call in parted.calls.items() if call is not None and rank in living]
         if not waiting:

@@ -317,6 +317,7 @@ class Collectives(Observer):
             self.recorder.emit(trace.Call, name="destroy_process_group")
             if not any(args) and not kwargs.get("group"):
                 self.groups.forget()
+                self.recorder.marks.set(self.recorder.rank, "left")
 
 
 def work_of(result: Any) -> Any:
