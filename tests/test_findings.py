@@ -9,7 +9,7 @@ from ddp_lint.findings import HEADLINE, fitted
 
 
 def test_code_is_cut_in_its_middle_the_longest_first() -> None:
-    short = "`x` is read here: the ranks part"
+    short = "`x` is read here: the ranks diverge"
     assert fitted(short) == short
     long = f"`{'a' * 200}.item()` of `loss` is read on the host: each rank waits for its GPU"
     told = fitted(long)

@@ -114,7 +114,7 @@ class Touched:
 
     def by(self, finding: Finding) -> bool:
         """Whether the finding is in what has changed, or any of its places is: a label, a step of a rank, a call on its
-        way. Also where its ranks part around a call of a changed function: what that does no more has no place."""
+        way. Also where its ranks diverge around a call of a changed function: what that does no more has no place."""
         return any(map(self._holds, _places(finding))) or (finding.cause is not None and self._calls_changed(finding))
 
     def _holds(self, span: Span) -> bool:

@@ -81,7 +81,7 @@ class CallSite:
 class Sharing(str, enum.Enum):
     """Whether findings that lead to one callee have one cause, the callee."""
 
-    #: Each has its own: what parts the ranks lies in their data, not in who calls.
+    #: Each has its own: what makes the ranks diverge lies in their data, not in who calls.
     NEVER = "never"
     #: Only if nobody reaches the callee in another way: a ``barrier()`` of the project's own is called rightly, too.
     ALONE = "alone"

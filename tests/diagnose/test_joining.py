@@ -1,4 +1,4 @@
-"""The join with `check`: the branch at which the ranks part, in a working tree with other paths than the job's."""
+"""The join with `check`: the branch at which the ranks diverge, in a working tree with other paths than the job's."""
 
 import json
 
@@ -65,7 +65,7 @@ def test_the_branch_is_told(tree):
     assert check["path"].endswith("src/pkg/val.py")
     assert any(label["at"].endswith("val.py:8") for label in check["labels"])
     text = CliRunner().invoke(main, ["diagnose", str(tree / "job.log"), "--source", str(tree)]).output
-    assert "they part at" in text
+    assert "the ranks diverge here" in text
     assert "val.py:8" in text
 
 

@@ -1,4 +1,4 @@
-"""Random programs whose ranks may part by a condition that a callee, a name, an object or a group carries; and what
+"""Random programs whose ranks may diverge by a condition that a callee, a name, an object or a group carries; and what
 two ranks do when they run them.
 
 A program is a few scenes. Each is run on two ranks, threads of which one runs at a time, for every answer that its

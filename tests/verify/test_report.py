@@ -106,7 +106,7 @@ def test_no_row_gets_lost(verification: Verification, tmp_path: pathlib.Path) ->
 
 def test_the_condition_at_which_ranks_part_is_shown(verification: Verification) -> None:
     text = render(verification, "html", Sources())
-    branch = text[text.index("Where the ranks part") :]
+    branch = text[text.index("Where the ranks diverge") :]
     assert "decides whether line 8 runs" in branch[: branch.index("</article>")]
 
 
@@ -187,7 +187,7 @@ def test_the_page_is_whole_and_fetches_nothing(verification: Verification) -> No
     assert page.open == [] and page.fetched == []
     assert "url(" not in text and "@import" not in text and "<script" not in text
     assert "# <b>log</b>" in page.text and "rank 0 waits <here>" in page.text
-    assert "the lanes part here: order" in page.text
+    assert "the lanes diverge here: order" in page.text
 
 
 _MEASURE = """

@@ -31,7 +31,7 @@ class $name(Rule):
 
     ## Why it breaks
 
-    $FILL_IN: what rank 0 does, what rank 1 does, and where they part; under DDP, FSDP1 and FSDP2 where they differ.
+    $FILL_IN: what rank 0 does, what rank 1 does, and where they diverge; under DDP, FSDP1 and FSDP2 where they differ.
     Name the measurement or the source of each claim.
 
     ## Example

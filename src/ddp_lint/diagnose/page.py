@@ -98,7 +98,7 @@ def _flight(answer: Answer) -> Iterator[str]:
         return
     yield "<h2>Last collectives of each rank</h2><table><tr><th>rank</th>"
     yield (
-        "".join(f"<th>call {row.position}{' (the ranks part)' if row.mismatch else ''}</th>" for row in flight.rows)
+        "".join(f"<th>call {row.position}{' (the ranks diverge)' if row.mismatch else ''}</th>" for row in flight.rows)
         + "</tr>"
     )
     for dump in flight.dumps[:_MOST]:

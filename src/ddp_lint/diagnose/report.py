@@ -112,7 +112,7 @@ def _joined(answer: Answer, style: Style) -> Iterator[str]:
         return
     place = finding.cause.place if finding.cause is not None else None
     branch = next((label for label in finding.labels if label.span == place), None)
-    where = f"they part at {branch.span.path}:{branch.span.line}: {branch.message}; " if branch else ""
+    where = f"{branch.span.path}:{branch.span.line}: {branch.message}; " if branch else ""
     yield _line("check", f"{where}{finding.span.path}:{finding.span.line} {finding.code} {finding.message}", style)
 
 
@@ -195,7 +195,7 @@ def _table(answer: Answer, style: Style) -> Iterator[str]:
     """Ranks x last collectives."""
     flight = answer.flight
     assert flight is not None
-    yield style.bold("last collectives (* not complete, ! where the ranks part)")
+    yield style.bold("last collectives (* not complete, ! where the ranks diverge)")
     for dump in flight.dumps[:64]:
         cells = []
         for row in flight.rows:

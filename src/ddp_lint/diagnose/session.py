@@ -17,7 +17,7 @@ from ddp_lint.verify.trace import Frame
 
 #: Kinds for which the ranks went different ways, so that the analysis of divergence has something to say.
 _PARTED = {"HANG", "DIVERGENCE", "VANISHED"}
-#: What a log says loses against dumps that show where the ranks part, unless a rank failed by itself.
+#: What a log says loses against dumps that show where the ranks diverge, unless a rank failed by itself.
 _OF_ITS_OWN = {"ROOT", "KILLED", "LAUNCH"}
 
 

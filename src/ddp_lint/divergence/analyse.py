@@ -51,7 +51,7 @@ _open: weakref.WeakKeyDictionary[Project, Summaries] = weakref.WeakKeyDictionary
 
 
 def open_summaries_of(project: Project) -> Summaries:
-    """Summaries that keep what parts the ranks in a callee as it is, for a look at its callers."""
+    """Summaries that keep what makes the ranks diverge in a callee as it is, for a look at its callers."""
     found = _open.get(project)
     if found is None or found.modules_read > _KEPT_MODULES:
         _open[project] = Summaries(project, whole=False)
@@ -262,7 +262,7 @@ def _is_under_branch(mismatch: Mismatch) -> bool:
 
 
 def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> Iterator[Root]:
-    """The module's own statements and the functions in which ranks could part (or `every` one)."""
+    """The module's own statements and the functions in which ranks could diverge (or `every` one)."""
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
     if any(not isinstance(node, definitions) for node in facts.tree.body):
         yield Root("the module", facts.tree, None)

@@ -71,7 +71,7 @@ class _Builder:
     def __init__(self, graph: EventGraph) -> None:
         self._graph = graph
         self._left = self.BOUND
-        #: Branches on which the ranks part, around the effect at hand.
+        #: Branches on which the ranks diverge, around the effect at hand.
         self._apart = 0
 
     def sequence(self, effects: list[Effect], after: Node, exits: Exits, site: Site | None) -> Node:

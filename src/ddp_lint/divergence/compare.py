@@ -136,7 +136,7 @@ class Comparison:
         return met and all(_own_question(side, other, difference.fork) for side, other in ((one, two), (two, one)))
 
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
-        """Where two ranks part because each chooses for itself: data, clocks, files, ranks that only the run knows."""
+        """Where two ranks diverge as each chooses for itself: data, clocks, files, ranks that only the run knows."""
         assumed, coming = self._assumed(start), [self._reached(start, world) for world in range(worlds.COUNT)]
         apart = self._in_places()
         for node in self._graph.nodes:

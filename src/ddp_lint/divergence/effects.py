@@ -29,7 +29,7 @@ class Rounds:
     `times` is how often it goes round, where that is written there; 0 where it is not.
 
     `callback`: what an unknown callee may do with a function that it was given. It counts only where a branch on which
-    the ranks part leads to it: given on all ranks, it runs alike on all of them.
+    the ranks diverge leads to it: given on all ranks, it runs alike on all of them.
     """
 
     body: list[Effect]
@@ -72,7 +72,7 @@ class Inline:
     yields: list[Effect] | None = None
     #: Body of a `with`: leaving it runs the rest of the callee.
     manager: bool = False
-    #: The callee is defined in the caller: what parts the ranks in it is shown with the caller, whose names it sees.
+    #: The callee is defined in the caller: divergence in it is shown with the caller, whose names it sees.
     nested: bool = False
     #: Of a generator: through how many calls it was handed on before it ran. It was made that much further up.
     handed: int = 0

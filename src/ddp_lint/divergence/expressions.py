@@ -268,7 +268,9 @@ def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) ->
     varies = next((part.varies for part in parts if part.varies is not None), None)
     key = (PIECE if varies is None else "slice", frame.key(node), base.key, tuple(part.key for part in parts))
     if base.varies is not None and base.open and (base.varies.cause != "file" or varies is None):
-        return divergent(key, base.varies)  # all find the same files, mostly: what parts them is how they are dealt
+        return divergent(
+            key, base.varies
+        )  # all find the same files, mostly: what makes them diverge is how they are dealt
     if varies is None:
         return unknown(key, agreed=base.agreed)
     if bounds.step is None or bounds.upper is not None:

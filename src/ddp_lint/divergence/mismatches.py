@@ -1,4 +1,4 @@
-"""What the divergence analysis hands to the rules: the places where two ranks part."""
+"""What the divergence analysis hands to the rules: the places where two ranks diverge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 
 class Kind(str, enum.Enum):
-    """How the ranks part."""
+    """How the ranks diverge."""
 
     #: A collective that only the ranks on one side of a rank test reach.
     BRANCH = "rank-branch"
@@ -41,7 +41,7 @@ _SHOWN = 3
 class Mismatch:
     """One point at which ranks of a group take part in different collectives.
 
-    `span` is the collective call, or the call in the checked file that reaches it; `branch` is where the ranks part
+    `span` is the collective call, or the call in the checked file that reaches it; `branch` is where the ranks diverge
     (the test of an `if`, the loop, the `try`), None where an argument alone differs. `op` is the collective's name
     (``all_reduce``), `call` the call as written at `span` (``self.save``), `group` a readable group ('' is the
     world), `cause` why the condition differs: 'rank', 'membership', 'failure' (of what only this rank does) or a cause
@@ -79,9 +79,9 @@ class Mismatch:
     caught: bool = False
     #: Whether the test is about the node: true on one rank of each, or on all ranks of one.
     by_node: bool = False
-    #: Whether the branch is a loop that ranks go round another number of times, which parts them.
+    #: Whether the branch is a loop that ranks go round another number of times, which makes them diverge.
     rounds: bool = False
-    #: Where the ranks that miss the call have left, if an early exit parts them.
+    #: Where the ranks that miss the call have left, if an early exit makes them diverge.
     exit: Span | None = None
     #: Whether that exit is a `continue`, which ends the round alone.
     skips: bool = False

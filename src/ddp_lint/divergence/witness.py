@@ -120,7 +120,7 @@ def _confidence(event: Event, varies: Variation, difference: Difference) -> Conf
 
 
 def _goes_round(difference: Difference) -> bool:
-    """Do the ranks part by going round the loop a different number of times, and not by an exit from it?"""
+    """Do the ranks diverge by going round the loop a different number of times, and not by an exit from it?"""
     return difference.loop is not None and difference.fork.condition is difference.loop.rounds
 
 
@@ -159,8 +159,8 @@ def _branch_text(difference: Difference, varies: Variation, ranks: tuple[str, st
     if _goes_round(difference):
         return f"ranks go round this loop a different number of times: `{text}` depends on {varies.description}"
     if varies.cause in ("rank", "membership") and not difference.fork.condition.open:
-        return f"the ranks part here: `{text}`"
-    return f"the ranks part here: `{text}` depends on {varies.description}"
+        return f"the ranks diverge here: `{text}`"
+    return f"the ranks diverge here: `{text}` depends on {varies.description}"
 
 
 def _trace(

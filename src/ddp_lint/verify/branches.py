@@ -41,7 +41,7 @@ def _first_apart(one: Sequence[Frame], another: Sequence[Frame]) -> Frame | None
 def _conditions(frame: Frame, other: int) -> Iterator[tuple[str, range]]:
     """The tests above a line, the outermost first, each with the lines of the arm that the line is in.
 
-    Where both ways have an arm, and the other line is in neither, the test is not what parts them.
+    Where both ways have an arm, and the other line is in neither, the test is not what makes them diverge.
     """
     try:
         tree = ast.parse(pathlib.Path(frame.path).read_bytes())

@@ -1,4 +1,4 @@
-"""A run as the reports and the oracles see it: its collectives aligned, and where they part."""
+"""A run as the reports and the oracles see it: its collectives aligned, and where they diverge."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ class Launcher:
 
     def _tell(self, parted: Mismatch | None) -> None:
         if parted is not None:
-            self.progress(f"the ranks part: {parted}")
+            self.progress(f"the ranks diverge: {parted}")
 
 
 def run(target: Target, options: Options, watch: Watch, progress: Progress = lambda _: None) -> list[RunResult]:

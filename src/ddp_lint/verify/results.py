@@ -81,7 +81,7 @@ class Discovery:
 
 @dataclasses.dataclass(frozen=True)
 class Examined:
-    """One launch and what the matcher says of it: the aligned collectives, and where they part (the cause first)."""
+    """One launch and what the matcher says of it: the aligned collectives, and where they diverge (the cause first)."""
 
     run: RunResult
     rows: tuple[Row, ...] = ()

@@ -60,7 +60,7 @@ class MismatchRule(Rule):
         return mismatch.kind is self.kind and mismatch.cause not in ("file", "exception")
 
     def _is_meant(self, around: list[str]) -> bool:
-        """Does a test let its ranks part on purpose: one of what comes of it, by the name of the file or function?"""
+        """Does a test let its ranks diverge on purpose, by the name of the file or function?"""
         if not self.module.file.is_test:
             return False
         name = self.module.file.path.rpartition("/")[2].partition(".")[0]

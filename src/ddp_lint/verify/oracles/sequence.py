@@ -1,4 +1,4 @@
-"""The ranks' streams of collectives, aligned: where they part, and whether this finding is the cause."""
+"""The ranks' streams of collectives, aligned: where they diverge, and whether this finding is the cause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def testify(case: Case) -> Opinion:
     if case.examined.mismatches and case.ran_unequally and not case.run.stimuli:
         first = case.examined.mismatches[0]
         times = ", ".join(f"{count} times on rank {rank}" for rank, count in case.counts.items())
-        text = f"the line ran {times}, and then the ranks part: {first}"
+        text = f"the line ran {times}, and then the ranks diverge: {first}"
         return Opinion((case.evidence("sequence", text, linked=False),))
     streams = {trace.rank: tuple(trace.of(Collective)) for trace in case.traces}
     return _exchanged(case, streams) or _aligned(case, streams)
@@ -64,7 +64,7 @@ def _order_by_chance(case: Case) -> bool:
 def _aligned(case: Case, streams: Streams) -> Opinion:
     counts = {len(calls) for calls in streams.values()}
     if case.examined.mismatches:
-        return Opinion(blind=f"the ranks part elsewhere first ({case.examined.mismatches[0]})")
+        return Opinion(blind=f"the ranks diverge elsewhere first ({case.examined.mismatches[0]})")
     if _order_by_chance(case):
         return Opinion(doubt="the ranks walked in the same order this time, which another run need not do")
     number = f"{counts.pop()}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"

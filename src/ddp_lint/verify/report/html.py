@@ -1,4 +1,4 @@
-"""One self-contained page: verdicts beside their source, and for each run where its ranks part or drift apart."""
+"""One self-contained page: verdicts beside their source, and for each run where its ranks diverge or drift apart."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _discovery(discovery: Discovery, sources: Sources) -> str:
 
 
 def _run(examined: Examined, several: bool, sources: Sources) -> str:
-    """How a run ended, where its ranks part or drift, and what each of them called."""
+    """How a run ended, where its ranks diverge or drift, and what each of them called."""
     run = examined.run
     stimuli = "".join(f"<p>{escape(STIMULI[name])}</p>" for name in run.stimuli)
     said = "".join(f'<p class="soft">{escape(text)}</p>' for text in notes(examined))

@@ -34,7 +34,7 @@ def table(examined: Examined) -> str:
 
 
 def branch(examined: Examined, sources: Sources) -> str:
-    """The calls at which the ranks part, with the conditions around them."""
+    """The calls at which the ranks diverge, with the conditions around them."""
     if not examined.mismatches:
         return ""
     first = examined.mismatches[0]
@@ -46,7 +46,7 @@ def branch(examined: Examined, sources: Sources) -> str:
         if line:
             places.setdefault(shown(path), []).append(line)
     found = "".join(excerpts.of_branch(path, lines, sources) for path, lines in places.items())
-    return f'<div class="branch"><p><b>Where the ranks part</b></p>{found}</div>' if found else ""
+    return f'<div class="branch"><p><b>Where the ranks diverge</b></p>{found}</div>' if found else ""
 
 
 # ---- rows
@@ -155,7 +155,7 @@ def _row(row: Row, ranks: Sequence[int], *, after: bool, step: int | None) -> It
     kind = "part" if row.mismatch else "after" if after else ""
     cells = "".join(_cell(row.calls[rank]) if rank in row.calls else "<td></td>" for rank in ranks)
     if row.mismatch:
-        text = f"the lanes part here: {row.mismatch.kind.value}"
+        text = f"the lanes diverge here: {row.mismatch.kind.value}"
         yield f'<tr class="part-note"><td></td><td colspan="{len(ranks)}">{escape(text)}</td></tr>'
     number = "" if step is None else str(step + 1)
     yield f'<tr class="{kind}"><td class="step">{number}</td>{cells}</tr>'

@@ -21,7 +21,7 @@ from ddp_lint.verify.spec import STALLED, longest_wait
 _POLL = 0.1
 #: Seconds that ranks wait for each other's dumps before they end (torchrun ends the others with the first that fails).
 _PEER_WAIT = 3.0
-#: The same where the launcher told all ranks at once that their calls have parted: one that is silent by then is in
+#: The same where the launcher told all ranks at once that their calls have diverged: one that is silent by then is in
 #: a call that keeps the interpreter (NCCL's teardown), and its stacks come from the signal that ends it.
 _TOLD_WAIT = 1.0
 #: Seconds that a peer may take to import torch.
