@@ -26,7 +26,7 @@ PROMISES = {Confidence.HIGH: (0.90, 0.70), Confidence.MEDIUM: (0.75, 0.0)}
 #: Fewer readings do not suffice to be `high`, nor to be `low`.
 ENOUGH = 8
 #: As many readings of all rules together are added to those of one rule, so that a few do not decide alone.
-PRIOR = 4.0
+PRIOR = 12.0
 _FILES = ("head.tsv", "divergence.tsv", "readings_divergence.tsv", "readings_other.tsv")
 _NEAR = 2
 _HEAD = """\
