@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -29,20 +30,31 @@ def conditions(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpre
         elif isinstance(up, cst.BooleanOperation) and below is up.right:
             yield up.left, isinstance(up.operator, cst.And)
         elif isinstance(up, (cst.IndentedBlock, cst.Module)):
-            yield from _left_before(up.body, below)
+            yield from _left_before(up, below)
         if isinstance(up, cst.FunctionDef):
             return
         below = up
 
 
-def _left_before(body: object, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
-    if not isinstance(body, (list, tuple)):
-        return
-    for statement in body:
-        if statement is node:
+def _left_before(block: cst.IndentedBlock | cst.Module, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    places, exits = _exits(block)
+    for place, test in exits if node in places else ():
+        if place >= places[node]:
             return
-        if isinstance(statement, cst.If) and statement.orelse is None and leaves(statement.body):
-            yield statement.test, False
+        yield test, False
+
+
+@functools.lru_cache(maxsize=64)
+def _exits(
+    block: cst.IndentedBlock | cst.Module,
+) -> tuple[dict[cst.CSTNode, int], tuple[tuple[int, cst.BaseExpression], ...]]:
+    """The place of each statement of a block, and those of ``if test: return`` with their tests."""
+    exits = (
+        (place, statement.test)
+        for place, statement in enumerate(block.body)
+        if isinstance(statement, cst.If) and statement.orelse is None and leaves(statement.body)
+    )
+    return {statement: place for place, statement in enumerate(block.body)}, tuple(exits)
 
 
 def leaves(body: cst.BaseSuite) -> bool:
