@@ -479,6 +479,36 @@ Root Cause (first observed failure):
 """,
     ),
     (
+        "a rank that returned early, was sent torchrun's signal and had ended by itself before it counted",
+        "early-exit-zero",
+        1,
+        "train.py:63",
+        "Connection reset by peer",
+        """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/u/train.py", line 63, in main
+[rank0]:     dist.all_reduce(torch.ones(2))
+[rank0]: RuntimeError: [pair.cc:537] Read error [127.0.0.1]:413: Connection reset by peer.
+W1122 20:47:35.016000 19888 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 19900 closing signal SIGTERM
+E1122 20:47:35.094000 19888 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 19899) of binary: /usr/bin/python
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_20:47:35
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 19899)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+""",
+    ),
+    (
         "a traceback that a forum has printed: other quotation marks, no indentation",
         "python-exception",
         1,

@@ -366,11 +366,17 @@ class _Cases:
         """
         if any(e.known is None or e.known.id != "peer-closed" for e in victims):
             return None
-        silent = set(range(self.reading.size or 0)) - {e.rank for e in victims}
+        ends = self.reading.ends
+        listed = {end.pid for end in ends if end.rank is not None}
+        # A rank that then ended by itself is not listed: the launcher names its process alone, as it sends the signal.
+        unlisted = {end.pid for end in ends if end.stopped and end.rank is None} - listed
+        size = max(self.reading.size or 0, len(listed | unlisted))
+        silent = set(range(size)) - {e.rank for e in victims}
         if len(silent) != 1 or any(e.rank in silent for e in self.events if e.role != "warning"):
             return None
         rank = next(iter(silent))
-        return rank if any(end.rank == rank and end.stopped for end in self.reading.ends) else None
+        stopped = {end.rank for end in ends if end.stopped and end.rank is not None}
+        return rank if stopped == {rank} or (not stopped and len(unlisted) == 1) else None
 
     def _alone(self, victims: Sequence[Event]) -> bool:
         """torchrun lists one failure, which is a victim, and had nobody to stop."""
