@@ -45,6 +45,42 @@ def test_replicas_without_a_wrapper_that_never_were_alike() -> None:
     assert not discover([run(*copied)], [])[0].cause
 
 
+def test_replicas_are_compared_in_the_group_that_holds_them() -> None:
+    """Of four ranks two hold one stage of a pipeline each: the stages are of one shape, and differ."""
+    stages = [
+        [dataclasses.replace(hashes("parameters", rank // 2, "after_step"), among=(rank // 2 * 2, rank // 2 * 2 + 1))]
+        for rank in range(4)
+    ]
+    assert discover([run(*stages)], []) == []
+    stages[3] = [dataclasses.replace(stages[3][0], digests={"fc.weight": "drifted"})]
+    (found,) = discover([run(*stages)], [])
+    assert found.kind == "parameters"
+
+
+def test_a_copy_of_the_model_that_never_was_alike() -> None:
+    for when, cause in (
+        ("after_wrap", "it was copied while the ranks still had parameters of their own"),
+        ("at_end", ""),
+    ):
+        mine = [[dataclasses.replace(hashes("parameters", rank, when), wrap="copy")] for rank in (0, 1)]
+        (found,) = discover([run(*mine)], [])
+        assert "a copy of the model under DDP" in found.message and found.cause.startswith(cause)
+
+
+def test_what_tensor_parallelism_leaves_whole_stays_equal() -> None:
+    """Unless each rank has begun with its own (experts)."""
+
+    def seen(rank: int, when: str, norm: str) -> Hashes:
+        digests = {"norm.weight": norm, "expert.weight": str(rank)}
+        return dataclasses.replace(hashes("parameters", rank, when), wrap="tensor_parallel", digests=digests)
+
+    equal = [[seen(rank, "after_wrap", "a"), seen(rank, "after_step", "b")] for rank in (0, 1)]
+    assert discover([run(*equal)], []) == []
+    apart = [[seen(rank, "after_wrap", "a"), seen(rank, "after_step", str(rank))] for rank in (0, 1)]
+    (found,) = discover([run(*apart)], [])
+    assert "norm.weight" in found.message and "expert" not in found.message and "the same input" in found.fix
+
+
 def test_gradients_that_are_never_averaged_name_the_no_sync() -> None:
     call = Call(name="no_sync", frames=(Frame("/p/train.py", 5, "train"),))
     events = [dataclasses.replace(event, step=1) for event in (call, Phase(phase="backward"))]

@@ -48,6 +48,34 @@ def test_parameters_whose_gradients_are_averaged_by_hand_are_compared() -> None:
     assert model.replicated == "by_hand" and list(model.compared()) == ["1.weight", "1.bias"]
 
 
+def test_a_model_that_is_like_one_under_ddp_is_a_copy_of_it() -> None:
+    models = Models()
+    wrapped, copied, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), torch.nn.Linear(2, 3)
+    models.add(wrapped).wrap = "ddp"
+    assert models.add(copied).replicated == "copy"
+    assert models.add(other).replicated == "none"
+
+
+def test_who_is_out_of_batches_trains_nothing() -> None:
+    """Inside of `Join` optimizers step on ranks that only answer the others' calls."""
+    told: list[Any] = []
+    noting = SimpleNamespace(before_step=told.append, after_step=told.append)
+    recorder = SimpleNamespace(
+        active=True, step=0, enter=lambda _: None, quieted=contextlib.nullcontext, spec=SimpleNamespace(kind="model"),
+        emit=lambda *_, **fields: told.append(fields["name"]),
+    )  # fmt: skip
+    phases = Phases(cast(Recorder, recorder), Models(), cast(Any, [noting]))
+
+    def step() -> None:
+        phases._before_step(told, (), {})
+        phases._after_step(told, (), {})
+
+    phases._join(step)()
+    assert told == ["join"] and recorder.step == 0
+    step()
+    assert recorder.step == 1
+
+
 def test_models_bear_the_number_that_they_have_on_the_other_ranks() -> None:
     """Where this rank has made another model before, which is of no wrapper."""
     models = Models()

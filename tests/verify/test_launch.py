@@ -20,6 +20,7 @@ from ddp_lint.verify import trace
 from ddp_lint.verify.examine import examine
 from ddp_lint.verify.launch import Launcher, run
 from ddp_lint.verify.match import Kind
+from ddp_lint.verify.needs import lacking
 from ddp_lint.verify.options import Options, RankOutcome, RunResult, UsageError, Watch
 from ddp_lint.verify.pool import Pool
 from ddp_lint.verify.spec import TOKEN
@@ -61,6 +62,14 @@ def watch(name: str, *, lines: tuple[str, ...] = (), guards: tuple[str, ...] = (
 
 def sites(rank: RankOutcome, kind: type[trace.Event]) -> set[int]:
     return {event.site.line for event in rank.trace.of(kind) if event.site is not None}
+
+
+def test_what_runs_after_the_last_line_belongs_to_the_program(pool: Pool) -> None:
+    (thread,) = launch("endings.py", dataclasses.replace(CPU, arguments=("thread",)), pool)
+    assert thread.outcome == "completed" and not examine(thread).mismatches, thread.message
+    (handler,) = launch("endings.py", dataclasses.replace(CPU, arguments=("handler",)), pool)
+    (mismatch,) = examine(handler).mismatches
+    assert mismatch.kind is Kind.MISSING and mismatch.absent == (1,)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -231,6 +240,14 @@ def test_a_script_that_spawns_its_ranks(tmp_path: pathlib.Path, hangs: bool) -> 
     missing = [(one.kind, one.absent) for one in examine(result).mismatches]
     assert missing == ([(Kind.MISSING, (1,))] if hangs else [])
     assert sites(result.ranks[0], trace.Collective) == ({4, 6} if hangs else {4})
+
+
+def test_a_script_that_fails_before_it_starts_its_ranks(tmp_path: pathlib.Path) -> None:
+    """It runs as a rank, which tells what it lacks."""
+    path = tmp_path / "train.py"
+    path.write_text("import not_installed_here\nimport torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)\n")
+    (result,) = run(resolve(str(path), CPU), CPU, Watch())
+    assert result.outcome == "exception" and "pip install not_installed_here" in lacking([result])
 
 
 def test_a_launch_that_dies_is_started_anew_for_the_runs_that_are_left(tmp_path: pathlib.Path) -> None:

@@ -39,6 +39,23 @@ watched.run(2)
 watched.run(5)
 lines.finish()
 """
+UNDER_WAY = """
+def main(lines):
+    lines.install()
+    x = 1
+    x = 2
+"""
+
+
+def test_the_lines_of_functions_that_are_under_way_count(tmp_path: pathlib.Path) -> None:
+    """A program that starts its own ranks is observed from within the function that a rank runs."""
+    path = tmp_path / "watched.py"
+    path.write_text(UNDER_WAY)
+    program = PROGRAM.replace("(4, 10, 12)", "(5,)").replace("lines.install()", "").replace("watched.run(2)", "")
+    program = program.replace("watched.run(5)", "watched.main(lines)")
+    subprocess.run([sys.executable, "-c", program, str(tmp_path), str(path)], check=True)
+    last = trace.Trace.load(tmp_path, 0).last(trace.Lines)
+    assert last is not None and last.counts[str(path)] == {5: 1}
 
 
 def test_counts_guards_and_swallowed_exceptions(tmp_path: pathlib.Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import operator
 import queue
 import sys
 import threading
@@ -65,6 +67,34 @@ def test_what_waits_for_ever(
         assert found(thread, expected) is expected
         monkeypatch.setattr(locks, "_may_release", lambda _: True)
         assert not locks.waits_for_ever(frame_of(thread)), "another thread may release it"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no operator.call")
+@pytest.mark.parametrize("runs_python", [False, True])
+def test_a_thread_of_autograd_releases_a_lock_only_when_it_runs_python(runs_python: bool) -> None:
+    """It is in the list of threads since a hook asked which thread it is on."""
+    gate = threading.Lock()
+    ended = threading.Lock()
+    seen: list[threading.Thread] = []
+
+    def known() -> None:
+        seen.append(threading.current_thread())
+
+    def wait() -> None:
+        gate.acquire()
+
+    with gate, ended:
+        # `list` calls them one after the other, and has no frame of Python itself.
+        calls = [known, wait if runs_python else gate.acquire, gate.release, ended.release]
+        _thread.start_new_thread(list, (map(operator.call, calls),))
+        until = time.monotonic() + 20.0
+        while not (seen and (seen[0].ident in sys._current_frames()) is runs_python) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert isinstance(seen[0], threading._DummyThread) and seen[0] in threading.enumerate()
+        assert locks._may_release(seen[0]) is runs_python
+        gate.release()
+        ended.acquire()  # it has ended
+        gate.acquire()
 
 
 def frame_of(thread: threading.Thread) -> FrameType | None:

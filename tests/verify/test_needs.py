@@ -10,7 +10,7 @@ from ddp_lint.output import Sources
 from ddp_lint.verify.needs import lacking, missing_module
 from ddp_lint.verify.report import render
 from ddp_lint.verify.results import Discovery, Examined, Verification
-from ddp_lint.verify.trace import Call, Event, Frame, Mapped, Note, Raised
+from ddp_lint.verify.trace import Call, Event, Exit, Frame, Mapped, Note, Raised
 
 from .traces import call, run
 
@@ -47,6 +47,11 @@ def test_the_targets_own_message() -> None:
     assert "the following arguments are required: --data" in lacking([examined.run])
     text = render(Verification("train.py", WHERE, runs=(examined,), lacks=lacking([examined.run])), "full", Sources())
     assert text.count("arguments are required") == 1 and "the target could not run; 2 ranks" in text
+
+
+def test_a_program_that_becomes_another_one() -> None:
+    left: list[Event] = [Exit(how="os.exec", frames=(Frame("/p/train.py", 7, "<module>"),))]
+    assert "another program by os.exec*() (/p/train.py:7)" in lacking([ended(left, "exit", status=0).run])
 
 
 def test_errors_of_the_program_are_no_lack() -> None:

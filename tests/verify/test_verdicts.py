@@ -35,6 +35,7 @@ from ddp_lint.verify.trace import (
     Storage,
     Sync,
     Unordered,
+    Value,
     Write,
 )  # fmt: skip
 from ddp_lint.verify.verdicts import judge, wanted_stimuli
@@ -176,6 +177,19 @@ def test_a_write_confirms_by_what_became_of_it(path: str) -> None:
     assert verdict(at(code, HEAD), run([used, count], [used, count])).verdict is Verdict.CONFIRMED
     far = Reference(parameters={"head.weight": 0.1}, scale={"head.weight": 0.5})
     assert verdict(at(code, HEAD), run([write, count, far], [write, count, far])).verdict is Verdict.CONFIRMED
+
+
+def test_a_scheduler_that_decided_alike_by_unlike_numbers_is_not_refuted(path: str) -> None:
+    code = rule_with("parameter")
+    place = frames(path, HEAD)
+    same = Hashes(what="parameters", when="after_step", wrap="ddp", digests={"head.weight": "0"})
+
+    def ranks(*metrics: float) -> list[list[Event]]:
+        return [[lines(path, {HEAD: 2}), same, Value(what="plateau", local=one, frames=place)] for one in metrics]
+
+    judged = verdict(at(code, HEAD), run(*ranks(0.5, 0.7)))
+    assert judged.verdict is Verdict.INCONCLUSIVE and "0.5 on rank 0 and 0.7 on rank 1" in judged.reason
+    assert verdict(at(code, HEAD), run(*ranks(0.5, 0.5))).verdict is Verdict.REFUTED
 
 
 def test_unequal_updates_confirm_but_not_a_model_that_only_one_rank_still_holds_at_the_end(path: str) -> None:

@@ -14,10 +14,10 @@ import click
 
 from ddp_lint.cli import completing
 from ddp_lint.cli.console import FAILED, INTERRUPTED, fail, say, wants_color, write
-from ddp_lint.config import ConfigError, Configuration, Overrides
+from ddp_lint.config import ConfigError, Configuration, Overrides, Settings
 from ddp_lint.output import Sources
 from ddp_lint.verify.options import WRAPS, Options, UsageError, ranks_of
-from ddp_lint.verify.report import FORMATS, render
+from ddp_lint.verify.report import FORMATS
 
 #: torchrun's own options that are handed on as they are.
 _LAUNCHER = ("nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
@@ -146,23 +146,32 @@ def _interruptible() -> Iterator[None]:
 
 def _run(target: str | None, script_args: tuple[str, ...], given: dict[str, Any]) -> int:
     """The whole of it; the exit status. Raises ConfigError and UsageError."""
-    from ddp_lint.verify.session import verify as run
+    from ddp_lint.verify.launch import started
 
     _need_torch()
     target, script_args = _target(target, script_args, given["module"])
     options = _options(given, script_args)
     if given["write_example"]:
         return _write_example(target, options)
+    progress = _progress(given["quiet"])
+    sources = Sources()
+    with started(target, options) as pool:
+        from ddp_lint.verify.report import render
+        from ddp_lint.verify.session import verify as run
+
+        verification = run(target, options, _settings(target, given), sources, progress, pool)
+        color = given["output_file"] is None and wants_color(given["color"], sys.stdout)
+        write(render(verification, given["output_format"], sources, color), given["output_file"])
+    interrupted = any(examined.run.outcome == "interrupted" for examined in verification.runs)
+    return INTERRUPTED if interrupted else verification.exit_code
+
+
+def _settings(target: str, given: dict[str, Any]) -> Settings:
+    """What `check` is to look for in the target."""
     select = tuple(part.strip() for value in given["select"] for part in value.split(",") if part.strip())
     configuration = Configuration(Overrides(select=select or None, preview=given["preview"], proving=True))
     place = pathlib.Path(target)
-    settings = configuration.of((place.parent if place.suffix else pathlib.Path()).resolve())
-    sources = Sources()
-    verification = run(target, options, settings, sources, _progress(given["quiet"]))
-    color = given["output_file"] is None and wants_color(given["color"], sys.stdout)
-    write(render(verification, given["output_format"], sources, color), given["output_file"])
-    interrupted = any(examined.run.outcome == "interrupted" for examined in verification.runs)
-    return INTERRUPTED if interrupted else verification.exit_code
+    return configuration.of((place.parent if place.suffix else pathlib.Path()).resolve())
 
 
 def _target(target: str | None, script_args: tuple[str, ...], module: str | None) -> tuple[str, tuple[str, ...]]:

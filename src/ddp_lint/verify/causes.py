@@ -6,7 +6,21 @@ import dataclasses
 from collections.abc import Sequence
 
 from ddp_lint.verify.compare import Desync
-from ddp_lint.verify.trace import BY_HAND, Call, Collective, Event, Fingerprint, Frame, Phase, Trace, Write
+from ddp_lint.verify.trace import (
+    BY_HAND,
+    COPY,
+    TENSOR_PARALLEL,
+    Call,
+    Collective,
+    Event,
+    Fingerprint,
+    Frame,
+    Phase,
+    Trace,
+    Write,
+)
+
+_UNLIKE_INPUTS = "tensor parallelism splits some layers and takes the others, and the input, to be equal on its ranks"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +35,23 @@ class Cause:
 
 def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """The cause of a desync of gradients or parameters; None when the traces do not tell."""
+    if desync.wrap == COPY:
+        return _copied_early(desync)
+    if desync.wrap == TENSOR_PARALLEL:
+        return Cause(_UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or seed alike)", None)
     if desync.what == "parameters":
         found = _unlike_rates(traces, desync)
         if found:
             return found
     return _never_averaged(traces, desync) or _written_by_hand(traces, desync) or _never_alike(traces, desync)
+
+
+def _copied_early(desync: Desync) -> Cause | None:
+    """The copy differed when it ran for the first time."""
+    if desync.when != "after_wrap":
+        return None
+    text = "it was copied while the ranks still had parameters of their own: DDP makes its own module equal, no copy"
+    return Cause(text, "copy the module after DDP has wrapped it, or seed all ranks alike before it is built", None)
 
 
 def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:

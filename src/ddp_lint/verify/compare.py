@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ddp_lint.verify.trace import Fingerprint, Frame, Hashes, Reference, Trace
+from ddp_lint.verify.trace import TENSOR_PARALLEL, Fingerprint, Frame, Hashes, Reference, Trace
 
 #: Below this a difference from the reference is rounding: absolute, plus a share of the parameter's size.
 #: Damage measured in tiny models starts at 5e-4; runs without damage stay below 1e-5.
@@ -32,12 +32,13 @@ class Desync:
     names: tuple[str, ...]
     ranks: tuple[int, ...]
     model: int = 0
+    among: tuple[int, ...] = ()
     site: Frame | None = None
     #: How many optimizer steps the model had seen: `step` counts those of all that the rank trains.
     update: int = 0
 
     def same_model(self, other: Desync | Hashes | Fingerprint) -> bool:
-        return (self.wrap, self.model) == (other.wrap, other.model)
+        return replicas_of(self) == replicas_of(other)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +53,14 @@ class Compared:
         return f"compared {self.times} time{'s' * (self.times != 1)}{until}"
 
 
-#: The model (by its wrap and number), its optimizer steps until then, the moment, and how many times before at that.
-_Key = tuple[tuple[str, int], int, str, int]
+#: One model on all ranks that replicate it: its wrap, its number among those, and the ranks (none for all).
+Replicas = tuple[str, int, tuple[int, ...]]
+#: The model, its optimizer steps until then, the moment, and how many times before at that.
+_Key = tuple[Replicas, int, str, int]
+
+
+def replicas_of(event: Hashes | Fingerprint | Desync) -> Replicas:
+    return event.wrap, event.model, event.among
 
 
 def _update(event: Hashes | Fingerprint) -> int:
@@ -64,7 +71,7 @@ def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tu
     """The moments at which tensors differ across ranks, in order; only names that every rank has and none shards."""
     traces = tuple(traces)
     seen = [_desync(what, key, events) for key, events in _moments(traces, what, when, wraps).items()]
-    found = [desync for desync in seen if desync.names]
+    found = [desync for desync in _grown_apart(seen) if desync.names]
     for earlier in _unlike_fingerprints(traces, when, wraps) if what == "parameters" else ():
         later = [desync for desync in found if desync.same_model(earlier) and desync.update >= earlier.update]
         if not any(desync.same_model(earlier) and desync.update <= earlier.update for desync in found):
@@ -72,15 +79,31 @@ def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tu
     yield from found
 
 
+def _grown_apart(seen: Sequence[Desync]) -> Iterator[Desync]:
+    """The same without what tensor parallelism leaves to each rank: parameters that were never alike (experts)."""
+    own: dict[Replicas, set[str]] = collections.defaultdict(set)
+    for desync in seen:
+        if desync.wrap == TENSOR_PARALLEL and desync.when == "after_wrap":
+            own[replicas_of(desync)].update(desync.names)
+        names = tuple(name for name in desync.names if name not in own[replicas_of(desync)])
+        yield dataclasses.replace(desync, names=names)
+
+
 def compared(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tuple[str, ...]) -> Compared:
     """How often all ranks of a run were compared."""
     traces = tuple(traces)
-    keys = {key[:3] for key, events in _moments(traces, what, when, wraps).items() if len(events) == len(traces)}
+    keys = {key[:3] for key, events in _moments(traces, what, when, wraps).items() if _all(key[0], events, traces)}
     if what == "parameters" and "after_step" in when:
         for key, prints in _fingerprints(traces, wraps).items():
-            if len(prints) == len(traces):
+            if _all(key[0], prints, traces):
                 keys.add((key[0], key[1], "after_step"))
     return Compared(len(keys), max((update for _, update, _ in keys), default=0))
+
+
+def _all(replicas: Replicas, events: Mapping[int, object], traces: Sequence[Trace]) -> bool:
+    """All ranks of this run that replicate the model are there, and more than one."""
+    holders = [trace.rank for trace in traces if not replicas[2] or trace.rank in replicas[2]]
+    return len(events) == len(holders) > 1
 
 
 def _moments(
@@ -89,32 +112,32 @@ def _moments(
     """What each rank held at each moment."""
     moments: dict[_Key, dict[int, Hashes]] = collections.defaultdict(dict)
     for trace in traces:
-        times: collections.Counter[tuple[tuple[str, int], int, str]] = collections.Counter()
+        times: collections.Counter[tuple[Replicas, int, str]] = collections.Counter()
         for event in trace.of(Hashes):
             if event.what == what and event.when in when and event.wrap in wraps:
-                key = ((event.wrap, event.model), _update(event), event.when)
+                key = (replicas_of(event), _update(event), event.when)
                 moments[(*key, times[key])][trace.rank] = event
                 times[key] += 1
     return moments
 
 
 def _desync(what: str, key: _Key, events: Mapping[int, Hashes]) -> Desync:
-    (wrap, model), update, moment, _ = key
+    (wrap, model, among), update, moment, _ = key
     first = next(iter(events.values()))
     ranks = tuple(sorted(events))
-    return Desync(what, moment, wrap, first.step, _differing(events), ranks, model, first.site, update)
+    return Desync(what, moment, wrap, first.step, _differing(events), ranks, model, among, first.site, update)
 
 
 def _fingerprints(
     traces: Sequence[Trace], wraps: tuple[str, ...]
-) -> dict[tuple[tuple[str, int], int, int], dict[int, Fingerprint]]:
+) -> dict[tuple[Replicas, int, int], dict[int, Fingerprint]]:
     """By (model, its optimizer steps, how many times before after that many) and rank."""
-    found: dict[tuple[tuple[str, int], int, int], dict[int, Fingerprint]] = collections.defaultdict(dict)
+    found: dict[tuple[Replicas, int, int], dict[int, Fingerprint]] = collections.defaultdict(dict)
     for trace in traces:
-        times: collections.Counter[tuple[tuple[str, int], int]] = collections.Counter()
+        times: collections.Counter[tuple[Replicas, int]] = collections.Counter()
         for event in trace.of(Fingerprint):
             if event.wrap in wraps:
-                key = ((event.wrap, event.model), _update(event))
+                key = (replicas_of(event), _update(event))
                 found[(*key, times[key])][trace.rank] = event
                 times[key] += 1
     return found
@@ -122,13 +145,13 @@ def _fingerprints(
 
 def _unlike_fingerprints(traces: Sequence[Trace], when: tuple[str, ...], wraps: tuple[str, ...]) -> Iterator[Desync]:
     """The first step of each model after which its replicas differ."""
-    told: set[tuple[str, int]] = set()
+    told: set[Replicas] = set()
     for (model, update, _), prints in _fingerprints(traces, wraps).items() if "after_step" in when else ():
         if model not in told and len({event.digest for event in prints.values()}) > 1:
             told.add(model)
             first = next(iter(prints.values()))
             ranks = tuple(sorted(prints))
-            yield Desync("parameters", "after_step", model[0], first.step, (), ranks, model[1], first.site, update)
+            yield Desync("parameters", "after_step", model[0], first.step, (), ranks, *model[1:], first.site, update)
 
 
 def _differing(events: Mapping[int, Hashes]) -> tuple[str, ...]:
@@ -142,14 +165,14 @@ def _differing(events: Mapping[int, Hashes]) -> tuple[str, ...]:
     return tuple(name for name in whole if any(other.digests[name] != first.digests[name] for other in others))
 
 
-def updates(trace: Trace) -> dict[tuple[str, int], int]:
+def updates(trace: Trace) -> dict[Replicas, int]:
     """How many optimizer steps each wrapped model of a rank has seen, as far as its parameters were looked at."""
-    found: dict[tuple[str, int], int] = {}
+    found: dict[Replicas, int] = {}
     looks = [event for event in trace.of(Hashes) if event.what == "parameters" and event.when != "at_end"]
     events: list[Fingerprint | Hashes] = [*trace.of(Fingerprint), *looks]
     for event in events:
         if event.wrap != "none":
-            key = (event.wrap, event.model)
+            key = replicas_of(event)
             found[key] = max(found.get(key, 0), _update(event))
     return found
 

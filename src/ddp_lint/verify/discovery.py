@@ -11,7 +11,7 @@ from ddp_lint.knowledge.signatures import Signature, explain, secondary
 from ddp_lint.verify.branches import between
 from ddp_lint.verify.causes import Cause, cause_of
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
-from ddp_lint.verify.explain import cpu_limit
+from ddp_lint.verify.explain import cpu_limit, on_one_line
 from ddp_lint.verify.match import Kind, Mismatch, describe, place
 from ddp_lint.verify.needs import FILES
 from ddp_lint.verify.options import RankOutcome
@@ -19,6 +19,7 @@ from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
 from ddp_lint.verify.trace import (
+    COPY,
     REPLICATED,
     Call,
     Collective,
@@ -128,11 +129,17 @@ def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
         examined.run.wrap, rank, "sequence", str(first), shown(path) if path else "", line, model=examined.run.model
     )
     message = f"the ranks call different collectives: {first}"
-    return Discovery("mismatch", message, "", *_why(first), evidence=(evidence,))
+    return Discovery("mismatch", message, "", *_why(examined, first), evidence=(evidence,))
 
 
-def _why(first: Mismatch) -> tuple[str, str]:
+def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
     """Cause and fix of a mismatch, as far as the calls and the source above them tell."""
+    for outcome in examined.run.ranks:
+        left = outcome.trace.last(Exit)
+        if outcome.rank in first.absent and left is not None and left.site is not None:
+            place_of = f"{shown(left.site.path)}:{left.site.line}"
+            fix = "let all ranks leave together: agree on it (all_reduce a flag), or raise an error, which ends the job"
+            return f"rank {outcome.rank} left by {left.how}({left.status}) in {left.site.function} ({place_of})", fix
     calls = [call for call in first.calls.values() if call is not None]
     if len(calls) > 1 and all(call.op == "send" for call in calls):
         fix = "let one of them receive first, or use isend() or batch_isend_irecv()"
@@ -169,8 +176,8 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
             if known and known.role == "hang" and examined.mismatches:
                 continue
             where = "" if event.where == "main" else f" in a {event.where}"
-            message = f"rank {outcome.rank} raised {_line(text)}{where}{_without_gradient(outcome, known)}"
-            evidence = _evidence(examined, outcome.rank, "exception", _line(text), event.site)
+            message = f"rank {outcome.rank} raised {on_one_line(text)}{where}{_without_gradient(outcome, known)}"
+            evidence = _evidence(examined, outcome.rank, "exception", on_one_line(text), event.site)
             if limit:
                 yield Discovery("exception", message, "", limit, _ON_CUDA, (evidence,))
             else:
@@ -251,7 +258,7 @@ def _how(outcome: RankOutcome) -> str:
         "exit": f"ended itself with status {outcome.exit} before its end",
         "not_started": "never started",
     }[outcome.how]
-    return f"{said}: {_line(outcome.message)}" if outcome.message else said
+    return f"{said}: {on_one_line(outcome.message)}" if outcome.message else said
 
 
 def _stalls(examined: Examined) -> Iterator[Discovery]:
@@ -336,7 +343,8 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
 
 def _apart(examined: Examined, desync: Desync, cause: Cause | None) -> Discovery:
     """Replicas that differ, at the line of the cause where it is known, else at that of the update."""
-    message = f"{desync.what} differ between the ranks {moment(desync)}: {spoken(desync.names)}"
+    of = " of a copy of the model under DDP" if desync.wrap == COPY else ""
+    message = f"{desync.what}{of} differ between the ranks {moment(desync)}: {spoken(desync.names)}"
     site = (cause.site if cause else None) or desync.site
     evidence = _evidence(examined, None, desync.what.removesuffix("s"), message, site)
     known = (cause.code, cause.text, cause.fix) if cause else ("", "", "")
@@ -375,8 +383,3 @@ def _defined(tree: ast.Module, message: str, model: str) -> int:
 def _evidence(examined: Examined, rank: int | None, kind: str, message: str, frame: Frame | None) -> Evidence:
     path, line = (shown(frame.path), frame.line) if frame else ("", 0)
     return Evidence(examined.run.wrap, rank, kind, message, path, line, model=examined.run.model)
-
-
-def _line(text: str, limit: int = 300) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else flat[:limit] + " ..."

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ddp_lint.verify.live import Live
@@ -22,9 +22,9 @@ from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
 from ddp_lint.verify.outcome import left_waiting, rank_outcome, run_outcome
 from ddp_lint.verify.ownranks import starts_own_ranks
 from ddp_lint.verify.pool import Ended, Pool, tail, workspace
-from ddp_lint.verify.preload import preload_of
+from ddp_lint.verify.preload import may_fork
 from ddp_lint.verify.spec import Spec
-from ddp_lint.verify.target import Target
+from ddp_lint.verify.target import Target, resolve
 
 Progress = Callable[[str], None]
 
@@ -62,12 +62,12 @@ class Launcher:
 
     def __enter__(self) -> Launcher:
         self._device, self._torch = _device(self.options)
-        self._preload = preload_of(self.target)
+        self._fork = may_fork(self.target)
         self._own_ranks = self.target.kind == SCRIPT and starts_own_ranks(self.target.path)
         self._folder = self._stack.enter_context(workspace(self.options.traces))
         # Processes start with the first run.
         self._pool = self._given or self._stack.enter_context(
-            Pool(self._folder, self.options, self._device, self._preload)
+            Pool(self._folder, self.options, self._device, fork=self._fork)
         )
         return self
 
@@ -132,7 +132,7 @@ class Launcher:
             for wrap in wraps:
                 spec = _spec(self._folder, self.target, options, watch, plan, model=model, wrap=wrap, stimuli=stimuli)
                 spec = dataclasses.replace(
-                    spec, preload=self._preload, job_alone=options.several_nodes, cwd=str(pathlib.Path.cwd())
+                    spec, fork=self._fork, job_alone=options.several_nodes, cwd=str(pathlib.Path.cwd())
                 )
                 results.append(self._result(spec, plan))
                 if results[-1].outcome == "interrupted":
@@ -165,7 +165,6 @@ class Launcher:
             torch=plan.torch,
             ranks=ranks,
             directory=directory,
-            launcher_exit=ended.code,
             **described(spec.recipe),
         )
 
@@ -177,7 +176,7 @@ class Launcher:
             with contextlib.closing(live):
                 own = dataclasses.replace(spec, own_ranks=True, local_world=self.options.nproc)
                 ended = self._pool.run_own(own, self._command(), lambda: self._tell(live.poll()))
-            if ended.ranks or ended.code:
+            if ended.ranks or ended.interrupted:
                 return ended
             self.progress("it started no ranks by itself: running it under torchrun")
         live = Live(directory, range(0 if self.options.several_nodes else self.options.nproc))
@@ -200,18 +199,21 @@ def run(target: Target, options: Options, watch: Watch, progress: Progress = lam
         return launcher.run(launcher.probe(), watch)
 
 
-def started(target: Target, options: Options, stack: contextlib.ExitStack) -> Pool | None:
-    """A pool whose processes are starting already, closed by `stack`; None where the target needs another one.
+@contextlib.contextmanager
+def started(text: str, options: Options) -> Iterator[Pool | None]:
+    """A pool whose processes start, and import torch, while the caller makes ready what proves and judges; None where
+    the target needs another one.
 
-    Raises UsageError where there is no torch, or not the devices that were asked for.
+    Raises UsageError where there is no target or no torch, or not the devices that were asked for.
     """
+    target = resolve(text, options)
     device, _ = _device(options)
-    if options.several_nodes or (target.kind == SCRIPT and starts_own_ranks(target.path)):
-        return None
-    folder = stack.enter_context(workspace(None))
-    pool = stack.enter_context(Pool(folder, options, device, preload_of(target)))
-    pool.start()
-    return pool
+    if options.world or options.several_nodes or (target.kind == SCRIPT and starts_own_ranks(target.path)):
+        yield None
+        return
+    with workspace(None) as folder, Pool(folder, options, device, fork=may_fork(target)) as pool:
+        pool.start()
+        yield pool
 
 
 def _device(options: Options) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddp_lint.verify.explain import cpu_limit
 from ddp_lint.verify.options import RankOutcome, RunResult
-from ddp_lint.verify.trace import Call, Collective, Raised
+from ddp_lint.verify.trace import Call, Collective, Exit, Raised
 
 #: Import names that are installed under another one.
 _DISTRIBUTIONS = {
@@ -85,6 +85,10 @@ def _of_rank(rank: RankOutcome) -> str:
         text = f"{raised.type}: {raised.message}{at}"
         name = raised.message.partition("'")[2].partition("'")[0]
         return f"{text}\n{missing_module(name)}" if raised.type == "ModuleNotFoundError" and name else text
+    left = rank.trace.last(Exit)
+    if left is not None and left.how == "os.exec":
+        at = f" ({left.site.path}:{left.site.line})" if left.site else ""
+        return f"the target becomes another program by os.exec*(){at}, which is not observed: run verify on that"
     if rank.how == "exit" and rank.exit and not any(call.name == "init_process_group" for call in rank.trace.of(Call)):
         return f"the target ended itself with status {rank.exit}:\n{last_lines(rank)}"
     return ""

@@ -133,7 +133,6 @@ class RunResult:
     torch: str
     ranks: tuple[RankOutcome, ...]
     directory: pathlib.Path
-    launcher_exit: int | None = None
     #: What the model was called with and trained on, in words; "" for a script and where nothing is known.
     inputs: str = ""
     #: Parameters that the guessed inputs do not reach: frozen, so that nothing is said of them.

@@ -20,7 +20,7 @@ from ddp_lint.verify.trace import Call, Collective, Event, Exit, Frame, Raised, 
 _FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _PARTED = "stuck in a call that no peer answers"
 _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
-#: Where a rank was that neither ended nor ran its watchdog, by whether its program had come to an end.
+#: Where a rank was that neither ended nor ran its watchdog, by whether the last line of its program had run.
 _WHERE = {True: "in the teardown after its last line", False: "and its watchdog could not end it"}
 #: What a run is called by what happened to the rank that failed first.
 _OUTCOMES = {
@@ -52,7 +52,7 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     if how == "completed" and 0 < marks.time(rank, "parted") < marks.time(rank, "over"):
         how, message = "stalled", _PARTED  # it stood still until its peers were ended
     if marks.has(rank, "overdue") and how in ("completed", "stopped", "signal"):
-        how, message = "stalled", f"hangs where no Python runs, {_WHERE[trace.ended]}"
+        how, message = "stalled", f"hangs where no Python runs, {_WHERE[marks.has(rank, 'leaving')]}"
     return RankOutcome(
         rank=rank,
         how=how,
@@ -155,7 +155,7 @@ def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) ->
     bound = [rank for rank in ranks if _PORT_IN_USE.search(rank.message)]
     if bound or (_PORT_IN_USE.search(text) and not any(rank.trace.events for rank in ranks)):
         return "port_in_use", "the port of the rendezvous is in use; give another --master-port or none"
-    if all(rank.how == "completed" for rank in ranks):
+    if ranks and all(rank.how == "completed" for rank in ranks):
         return "completed", "completed" if any(map(_communicates, ranks)) else f"completed{_idle(ranks[0])}"
     if all(rank.how == "not_started" and not rank.trace.events for rank in ranks) and code != 0:
         return "launch_failed", f"torchrun could not start the ranks: {_error_line(text)}"

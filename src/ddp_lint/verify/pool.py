@@ -25,8 +25,7 @@ from typing import Any
 
 from ddp_lint.verify.lifetime import PREFIX, end_with_parent, remove_left_behind
 from ddp_lint.verify.options import Options
-from ddp_lint.verify.preload import MOST
-from ddp_lint.verify.spec import LOOPBACK, OWN_RANKS, TOKEN, Jobs, Marks, Spec, longest_wait
+from ddp_lint.verify.spec import CAN_FORK, LOOPBACK, OWN_RANKS, TOKEN, Jobs, Marks, Spec, longest_wait
 
 #: Seconds that importing torch and meeting at the rendezvous may take on a cold disk.
 _START_LIMIT = 120.0
@@ -56,15 +55,15 @@ class Ended:
 class Pool:
     """Starts launches when they are needed, and keeps the latest one up. A context manager.
 
-    All runs of a pool are of one number of ranks and one device. `folder` gets a folder for each launch. Ranks are
-    forked from a process that has imported what `preload` says, where their `Spec` says the same.
+    All runs of a pool are of one number of ranks and one device. `folder` gets a folder for each launch. With `fork`
+    it keeps a process from which the ranks are forked whose `Spec` allows that.
     """
 
-    def __init__(self, folder: pathlib.Path, options: Options, device: str, preload: str = MOST) -> None:
+    def __init__(self, folder: pathlib.Path, options: Options, device: str, *, fork: bool = CAN_FORK) -> None:
         self._folder = folder
         self._options = options
         self._device = device
-        self._preload = preload
+        self._fork = fork
         self._launch: _Launch | None = None
         self._launches = 0
 
@@ -153,14 +152,14 @@ class Pool:
         if self._launch is None:
             folder = self._folder / f".launch{self._launches}"
             self._launches += 1
-            self._launch = _Launch(folder, self._options, self._device, self._preload, title)
+            self._launch = _Launch(folder, self._options, self._device, title, fork=self._fork)
         return self._launch
 
 
 class _Launch:
     """One torchrun from its start to the end of its last process."""
 
-    def __init__(self, folder: pathlib.Path, options: Options, device: str, preload: str, title: str) -> None:
+    def __init__(self, folder: pathlib.Path, options: Options, device: str, title: str, *, fork: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.folder = folder
@@ -180,7 +179,7 @@ class _Launch:
             if options.nproc > 1:  # as torchrun does, which is too late for a process that has torch imported
                 environment.setdefault("OMP_NUM_THREADS", "1")
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ddp_lint.verify.torchrun", preload, *self._torchrun(), str(folder), preload],
+                [sys.executable, "-m", "ddp_lint.verify.torchrun", "fork" if fork else "", *self._torchrun()],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -199,7 +198,7 @@ class _Launch:
         return self._process.poll() is not None
 
     def _torchrun(self) -> list[str]:
-        """torchrun's options; where all ranks are on this machine, for stores that no other one reaches."""
+        """torchrun's arguments; where all ranks are on this machine, for stores that no other one reaches."""
         given = list(self.options.launcher)
         names = {option.partition("=")[0].replace("_", "-") for option in given}
         alone = not names & {"--nnodes", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--master-port"}
@@ -209,7 +208,7 @@ class _Launch:
             given.append(f"--rdzv-id={identity}-{self._title}")
         if alone:
             given = ["--standalone", f"--local-addr={LOOPBACK}", *given]
-        return [f"--nproc-per-node={self.options.nproc}", *given, "-m", "ddp_lint.verify.child"]
+        return [f"--nproc-per-node={self.options.nproc}", *given, "-m", "ddp_lint.verify.child", str(self.folder)]
 
     # ---- jobs
 
@@ -352,7 +351,10 @@ class _Run:
         return True
 
     def _overdue(self, rank: int) -> bool:
-        ending = max(self.marks.time(rank, mark) for mark in ("dumped", "over"))
+        parted = self.marks.time(rank, "parted")
+        if parted:  # it was told to end
+            return time.time() - parted > _GRACE
+        ending = max(self.marks.time(rank, mark) for mark in ("leaving", "dumped", "over"))
         moved = max(ending, self.marks.moved(rank), self.marks.time(rank, "pid"))
         patience = self._spec.timeout if ending else longest_wait(self._spec.timeout)
         return time.time() - moved > patience + _GRACE

@@ -9,28 +9,11 @@ from __future__ import annotations
 import ast
 import collections
 import pathlib
-import sys
 from collections.abc import Iterator
 
+from ddp_lint.verify.spec import CAN_FORK
 from ddp_lint.verify.target import Target
 
-#: Nothing, torch alone, or torch with what wrappers and optimizers import on their first use.
-NOTHING, TORCH, ALL = "", "torch", "all"
-MODULES = {
-    TORCH: ("torch", "torch.distributed"),
-    ALL: (
-        "torch",
-        "torch.distributed",
-        "torch.distributed.fsdp",
-        "torch.distributed.tensor",
-        "torch.distributed.device_mesh",
-        "torch.nn.parallel",
-        "torch.utils.data",
-        "torch._dynamo",
-    ),
-}
-#: The most that ranks can be forked from on this system.
-MOST = ALL if sys.platform == "linux" and hasattr(sys, "getdlopenflags") else NOTHING
 _READS = frozenset({"get", "keys", "values", "items", "copy", "__getitem__", "__contains__"})
 _STORES = frozenset({"setdefault", "pop", "__setitem__", "__delitem__"})
 #: How the names begin of what torch, the libraries below it, or Python itself may look at once.
@@ -45,11 +28,9 @@ _STREAMS = frozenset({"Stream", "ExternalStream", "wait_stream", "record_stream"
 _MOST_FILES = 500
 
 
-def preload_of(target: Target) -> str:
-    """The most that ranks of this target may be forked from."""
-    if MOST == NOTHING or not any(map(_writes_environment, _trees(target))):
-        return MOST
-    return NOTHING if target.kind == "script" else TORCH
+def may_fork(target: Target) -> bool:
+    """Ranks of this target may find torch imported. Those that build a model import it before its file in any case."""
+    return CAN_FORK and (target.kind != "script" or not any(map(_writes_environment, _trees(target))))
 
 
 def uses_streams(target: Target) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
@@ -42,17 +41,14 @@ def verify(
     progress: Progress,
     pool: Pool | None = None,
 ) -> Verification:
-    """Everything that the runs say about a target. Raises UsageError when it cannot be run."""
+    """Everything that the runs say about a target. `pool` as for `prove`. Raises UsageError when it cannot be run."""
     target = resolve(text, options)
-    with contextlib.ExitStack() as stack:
-        if pool is None and not options.world:
-            pool = launch.started(target, options, stack)  # torch is imported there while the target is read here
-        findings = changed_only(lint(target, settings), options.since, target.path)
-        progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
-        situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
-        if options.world:
-            return _dry(text, target, situations, options, progress)
-        return prove(text, target, situations, options, progress, pool)
+    findings = changed_only(lint(target, settings), options.since, target.path)
+    progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
+    situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
+    if options.world:
+        return _dry(text, target, situations, options, progress)
+    return prove(text, target, situations, options, progress, pool)
 
 
 def _dry(text: str, target: Target, at: Sequence[Situation], options: Options, progress: Progress) -> Verification:
@@ -63,7 +59,7 @@ def _dry(text: str, target: Target, at: Sequence[Situation], options: Options, p
     judged = dry_run.limited(judge(at, [examined]), examined, oracles)
     lacks = lacking([examined.run])
     discovered = [] if lacks else placed(dry_run.discover(examined, discover([examined], judged)), target.path)
-    environment = {**_environment(options, [examined]), "nproc": len(options.ranks), "world": options.world}
+    environment = {**_environment(options, [examined]), "world": options.world}
     return Verification(text, environment, tuple(judged), tuple(discovered), (examined,), lacks=lacks)
 
 
@@ -76,7 +72,7 @@ def prove(
     pool: Pool | None = None,
 ) -> Verification:
     """Run the target and judge the findings, wherever they come from. `text` is the target as the user named it; `pool`
-    is one that several targets share."""
+    is one that is starting already (`launch.started`), or that several targets share."""
     with launch.Launcher(target, options, progress, pool) as launcher:
         plan = launcher.probe()
         for reason in plan.skipped.values():
@@ -147,6 +143,6 @@ def _environment(options: Options, runs: Sequence[Examined]) -> dict[str, object
         "torch": run.torch if run else "",
         "device": run.device if run else options.device,
         "backend": run.backend if run else "",
-        "nproc": options.nproc,
+        "nproc": run.nproc if run else options.nproc,
         "wraps": list(dict.fromkeys(examined.run.wrap for examined in runs)),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from typing import Any
 TOKEN = "DDP_LINT_RUN"
 #: In the environment of a program that starts its own ranks: the path of its spec, and how many ranks it starts.
 OWN_RANKS, OWN_WORLD = "DDP_LINT_OWN_RANKS", "DDP_LINT_OWN_WORLD"
+#: Ranks can be forked from a process that has torch imported, on this system.
+CAN_FORK = sys.platform == "linux" and hasattr(sys, "getdlopenflags")
 #: The address at which the processes of a launch meet, where all are on this machine.
 LOOPBACK = "127.0.0.1"
 #: Exit code of a rank that its watchdog ended.
@@ -59,9 +62,9 @@ class Spec:
     guards: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     graph_breaks: bool = False
     streams: bool = False
-    #: What the process has imported that the rank is forked from (`verify/preload.py`); "" for a Python of its own,
-    #: which imports torch when the target does.
-    preload: str = ""
+    #: The rank may be forked from a process that has torch imported (`verify/preload.py`); else it is a Python of its
+    #: own, which imports torch when the target does.
+    fork: bool = False
     #: The working directory of the ranks.
     cwd: str = ""
     #: The number of the run in its launch.
@@ -116,8 +119,9 @@ class Marks:
 
     pid (the supervisor started) · ready (torch is imported) · joined (the default group is made) · left (it is
     destroyed) · beat (its time: when it recorded something) · busy (its time: when it did what is not recorded) ·
-    locked (it waits for a lock for ever) · trained · parted (the launcher saw that its calls meet no others, and that
-    nothing moves) · dying (with the reason) · dumped · over · overdue (the launcher gave it up) · exit.
+    locked (it waits for a lock for ever) · trained · leaving (its last line has run) · parted (the launcher saw that
+    its calls meet no others, and that nothing moves) · dying (with the reason) · dumped · over · overdue (the launcher
+    gave it up) · exit.
     """
 
     directory: pathlib.Path

@@ -1,7 +1,8 @@
 """torchrun; where all ranks are on this machine, its stores listen on the loopback interface alone, as do the ranks'.
 
 PyTorch's own listen on every interface, where whoever reaches the port can read and write what the ranks agree on.
-Besides, it forks the zygote of the launch: `python -m ddp_lint.verify.torchrun PRELOAD ARGUMENTS-OF-TORCHRUN`.
+Besides, it forks the zygote of the launch: `python -m ddp_lint.verify.torchrun "fork" ARGUMENTS-OF-TORCHRUN`; "" for
+none.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class _LocalStore(dist.TCPStore):  # type: ignore[misc]  # PyTorch does not say 
 
 
 def main() -> None:
-    """Run torchrun with the arguments of this process but the first, which says what ranks are forked from."""
-    if preload := sys.argv.pop(1):
-        zygote.start(preload)  # before there are threads
+    """Run torchrun with the arguments of this process but the first, which says whether ranks are forked."""
+    if sys.argv.pop(1):
+        zygote.start()  # before there are threads
     if "--standalone" in sys.argv:
         dist.TCPStore = _LocalStore  # before torchrun takes it from there
         if _INTERFACE in (name for _, name in socket.if_nameindex()):

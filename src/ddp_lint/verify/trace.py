@@ -19,8 +19,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 #: What a model is wrapped in whose gradients the user's own code averages over all ranks.
 BY_HAND = "by_hand"
+#: What stands for the wrap of a model without one: a copy of a model under DDP (an average of it, a teacher, a target
+#: network), and one whose layers tensor parallelism splits (the parameters that it does not split are replicas).
+COPY, TENSOR_PARALLEL = "copy", "tensor_parallel"
 #: Wraps that keep one replica of the model on each rank.
-REPLICATED = ("ddp", BY_HAND)
+REPLICATED = ("ddp", BY_HAND, COPY, TENSOR_PARALLEL)
 
 
 class Frame(NamedTuple):
@@ -185,8 +188,8 @@ class Write(Event):
     """An operation that mutates its argument hit the storage of a parameter or buffer of the model.
 
     Writes of optimizers, DDP and FSDP themselves are left out. `role` is parameter or buffer; `through_data`: the
-    write did not change the version counter of the parameter (`.data`), so that autograd cannot know; `grad_mode`:
-    autograd was recording; `sharded`: the write hit a shard.
+    write did not change the version counter of the parameter (`.data`), so that autograd cannot know; `sharded`:
+    the write hit a shard.
     """
 
     kind: ClassVar[str] = "write"
@@ -194,7 +197,6 @@ class Write(Event):
     name: str = ""
     role: str = "parameter"
     through_data: bool = False
-    grad_mode: bool = False
     sharded: bool = False
     #: An operation that autograd recorded had read the parameter since the last backward.
     after_use: bool = False
@@ -245,9 +247,10 @@ class Hashes(Event):
     the values with random signs, the same on all ranks: the distance of two sketches is that of the tensors, exactly
     for small ones, else within a fifth or so. `sharded` names hold a shard (or are gathered by the wrapper), for which
     equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2, by_hand (then
-    the tensors are those whose gradients the user's code averages) or none: what this very model is wrapped in (a
-    script may hold several models; `model` is its number among those of its wrap, `update` how many optimizer steps it
-    has seen: what is compared has the same ones on all ranks, whatever else a rank has made or trained).
+    the tensors are those whose gradients the user's code averages), copy, tensor_parallel or none: what this very model
+    is wrapped in (a script may hold several models; `model` is its number among those of its wrap, `update` how many
+    optimizer steps it has seen: what is compared has the same ones on all ranks, whatever else a rank has made or
+    trained). `among` are the ranks that hold replicas of it, none for all.
     """
 
     kind: ClassVar[str] = "hashes"
@@ -256,6 +259,7 @@ class Hashes(Event):
     wrap: str = "none"
     model: int = 0
     update: int = -1
+    among: tuple[int, ...] = ()
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     norms: Mapping[str, float] = dataclasses.field(default_factory=dict)
     sketches: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
@@ -267,13 +271,14 @@ class Fingerprint(Event):
     """One number over all parameters of a replica after an optimizer step (or an update by hand), made on the device:
     ranks whose numbers agree hold the same values. Written at every step, where Hashes are at some.
 
-    `wrap`, `model` and `update` as in Hashes; `rates` are the learning rates of the optimizer's groups.
+    `wrap`, `model`, `update` and `among` as in Hashes; `rates` are the learning rates of the optimizer's groups.
     """
 
     kind: ClassVar[str] = "fingerprint"
     wrap: str = "none"
     model: int = 0
     update: int = -1
+    among: tuple[int, ...] = ()
     digest: str = ""
     rates: tuple[float, ...] = ()
 
@@ -388,7 +393,6 @@ class Samples(Event):
     members: str = ""
     first: tuple[int, ...] = ()
     dataset: int | None = None
-    set_epoch: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -404,7 +408,6 @@ class Environment(Event):
     cuda_initialized: bool = False
     group_up: bool = False
     ddp_built: bool = False
-    dynamo_imported: bool = False
     in_force: str | None = None
     final: bool = False
 
@@ -412,7 +415,8 @@ class Environment(Event):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Value(Event):
     """A number of this rank, to compare across ranks: `what` is clip_grad_norm_ (the total norm that it returned),
-    scale (of a GradScaler after `update`) or loss (of our own training loop)."""
+    scale (of a GradScaler after `update`), plateau (what ReduceLROnPlateau decides by) or loss (of our own training
+    loop)."""
 
     kind: ClassVar[str] = "value"
     what: str = ""

@@ -1,8 +1,8 @@
-"""The supervisor of a rank, started by torchrun: `python -m ddp_lint.verify.child LAUNCH [PRELOAD]`.
+"""The supervisor of a rank, started by torchrun: `python -m ddp_lint.verify.child LAUNCH`.
 
 It runs one rank after the other, each as a process of its own, and notes how that process really ended (torchrun
 reports the first failure only). Where a peer's rank failed it ends its own, as torchrun would. It imports no torch: the
-zygote of the launch, which has imported what PRELOAD says, forks the ranks where a job allows that.
+zygote of the launch forks the ranks where there is one and a job allows that.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ _GRACE = 10.0
 class Supervisor:
     """Does the jobs of a launch in order."""
 
-    def __init__(self, directory: pathlib.Path, preload: str = "") -> None:
-        """`preload`: what the zygote has imported, "" where there is none."""
+    def __init__(self, directory: pathlib.Path) -> None:
         self._jobs = Jobs(directory)
         self._rank = int(os.environ.get("RANK", "0"))
         self._local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self._local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        self._preload = preload
         self._child: _Process | None = None
         self._told: list[int] = []
 
@@ -74,7 +72,7 @@ class Supervisor:
         marks = Marks(pathlib.Path(spec.directory))
         oom_before = _oom_kills()
         log = marks.path(self._rank, "log")
-        child = self._process(spec.preload == self._preload, ("rank", spec_path), log, spec.cwd)
+        child = self._process(spec.fork, ("rank", spec_path), log, spec.cwd)
         self._child = child
         if self._told:  # while it started
             child.send(self._told[0])
@@ -123,7 +121,7 @@ class Supervisor:
 
     def _process(self, fork: bool, run: Sequence[str], log: pathlib.Path, cwd: str) -> _Process:
         """Forked from the zygote where that may be and can be, else a Python of its own."""
-        if fork and self._preload:
+        if fork:
             with contextlib.suppress(OSError):
                 return _Process(Forked(run, log, cwd))
         name, *arguments = run
@@ -172,4 +170,4 @@ def _oom_kills() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(Supervisor(pathlib.Path(sys.argv[1]), *sys.argv[2:]).run())
+    sys.exit(Supervisor(pathlib.Path(sys.argv[1])).run())

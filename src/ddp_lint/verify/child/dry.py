@@ -23,9 +23,9 @@ import torch.distributed as dist
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import arguments, tensors
-from ddp_lint.verify.child.models import Models, local
+from ddp_lint.verify.child.models import Models, local, pointer
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.observers.collectives import Collectives
+from ddp_lint.verify.child.observers.collectives import OUTPUT_NAMES, Collectives, reduce_op_of
 from ddp_lint.verify.child.recorder import Recorder
 
 #: What earlier ranks left, by (kind, group or sender and receiver, number): pickled, loaded by who forks the ranks.
@@ -138,7 +138,7 @@ class Values(Observer):
             return op, arguments(op, args, kwargs)
         if not self._made_up:
             return None
-        touched = any(_address(t) in self._made_up for t in [*tensors(list(args)), *tensors(list(kwargs.values()))])
+        touched = any(pointer(t) in self._made_up for t in [*tensors(list(args)), *tensors(list(kwargs.values()))])
         if touched and op._opname in _READS and not self._read:
             self._read = True
             self.recorder.emit(trace.MadeUp, op=op._opname)
@@ -147,7 +147,7 @@ class Values(Observer):
     def after(self, token: Any, result: Any) -> None:
         op, given = token
         if op is None:
-            self._made_up |= {_address(tensor) for tensor in tensors([result] if torch.is_tensor(result) else result)}
+            self._made_up |= {pointer(tensor) for tensor in tensors([result] if torch.is_tensor(result) else result)}
             return
         with self.recorder.quieted():
             self._received(op._opname, given, result)
@@ -165,7 +165,7 @@ class Values(Observer):
         label, ranks = self._collectives._group(given)
         outputs = _outputs(given, result)
         number = self._next("shared", label)
-        self._made_up -= {_address(tensor) for tensor in outputs}
+        self._made_up -= {pointer(tensor) for tensor in outputs}
         if sum(tensor.numel() for tensor in outputs) > _LARGEST:
             return
         put_in = {rank: found for rank in ranks if (found := get(("in", label, number, rank))) is not None}
@@ -184,7 +184,7 @@ class Values(Observer):
                 local(mine).copy_(theirs)
         root = given.get("root_rank")
         if name.startswith("broadcast") and isinstance(root, int) and ranks[root] not in put_in:
-            self._made_up |= {_address(tensor) for tensor in outputs}
+            self._made_up |= {pointer(tensor) for tensor in outputs}
 
     def _sent(self, given: dict[str, Any]) -> None:
         peer = self._collectives._group(given)[1][given["dst"]]
@@ -202,7 +202,7 @@ class Values(Observer):
                 for mine, theirs in zip(outputs, before, strict=True):
                     mine.copy_(theirs)
                 return
-        self._made_up |= {_address(tensor) for tensor in outputs}
+        self._made_up |= {pointer(tensor) for tensor in outputs}
 
     def _next(self, *key: Any) -> int:
         number = self._numbers.get(key, 0)
@@ -284,7 +284,7 @@ class Values(Observer):
 
 def _outputs(given: dict[str, Any], result: Any) -> list[torch.Tensor]:
     """What an operator filled: its result (functional), its outputs, else what it works on in place."""
-    for name in ("output_tensors", "output_tensor", "output", "out", "outputs"):
+    for name in OUTPUT_NAMES:
         if name in given:
             return tensors(given[name])
     found = tensors(given.get("tensors"))
@@ -312,7 +312,7 @@ def _combined(
         if name.startswith("allgather_") and "into" not in name:
             return [tensor for one in whole for tensor in one]
         return [torch.cat([one[0] for one in whole])] if first and first[0].dim() else first
-    op = _reduce_op(given)
+    op = reduce_op_of(given, {}) or "SUM"
     combined = []
     for column in zip(*put_in.values(), strict=False):
         if len({tuple(tensor.shape) for tensor in column}) > 1:
@@ -327,19 +327,3 @@ def _combined(
         else:
             combined.append(column[0])
     return combined
-
-
-def _reduce_op(given: dict[str, Any]) -> str:
-    op: Any = given.get("reduce_op")
-    if isinstance(op, str):
-        return op.upper()
-    asked = op.op() if hasattr(op, "op") else 0
-    names = {int(value): name for name, value in dist.ReduceOp.RedOpType.__members__.items()}
-    return names.get(int(asked), "")
-
-
-def _address(tensor: torch.Tensor) -> int:
-    try:
-        return local(tensor).untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return 0

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child import reference
+from ddp_lint.verify.child import compiling, reference
 from ddp_lint.verify.child.inputs import Batch, Builder, call, load
 from ddp_lint.verify.child.loss import loss_of
 from ddp_lint.verify.child.observers.skew import SEED_STRIDE, enlarge
@@ -22,6 +22,13 @@ _NAN_STEP = 1
 
 def train(spec: Spec, session: Session) -> None:
     """The whole life of a rank whose target is a model."""
+    note = {compiling.NOTE}
+
+    def compiles() -> None:
+        while note:
+            session.recorder.emit(trace.Note, frames=(), text=note.pop())
+
+    compiling.trace_only(compiles)
     _Training(spec, session).run()
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import re
 import weakref
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from ddp_lint.verify import trace
@@ -26,6 +28,11 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor that has storage: of a DTensor its shard on this rank."""
     shard = getattr(tensor, "_local_tensor", None)
     return shard if isinstance(shard, torch.Tensor) else tensor
+
+
+def is_shard(tensor: torch.Tensor) -> bool:
+    """A DTensor of which this rank holds a part, or a summand."""
+    return any(not placement.is_replicate() for placement in getattr(tensor, "placements", ()))
 
 
 def pointer(tensor: torch.Tensor) -> int:
@@ -66,6 +73,8 @@ class Model:
         self._modules: list[tuple[str, weakref.ref[nn.Module]]] = []
         #: Of a model without a wrapper the parameters whose gradients the user's code has averaged over all ranks.
         self.averaged: set[str] = set()
+        #: It is like a model under DDP.
+        self.copies = False
         self.look()
 
     @property
@@ -93,6 +102,16 @@ class Model:
     def sharded(self) -> bool:
         return self.wrap in ("fsdp1", "fsdp2")
 
+    @property
+    def among(self) -> tuple[int, ...]:
+        """The ranks that hold replicas of it (those of DDP's process group, or of the mesh), none for all."""
+        root, ranks = self.root, self._mesh
+        if not dist.is_initialized():
+            return ()
+        if isinstance(root, nn.parallel.DistributedDataParallel):
+            ranks = tuple(dist.get_process_group_ranks(root.process_group))
+        return ranks if len(ranks) < dist.get_world_size() else ()
+
     def look(self) -> None:
         """Take note of modules that came or went (called whenever the root is about to run)."""
         inner = self.inner
@@ -114,7 +133,18 @@ class Model:
     @property
     def replicated(self) -> str:
         """The wrap as far as replicas are concerned: that the user's code averages gradients is one, too."""
-        return trace.BY_HAND if self.averaged and self.wrap == "none" else self.wrap
+        if self.wrap != "none":
+            return self.wrap
+        if self.averaged:
+            return trace.BY_HAND
+        return trace.COPY if self.copies else trace.TENSOR_PARALLEL if self._mesh else "none"
+
+    @functools.cached_property
+    def _mesh(self) -> tuple[int, ...]:
+        """The ranks among which some of its parameters are split, where that is all that is done to them."""
+        meshes = {p.device_mesh for p in self.parameters().values() if is_shard(p)}
+        mesh = meshes.pop() if len(meshes) == 1 and self.wrap == "none" else None
+        return tuple(mesh.mesh.tolist()) if mesh is not None and mesh.ndim == 1 else ()
 
     def compared(self) -> dict[str, nn.Parameter]:
         """The parameters that all ranks should hold alike where the wrap replicates."""
@@ -152,6 +182,12 @@ def wrap_of(module: nn.Module) -> str:
     return "none"
 
 
+def _alike(one: Model, other: Model) -> bool:
+    """Both have parameters of the same names and shapes."""
+    shapes = [{name: p.shape for name, p in model.parameters().items()} for model in (one, other)]
+    return shapes[0] == shapes[1]
+
+
 class Models:
     """All models seen so far, and what is asked about their tensors and modules."""
 
@@ -176,6 +212,7 @@ class Models:
         number = len(self._models)
         self._models = [model for model in self._models if model.root not in inside]
         model = Model(root, number, self._numbers)
+        model.copies = model.wrap == "none" and any(_alike(model, other) for other in self if other.wrap == "ddp")
         self._models.append(model)
         if model.inner is not None:
             for name, module in model.inner.named_modules():

@@ -98,14 +98,24 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, notice: Callable[[ModuleType], None]) -> None:
         self.name = name
         self.notice = notice
+        self._asking = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name:
+        """What the other finders find (some of them may wait for the module, too), with a loader that tells."""
+        if fullname != self.name or self._asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        self._asking = True
+        try:
+            found = (finder.find_spec(fullname, path, target) for finder in list(sys.meta_path))
+            spec = next((spec for spec in found if spec is not None), None)
+        finally:
+            self._asking = False
         if spec is not None and spec.loader is not None:
-            after(spec.loader, "exec_module", lambda _, module: self.notice(module))
+            after(spec.loader, "exec_module", lambda _, module: self._executed(module))
         return spec
+
+    def _executed(self, module: ModuleType) -> None:
+        sys.meta_path.remove(self)
+        self.notice(module)

@@ -24,6 +24,7 @@ def main(request_path: str, answer_path: str) -> int:
 def _recipes(request: dict[str, Any]) -> dict[str, Any]:
     from ddp_lint.verify.child.alone import alone
     from ddp_lint.verify.child.arguments import CannotBuild
+    from ddp_lint.verify.child.compiling import trace_only
     from ddp_lint.verify.child.example import of_recipe, sketch
     from ddp_lint.verify.child.inputs import find_recipe, load
 
@@ -32,6 +33,7 @@ def _recipes(request: dict[str, Any]) -> dict[str, Any]:
         from ddp_lint.verify.child.shim import Shim
 
         Shim(lambda _said, _meant: None).install("cpu")
+    trace_only(lambda: None)
     with alone():
         try:
             module = load(request["path"], request["root"])

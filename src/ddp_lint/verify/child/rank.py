@@ -31,13 +31,13 @@ def main(spec_path: str) -> int:
             from ddp_lint.verify.child.loop import train
 
             train(spec, session)
-        session.finish()
+        _finish(session)
     except SystemExit as error:
         return _left(error, session)
     except BaseException as error:
         if type(error).__name__ == "EnoughSteps":
             session.recorder.emit(trace.Note, frames=(), text=f"ended after --steps {spec.steps}")
-            session.finish()
+            _finish(session)
             return 0
         _raised(error, session)
         return 1
@@ -54,11 +54,18 @@ def _run_script(spec: Spec, session: Session) -> dict[str, object]:
     return runpy.run_path(spec.path, run_name="__main__")
 
 
+def _finish(session: Session) -> None:
+    """The last line has run: other threads and what is registered for the end still belong to the program."""
+    session.recorder.marks.set(session.recorder.rank, "leaving")
+    _shut_down()
+    session.finish()
+
+
 def _left(error: SystemExit, session: Session) -> int:
     """The user's code called sys.exit: the end when it says success and nothing had failed."""
     status = session.exits.left(error)
     if status == 0 and error.__context__ is None:
-        session.finish()
+        _finish(session)
         return 0
     session.lines.flush()
     if status:
@@ -85,11 +92,16 @@ def _die_with_parent() -> None:
 
 def leave(code: int) -> None:
     """End as the interpreter would, without its teardown: freeing torch takes a second, and gloo may abort in it."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    _shut_down()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _shut_down() -> None:
+    """Wait for the threads that the interpreter would wait for, and run what is registered for its end, once."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
 
 
 if __name__ == "__main__":

@@ -335,7 +335,6 @@ class Shim:
 
     def _install_wrappers(self) -> None:
         import torch
-        from torch.distributed import fsdp
 
         def ddp(original: Callable[..., Any]) -> Callable[..., Any]:
             def replacement(
@@ -364,7 +363,10 @@ class Shim:
 
         patching.replace(torch.nn.SyncBatchNorm, "convert_sync_batchnorm", in_place)
         patching.replace(torch.nn.parallel.DistributedDataParallel, "__init__", ddp)
-        patching.replace(fsdp.FullyShardedDataParallel, "__init__", fsdp1)
+        patching.when_imported(
+            "torch.distributed.fsdp",  # which takes as long as half of torch
+            lambda fsdp: patching.replace(fsdp.FullyShardedDataParallel, "__init__", fsdp1),
+        )
 
 
 def install(recorder: Any, device: str) -> None:

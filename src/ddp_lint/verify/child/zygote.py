@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import pathlib
+import pkgutil
 import selectors
 import signal
 import socket
@@ -22,26 +23,50 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ddp_lint.verify.lifetime import end_with_parent
-from ddp_lint.verify.preload import MODULES
 
 #: The socket, below the folder of the launch, which is the working directory of all its processes: such a name may
 #: not be long.
 SOCKET = "zygote"
 _POLL = 0.02
+#: What wrappers, optimizers and loaders import on their first use, besides what observers need.
+_MODULES = ("torch.nn.parallel", "torch.distributed.tensor", "torch.utils.data", "torch._dynamo")
 _NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
-def start(preload: str) -> None:
-    """Fork the zygote from this process, which must have one thread only. It imports what `preload` names."""
+def start() -> None:
+    """Fork the zygote from this process, which must have one thread only."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(SOCKET)
     listening.listen(socket.SOMAXCONN)
     if os.fork() == 0:
         try:
-            _Zygote(listening, preload).serve()
+            _Zygote(listening).serve()
         finally:
             os._exit(1)
     listening.close()
+
+
+def import_all() -> None:
+    """Import torch and the observers, for all processes that are forked from this one."""
+    from ddp_lint.verify.child import observers, patching, rank  # noqa: F401 - for the ranks
+
+    with _without_driver():
+        for module in pkgutil.iter_modules(observers.__path__, f"{observers.__name__}."):
+            importlib.import_module(module.name)
+        for name in _MODULES:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+    patching.holders_of_functions()
+    gc.collect()
+    gc.freeze()
+
+
+def print_to(log: pathlib.Path) -> None:
+    """From here on this process prints to the end of a file."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    os.close(descriptor)
 
 
 class Forked:
@@ -72,18 +97,13 @@ class Forked:
 
 
 class _Zygote:
-    def __init__(self, listening: socket.socket, preload: str) -> None:
+    def __init__(self, listening: socket.socket) -> None:
         end_with_parent()
         self._listening = listening
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ)
         self._forked: dict[int, socket.socket] = {}
-        with _without_driver():
-            for name in MODULES[preload]:
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(name)
-        gc.collect()
-        gc.freeze()
+        import_all()
 
     def serve(self) -> NoReturn:
         while True:
@@ -116,10 +136,7 @@ class _Zygote:
             for one in (self._listening, connection, *self._forked.values()):
                 one.close()
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            descriptor = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            for standard in (1, 2):
-                os.dup2(descriptor, standard)
-            os.close(descriptor)
+            print_to(request["log"])
             os.environ.clear()
             os.environ.update(request["environment"])
             os.chdir(request["cwd"])

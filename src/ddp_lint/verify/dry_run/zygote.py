@@ -7,24 +7,19 @@ rank costs its own seconds instead of those of an import. The marks that it leav
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
 import pathlib
 import pickle
-import pkgutil
 import signal
 import sys
 import time
 
-import torch._dynamo
-import torch.distributed.fsdp
-import torch.nn.parallel
-import torch.testing._internal.distributed.fake_pg  # noqa: F401
+import torch.testing._internal.distributed.fake_pg  # noqa: F401 - for the ranks
 
-from ddp_lint.verify.child import dispatch, dry, observers, patching, rank, shim  # noqa: F401 (for the ranks)
+from ddp_lint.verify.child import dry, rank, shim, zygote  # noqa: F401 - for the ranks
 from ddp_lint.verify.lifetime import end_with_parent
-from ddp_lint.verify.spec import Marks, Spec
+from ddp_lint.verify.spec import LOOPBACK, Marks, Spec
 
 #: A rank that runs longer than this many timeouts has a loop that nothing ends.
 _LIMIT_TIMEOUTS = 3
@@ -32,9 +27,7 @@ _LIMIT_TIMEOUTS = 3
 
 def main(paths: list[str]) -> int:
     end_with_parent()
-    for module in pkgutil.iter_modules(observers.__path__, f"{observers.__name__}."):
-        importlib.import_module(module.name)
-    patching.holders_of_functions()
+    zygote.import_all()
     for path in paths:
         spec = Spec.load(pathlib.Path(path))
         dry.known.clear()
@@ -76,14 +69,12 @@ def _run(path: str, spec: Spec, number: int) -> None:
 
 def _be(path: str, spec: Spec, number: int, marks: Marks) -> None:
     """In the child: become the rank."""
-    log = os.open(marks.path(number, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    zygote.print_to(marks.path(number, "log"))
     nodes = -(-spec.world // spec.local_world)
     os.environ.update(
         RANK=str(number), WORLD_SIZE=str(spec.world), LOCAL_RANK=str(number % spec.local_world),
         LOCAL_WORLD_SIZE=str(spec.local_world), GROUP_RANK=str(number // spec.local_world), GROUP_WORLD_SIZE=str(nodes),
-        ROLE_RANK=str(number), ROLE_WORLD_SIZE=str(spec.world), MASTER_ADDR="127.0.0.1", MASTER_PORT="29500",
+        ROLE_RANK=str(number), ROLE_WORLD_SIZE=str(spec.world), MASTER_ADDR=LOOPBACK, MASTER_PORT="29500",
         TORCHELASTIC_RUN_ID="dry", TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_MAX_RESTARTS="0",
     )  # fmt: skip
     code = 1

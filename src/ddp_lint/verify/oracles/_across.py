@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddp_lint.verify.compare import Desync, compared, desyncs, spoken
 from ddp_lint.verify.oracles import Case, Opinion
+from ddp_lint.verify.trace import COPY
 
 
 def compare(case: Case, what: str, when: tuple[str, ...], wraps: tuple[str, ...] = ("ddp",)) -> Opinion:
@@ -20,5 +21,7 @@ def compare(case: Case, what: str, when: tuple[str, ...], wraps: tuple[str, ...]
 
 
 def moment(desync: Desync) -> str:
+    if desync.wrap == COPY and desync.when != "at_end":
+        return "from its first forward on" if desync.when == "after_wrap" else f"after optimizer step {desync.step}"
     said = {"before_step": "before", "after_step": "after"}.get(desync.when)
     return f"{said} optimizer step {desync.update + (said == 'before')}" if said else desync.when.replace("_", " the ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_lint.knowledge.signatures import explain, secondary
-from ddp_lint.verify.explain import cpu_limit
+from ddp_lint.verify.explain import cpu_limit, on_one_line
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.trace import Raised
 
@@ -24,7 +24,7 @@ def testify(case: Case) -> Opinion:
             if frame is not None or (mine and case.ran):
                 at = frame or event.site
                 return Opinion(
-                    (case.evidence("exception", _line(text), rank=trace.rank, frame=at, linked=bool(frame)),)
+                    (case.evidence("exception", on_one_line(text), rank=trace.rank, frame=at, linked=bool(frame)),)
                 )
     return _death(case, limit)
 
@@ -34,14 +34,8 @@ def _death(case: Case, limit: str) -> Opinion:
     for outcome in case.run.ranks:
         frame = outcome.last.frame
         if outcome.how in ("signal", "oom") and frame and frame.line in case.situation.lines:
-            text = f"rank {outcome.rank} died here of {outcome.signal}: {_line(outcome.message)}"
+            text = f"rank {outcome.rank} died here of {outcome.signal}: {on_one_line(outcome.message)}"
             return Opinion((case.evidence("exception", text, rank=outcome.rank, frame=frame),))
     if limit:
         return Opinion(backend=f"{limit}: run with --device cuda")
     return Opinion(silent="no exception was raised here")
-
-
-def _line(text: str, limit: int = 300) -> str:
-    """The text on one line."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else flat[:limit] + " ..."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ddp_lint.verify.compare import REPLICAS_EQUAL, updates
 from ddp_lint.verify.oracles import Case, Opinion, _across
-from ddp_lint.verify.trace import Call
+from ddp_lint.verify.trace import Call, Value
 
 
 def testify(case: Case) -> Opinion:
@@ -23,6 +23,9 @@ def testify(case: Case) -> Opinion:
             )
         )
     after = _across.compare(case, "parameters", REPLICAS_EQUAL)
+    unlike = _unlike_metrics(case)
+    if unlike and not after.fired:
+        return Opinion(doubt=unlike)
     if after.fired or not case.sharded or _synchronised(case):
         return after
     before = _across.compare(case, "parameters", ("before_wrap",), ("none",))
@@ -30,13 +33,29 @@ def testify(case: Case) -> Opinion:
 
 
 def _unequal_steps(case: Case) -> dict[int, int]:
-    """By rank the optimizer steps of a wrapped model that all ranks have and do not update alike; {} without one."""
+    """By rank the optimizer steps of a wrapped model that all its ranks have and do not update alike; {} without one,
+    or where the ranks said that their batches are uneven (`Join`)."""
+    if any(call.name == "join" for trace in case.traces for call in trace.of(Call)):
+        return {}
     counts = {trace.rank: updates(trace) for trace in case.traces}
     for model in next(iter(counts.values()), {}):
         steps = {rank: of_rank[model] for rank, of_rank in counts.items() if model in of_rank}
-        if len(steps) == len(counts) and len(set(steps.values())) > 1:
+        if len(steps) == len(model[2] or counts) and len(set(steps.values())) > 1:
             return steps
     return {}
+
+
+def _unlike_metrics(case: Case) -> str:
+    """The ranks give the scheduler at the finding's line unlike numbers, by which it changes the learning rate."""
+    given: dict[int, list[float]] = {}
+    for rank, value, _ in case.hits(Value):
+        if value.what == "plateau" and value.local is not None:
+            given.setdefault(rank, []).append(value.local)
+    for step in zip(*given.values(), strict=False):
+        if len(set(step)) > 1:
+            said = " and ".join(f"{number:.4g} on rank {rank}" for rank, number in zip(given, step, strict=True))
+            return f"the scheduler is given {said}: it decided alike here, which it need not do"
+    return ""
 
 
 def _synchronised(case: Case) -> bool:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
 
+from ddp_lint.verify.compare import Replicas, replicas_of
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.results import Examined
 from ddp_lint.verify.trace import REPLICATED, Frame, Hashes
@@ -39,12 +40,12 @@ def drifts(examined: Examined) -> list[Drift]:
 
     Tensors that are sharded, and models that no wrapper keeps equal, are left out.
     """
-    moments: dict[tuple[int, int], dict[int, Hashes]] = collections.defaultdict(dict)
+    moments: dict[tuple[Replicas, int], dict[int, Hashes]] = collections.defaultdict(dict)
     for outcome in examined.run.ranks:
         for event in outcome.trace.of(Hashes):
             if event.what == "parameters" and event.when in _WHEN and event.wrap in REPLICATED:
-                moments[event.model, event.step][outcome.rank] = event
-    by_model: dict[int, list[tuple[int, Mapping[int, Hashes]]]] = collections.defaultdict(list)
+                moments[replicas_of(event), event.step][outcome.rank] = event
+    by_model: dict[Replicas, list[tuple[int, Mapping[int, Hashes]]]] = collections.defaultdict(list)
     for (model, step), events in sorted(moments.items()):
         if len(events) > 1:
             by_model[model].append((step, events))

@@ -46,6 +46,7 @@ class Calls(Observer):
         patching.before(DistributedSampler, "set_epoch", lambda _, epoch: self._call("set_epoch", epoch=int(epoch)))
         patching.after(torch.utils.data.DataLoader, "__init__", self._loader)
         patching.after(nn.utils.clip_grad, "clip_grad_norm_", self._clipped)
+        patching.before(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._decides)
         patching.after(torch.amp.GradScaler, "scale", lambda _, scaler, *args: self._multiplied(scaler))
         patching.after(torch.amp.GradScaler, "unscale_", lambda *_: self._divided())
         patching.after(torch.amp.GradScaler, "update", lambda _, scaler, *args: self._scaled(scaler))
@@ -107,6 +108,11 @@ class Calls(Observer):
             value = total.full_tensor() if hasattr(total, "full_tensor") else total
             with self.recorder.quieted():
                 self.recorder.emit(trace.Value, what="clip_grad_norm_", local=float(value))
+
+    def _decides(self, _scheduler: Any, metrics: Any, *_args: Any, **_kwargs: Any) -> None:
+        if self.recorder.active:
+            with self.recorder.quieted():
+                self.recorder.emit(trace.Value, what="plateau", local=float(metrics))
 
     def _multiplied(self, scaler: Any) -> None:
         if self.recorder.active:

@@ -50,7 +50,8 @@ _MARGIN = 30.0
 _NO_COLLECTIVE = {"check_for_nan", "wait_tensor", "wait_tensors", "_wrap_tensor_autograd"}
 _ROOT_NAMES = ("root_rank", "src")
 _PEER_NAMES = {"send": "dst", "recv_": "src", "isend": "dst", "irecv": "src"}
-_OUTPUT_NAMES = ("output_tensors", "output_tensor", "output", "out", "outputs")
+#: What the operators call the tensors that they fill.
+OUTPUT_NAMES = ("output_tensors", "output_tensor", "output", "out", "outputs")
 _ASYNCHRONOUS = ("isend", "irecv", "batch_isend_irecv")
 #: Which part of torch issued a collective, by the files between the operator and the user's frame.
 _ISSUERS = (
@@ -159,7 +160,7 @@ class Collectives(Observer):
             api=origin.api if origin.issuer == "user" else "",
             tensors=self._described(given, outputs=False),
             outputs=self._described(given, outputs=True),
-            reduce_op=_reduce_op(given, origin.variables),
+            reduce_op=reduce_op_of(given, origin.variables),
             root=_global(ranks, root),
             peer=_global(ranks, peer),
             asynchronous=asynchronous,
@@ -192,7 +193,7 @@ class Collectives(Observer):
 
     def _described(self, given: dict[str, Any], *, outputs: bool) -> tuple[trace.Tensor, ...]:
         """What comes out, or what goes in (all of it where the operator works in place)."""
-        moved = [t for name, value in given.items() if (name in _OUTPUT_NAMES) is outputs for t in tensors(value)]
+        moved = [t for name, value in given.items() if (name in OUTPUT_NAMES) is outputs for t in tensors(value)]
         return tuple(map(self._describe, moved))
 
     def _describe(self, tensor: torch.Tensor) -> trace.Tensor:
@@ -225,7 +226,7 @@ class Collectives(Observer):
         """The parameters behind the inputs of a gather, in the first steps: later ones do the same."""
         if name not in _GATHERS or self.recorder.step >= _STEPS_LOOKED_AT or not torch.is_grad_enabled():
             return ()
-        inputs = [t for key, value in given.items() if key not in _OUTPUT_NAMES for t in tensors(value)]
+        inputs = [t for key, value in given.items() if key not in OUTPUT_NAMES for t in tensors(value)]
         return tuple(filter(None, map(self.models.tensor_name, _leaves(inputs))))
 
     def _label(self, given: dict[str, Any], frame: FrameType | None) -> str:
@@ -328,7 +329,8 @@ def work_of(result: Any) -> Any:
     return None
 
 
-def _reduce_op(given: dict[str, Any], variables: dict[str, Any]) -> str:
+def reduce_op_of(given: dict[str, Any], variables: dict[str, Any]) -> str:
+    """The name of the operation by which an operator reduces, "" of one that does not; `variables` of who called it."""
     op = given.get("reduce_op")
     if op is None:
         return ""

@@ -55,7 +55,6 @@ def _facts(observer: Observer) -> dict[str, Any]:
         "cuda_initialized": complete and _cuda_initialized(torch),
         "group_up": bool(distributed is not None and distributed.is_available() and distributed.is_initialized()),
         "ddp_built": observer._models is not None and any(model.wrap == "ddp" for model in observer.models),
-        "dynamo_imported": "torch._dynamo" in sys.modules,
     }
 
 

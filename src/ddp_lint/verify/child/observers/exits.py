@@ -14,10 +14,13 @@ from ddp_lint.verify.frames import frames_in_text, traceback_frames
 
 
 class Exits(Observer):
-    """An Exit before `os._exit` and for SystemExit, a Raised for exceptions of the main code and of threads."""
+    """An Exit before `os._exit`, before `os.exec*` and for SystemExit, a Raised for exceptions of the main code and of
+    threads."""
 
     def install(self) -> None:
         patching.before(os, "_exit", self._exit)
+        for name in ("execv", "execve"):  # the others call these
+            patching.before(os, name, lambda *_: self._exit(how="os.exec"))
         hook = threading.excepthook
 
         def excepthook(args: Any) -> None:
@@ -27,12 +30,10 @@ class Exits(Observer):
 
         threading.excepthook = excepthook
 
-    def _exit(self, status: int = 0) -> None:
+    def _exit(self, status: int = 0, how: str = "os._exit") -> None:
         if not self.recorder.quiet and self.recorder.here():
             pending = sys.exc_info()[0]
-            self.recorder.emit(
-                trace.Exit, how="os._exit", status=int(status), pending=pending.__name__ if pending else ""
-            )
+            self.recorder.emit(trace.Exit, how=how, status=int(status), pending=pending.__name__ if pending else "")
             self.before_death()
 
     def before_death(self) -> None:

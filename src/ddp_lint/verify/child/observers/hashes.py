@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child.models import Model, Models, clean, local
+from ddp_lint.verify.child.models import Model, Models, clean, is_shard, local
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 
@@ -19,7 +19,7 @@ from ddp_lint.verify.child.recorder import Recorder
 #: number tells whether the replicas are still equal; scripts may make a million steps.
 _STEPS = 5
 #: Models that are kept for the last look although the program has let go of them: more would keep memory of its own.
-_HELD = 2
+_HELD = 4
 #: The integer type of each size in bytes.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: Elements up to which a tensor is digested whole; of larger ones a sample.
@@ -36,7 +36,7 @@ class Hashes(Observer):
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
         self._by_hand = 0
-        #: The latest wrapped models: one that is local to `main()` is compared at the end as one that is global.
+        #: The latest models that are compared: one that is local to `main()` is looked at in the end like a global one.
         self._held: collections.deque[Any] = collections.deque(maxlen=_HELD)
         #: Fingerprints that the device may still be working on, to be read when the next one is asked for.
         self._unread: list[tuple[torch.Tensor, dict[str, Any]]] = []
@@ -47,10 +47,10 @@ class Hashes(Observer):
         self._emit("buffers", "before_wrap", "none", None, {clean(name): b for name, b in module.named_buffers()})
 
     def wrapped(self, model: Model) -> None:
-        if model.wrap == "none":
+        if model.replicated == "none":
             return
         self._held.append(model.root)
-        self._emit("parameters", "after_wrap", model.wrap, model, model.parameters())
+        self._emit("parameters", "after_wrap", model.replicated, model, model.parameters())
         self._emit("buffers", "after_wrap", model.wrap, model, model.buffers())
 
     def before_forward(self, root: Any) -> None:
@@ -105,13 +105,14 @@ class Hashes(Observer):
 
     def _fingerprint(self, model: Model, rates: tuple[float, ...]) -> None:
         """Ask for the number now, on the device, and read it when the next one is asked for: the host does not wait."""
-        if model.replicated not in trace.REPLICATED:
+        if model.replicated not in ("ddp", trace.BY_HAND):
             return
-        sums = fingerprint(model.compared().values())
+        sums = fingerprint(p for p in model.compared().values() if not is_shard(p))
         if sums is None:
             return
-        about = {"wrap": model.replicated, "model": model.shared_number, "update": model.updates, "rates": rates}
-        self._unread.append((sums, {**about, "step": self.recorder.step, "frames": self.recorder.here()}))
+        about = {"wrap": model.replicated, "model": model.shared_number, "among": model.among, "update": model.updates}
+        about |= {"rates": rates, "step": self.recorder.step, "frames": self.recorder.here()}
+        self._unread.append((sums, about))
         if not sums.is_cuda:
             self._read()
 
@@ -129,7 +130,8 @@ class Hashes(Observer):
     def _emit(self, what: str, when: str, wrap: str, model: Model | None, named: dict[str, Any]) -> None:
         if not named:
             return
-        sharded = tuple(named) if wrap in ("fsdp1", "fsdp2") and what != "buffers" else ()
+        parts = wrap in ("fsdp1", "fsdp2") and what != "buffers"
+        sharded = tuple(name for name, tensor in named.items() if parts or is_shard(tensor))
         self.recorder.emit(
             trace.Hashes,
             what=what,
@@ -137,6 +139,7 @@ class Hashes(Observer):
             wrap=wrap,
             model=model.shared_number if model is not None else 0,
             update=model.updates if model is not None else 0,
+            among=model.among if model is not None else (),
             digests={name: digest(tensor) for name, tensor in named.items()},
             norms={name: norm(tensor) for name, tensor in named.items()},
             sketches={n: sketch(tensor) for n, tensor in named.items()}

@@ -18,7 +18,7 @@ from typing import Any
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
-from ddp_lint.verify.frames import absolute, traceback_frames
+from ddp_lint.verify.frames import absolute, outwards, traceback_frames
 
 _TOOL_IDS = (4, 3, 5)
 _REPR_LIMIT = 60
@@ -120,6 +120,9 @@ class Lines(Observer):
 
         threading.settrace(on_call)
         sys.settrace(on_call)
+        for here in outwards(sys._getframe(1)):  # of a program that starts its own ranks: it is under way
+            if absolute(here.f_code.co_filename) in files:
+                here.f_trace = on_event
 
     # ---- both
 

@@ -7,6 +7,7 @@ import dis
 import inspect
 import itertools
 import linecache
+import sys
 import threading
 from types import FrameType
 from typing import Any
@@ -17,8 +18,8 @@ _OWN = "ddp-lint"
 
 
 def waits_for_ever(frame: FrameType | None) -> bool:
-    """The main thread stands in `lock.acquire()` or `with lock`, without a time limit, and no other thread of Python is
-    alive. Told by the source at the frame: False where that is not to be had (before Python 3.11)."""
+    """The main thread stands in `lock.acquire()` or `with lock`, without a time limit, and no other thread can run code
+    of Python. Told by the source at the frame: False where that is not to be had (before Python 3.11)."""
     if frame is None or any(_may_release(thread) for thread in threading.enumerate()):
         return False
     wanted = _taken(frame)
@@ -26,7 +27,11 @@ def waits_for_ever(frame: FrameType | None) -> bool:
 
 
 def _may_release(thread: threading.Thread) -> bool:
-    return thread is not threading.main_thread() and not thread.name.startswith(_OWN)
+    """A thread that was not started from Python (autograd's, which stays in the list once a hook ran on it) runs Python
+    only when it is given work, which nobody does who waits."""
+    if thread is threading.main_thread() or thread.name.startswith(_OWN):
+        return False
+    return not isinstance(thread, threading._DummyThread) or thread.ident in sys._current_frames()
 
 
 def _taken(frame: FrameType) -> ast.expr | None:

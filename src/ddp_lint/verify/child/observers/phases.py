@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.join import Join
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -26,7 +27,7 @@ class Phases(Observer):
     """Keeps the recorder's position up to date and tells the other observers of wraps and steps.
 
     Calls that it records: DistributedDataParallel, FullyShardedDataParallel, fully_shard (with the class of the
-    module), autograd.grad, compile.
+    module), autograd.grad, compile, join (the rank is out of batches, inside of `Join`).
     """
 
     def __init__(self, recorder: Recorder, models: Models, others: list[Observer]) -> None:
@@ -36,6 +37,8 @@ class Phases(Observer):
         #: The optimizers whose step runs, the outermost first: one may step by another one, and then do more
         #: (ZeroRedundancyOptimizer hands the parameters round).
         self._stepping: list[int] = []
+        #: This rank is out of batches and answers the calls of those that have some (`Join`): its steps train nothing.
+        self._joined = False
         #: Every module in order of creation: a root is created before its parts.
         self._created: list[weakref.ref[nn.Module]] = []
         self._announced: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -50,13 +53,15 @@ class Phases(Observer):
         patching.before(torch.autograd, "grad", lambda *args, **kwargs: self._call("autograd.grad"))
         patching.before(torch, "compile", lambda *args, **kwargs: self._call("compile"))
         patching.before(nn.Module, "compile", lambda *args, **kwargs: self._call("compile"))
+        patching.replace(Join, "__exit__", self._join)
         patching.replace(nn.parallel.DistributedDataParallel, "__init__", self._wrapper("DistributedDataParallel"))
-        from torch.distributed import fsdp
+        for name in ("torch.distributed.fsdp", "torch.distributed._composable.fsdp"):  # the second one before torch 2.6
+            patching.when_imported(name, self._watch_fsdp)
 
-        patching.replace(fsdp.FullyShardedDataParallel, "__init__", self._wrapper("FullyShardedDataParallel"))
-        for owner in (fsdp, sys.modules.get("torch.distributed._composable.fsdp")):
-            if owner is not None and hasattr(owner, "fully_shard"):
-                patching.replace(owner, "fully_shard", self._fully_shard)
+    def _watch_fsdp(self, package: Any) -> None:
+        if hasattr(package, "FullyShardedDataParallel"):
+            patching.replace(package.FullyShardedDataParallel, "__init__", self._wrapper("FullyShardedDataParallel"))
+        patching.replace(package, "fully_shard", self._fully_shard)
 
     def _call(self, name: str, /, **arguments: Any) -> None:
         if self.recorder.active and not torch.compiler.is_compiling():
@@ -165,8 +170,19 @@ class Phases(Observer):
 
         return replacement
 
+    def _join(self, original: Any) -> Any:
+        def replacement(*args: Any) -> Any:
+            self._call("join")
+            self._joined = True
+            try:
+                return original(*args)
+            finally:
+                self._joined = False
+
+        return replacement
+
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not self.recorder.active:
+        if not self.recorder.active or self._joined:
             return
         if id(optimizer) in self._stepping:  # its last step raised
             self._stepping.clear()
@@ -177,7 +193,7 @@ class Phases(Observer):
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         recorder = self.recorder
-        if not recorder.active:
+        if not recorder.active or self._joined:
             return
         if id(optimizer) in self._stepping[1:]:
             del self._stepping[self._stepping.index(id(optimizer)) :]

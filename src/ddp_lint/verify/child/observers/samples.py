@@ -27,7 +27,6 @@ class _Epoch:
         self.iterable = isinstance(loader.dataset, IterableDataset)
         self.sampler = "IterableDataset" if self.iterable else type(loader.sampler).__name__
         self.epoch = int(getattr(loader.sampler, "epoch", number) or 0)
-        self.has_epoch = hasattr(loader.sampler, "epoch")
         dataset = loader.dataset
         self.dataset = len(dataset) if hasattr(dataset, "__len__") and not self.iterable else None
         self.indices: list[int] = []
@@ -111,7 +110,6 @@ class Samples(Observer):
             members=_digest(sorted(drawn)),
             first=tuple(epoch.indices[:_FIRST]),
             dataset=epoch.dataset,
-            set_epoch=epoch.has_epoch,
         )
 
 

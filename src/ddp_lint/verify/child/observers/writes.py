@@ -59,7 +59,6 @@ class Writes(Observer):
                 name=place.name,
                 role=place.role,
                 through_data=place.tensor._version == version,
-                grad_mode=torch.is_grad_enabled(),
                 sharded=place.sharded and not self._gathered(place),
                 after_use=pointer(place.tensor) in self._used,
             )
