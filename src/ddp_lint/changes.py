@@ -15,6 +15,7 @@ from ddp_lint.config import ConfigError
 from ddp_lint.findings import Finding, Span
 from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.source.file import SourceFile, Unreadable
+from ddp_lint.source.imports import last_part
 
 _HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@")
 _EVERY = range(1, 10**9)
@@ -217,7 +218,7 @@ def _calls_by_line(path: pathlib.Path) -> dict[int, set[str]]:
     tree = _tree(path)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            name = last_part(node.func)
             found.setdefault(node.lineno, set()).add(name)
     return found
 

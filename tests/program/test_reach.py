@@ -248,6 +248,21 @@ def test_what_was_learned_is_kept_until_a_file_changes(tmp_path: pathlib.Path) -
     assert _functions(_index(folder, kept), folder) == {"a:f", "b:g"}
 
 
+def test_what_was_learned_holds_where_a_changed_file_mentions_what_it_did(tmp_path: pathlib.Path) -> None:
+    project, kept = tmp_path / "project", tmp_path / "kept"
+    project.mkdir()
+    folder = _written({"a": "import torch.distributed as dist\ndef f(x): dist.barrier()\n", "b": ""}, project)
+    _index(folder, kept)
+    (folder / "a.py").write_text("import torch.distributed as dist\n\ndef f(x):\n    dist.barrier()  # all\n")
+    assert _functions(_index(folder, kept, read=False), folder) == {"a:f"}
+    paths, place = [str(folder / "a.py"), str(folder / "b.py")], Place(str(folder), kept)
+    same, other = {paths[1]: "# nothing\n"}, {paths[1]: "import torch.distributed as d\ndef g(): d.barrier()\n"}
+    assert index(paths, Names(), place, read=False, unsaved=same) == {paths[0]: {"f"}, paths[1]: frozenset()}
+    assert index(paths, Names(), place, read=False, unsaved=other) is None
+    (folder / "c.py").write_text("")
+    assert index([*paths, str(folder / "c.py")], Names(), place, read=False) is None
+
+
 @pytest.mark.parametrize("spoiled", ["", "[]", "{}", '{"a.py": 3}', '{"a.py": ["x", [1]]}', "\0"])
 def test_a_spoiled_index_is_made_anew(spoiled: str, tmp_path: pathlib.Path) -> None:
     project, kept = tmp_path / "project", tmp_path / "kept"

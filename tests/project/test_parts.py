@@ -11,6 +11,7 @@ import pytest
 import ddp_lint
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import calls_on_self
 
 SOURCE = '''\
 """A module."""
@@ -59,6 +60,13 @@ def stored_rank(project: Project, facts: ModuleFacts) -> object:
     return [ast.dump(value) for value, _ in cls.attribute("rank")]
 
 
+def called(project: Project, facts: ModuleFacts) -> object:
+    cls = facts.definitions["Net"]
+    assert isinstance(cls, ast.ClassDef)
+    methods = project.class_of(facts, cls).methods
+    return [sorted(calls_on_self(cls, method)) for method in methods.values()]
+
+
 def text(project: Project, facts: ModuleFacts) -> object:
     return facts.file.text
 
@@ -78,21 +86,31 @@ Look = Callable[[Project, ModuleFacts], object]
         ("  # one more", "", {text}),
         ("\n\nclass Net", "\n# A class.\n\n\nclass Net", {text}),
         ("Says # nothing", "Says # less", {body_of_first, text, everything}),
-        ("LIMIT = 3", "LIMIT = 4", {body_of_first, names, stored_rank, text, everything}),
-        ("def first(x)", "def first(x, *more)", {body_of_first, names, stored_rank, text, everything}),
+        ("LIMIT = 3", "LIMIT = 4", {body_of_first, names, stored_rank, called, text, everything}),
+        ("def first(x)", "def first(x, *more)", {body_of_first, names, stored_rank, called, text, everything}),
         ("self.seen = x", "self.seen = y", {text, everything}),
         ("self.seen = x", "self.rank = x", {stored_rank, text, everything}),
         ("self.rank = rank", "self.rank = 0", {stored_rank, text, everything}),
         ("return self.rank", "return self.seen", {text, everything}),
+        ("return self.rank", "return self.forward(1)", {called, text, everything}),
+        ("self.seen = x", "getattr(self, x)()", {called, text, everything}),
         # Who rebinds a variable and what is imported belong to the outline.
-        ("        return self.rank", "        global LIMIT", {body_of_first, names, stored_rank, text, everything}),
-        ("        return self.rank", "        import sys", {body_of_first, names, stored_rank, text, everything}),
+        (
+            "        return self.rank",
+            "        global LIMIT",
+            {body_of_first, names, stored_rank, called, text, everything},
+        ),
+        (
+            "        return self.rank",
+            "        import sys",
+            {body_of_first, names, stored_rank, called, text, everything},
+        ),
     ],
 )
 def test_an_edit_changes_what_rests_on_the_edited_part(
     tmp_path: pathlib.Path, old: str, new: str, changes: set[Look]
 ) -> None:
-    looks: list[Look] = [body_of_first, names, stored_rank, text, everything]
+    looks: list[Look] = [body_of_first, names, stored_rank, called, text, everything]
     path = tmp_path / "m.py"
     path.write_text(SOURCE)
     assert old in SOURCE

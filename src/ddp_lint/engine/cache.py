@@ -129,7 +129,14 @@ class Cache:
         with contextlib.suppress(OSError):
             if not self._is_elsewhere() and not self._generation.is_dir():
                 self._create()
-        return self._generation if self._generation.is_dir() and not self._is_elsewhere() else None
+        return self.kept_in
+
+    @property
+    def kept_in(self) -> pathlib.Path | None:
+        """Where earlier runs have kept what depends on the same settings, None where none has."""
+        with contextlib.suppress(OSError):
+            return self._generation if self._generation.is_dir() and not self._is_elsewhere() else None
+        return None
 
     def save(self) -> None:
         """Write what is new, beside what other runs have written meanwhile. Each file is replaced as a whole, so that

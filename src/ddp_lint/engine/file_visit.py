@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import weakref
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from ddp_lint.engine.cst_grafting import Trees
 from ddp_lint.engine.focus import Concern, Focus, Source
 from ddp_lint.engine.parsing import check_depth, tree_of, tree_of_new_syntax
 from ddp_lint.engine.report import rule_crashed
@@ -17,7 +19,11 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import ImportTable, Module, SourceFile
+from ddp_lint.source.module import Kept
 from ddp_lint.source.tree import descendants
+
+#: Of projects whose files change.
+_trees: weakref.WeakKeyDictionary[Project, Trees] = weakref.WeakKeyDictionary()
 
 
 def visit(
@@ -62,18 +68,23 @@ def _module(
         tree = tree_of_new_syntax(file, project.problem(path) or CannotParse("it cannot be read"))
         return Module(file, tree, _imports(tree, path, project), name=name, project=project, path=path), None
     source = focus.source(facts) if focused else Source(file.text)
-    tree = _tree(source, facts)
+    tree, kept = _tree(source, facts, project)
     module = Module(
         file, tree, facts.imports, name=name, project=project, path=path, line_map=source.line_map, text=source.text
     )
+    module.kept = kept
     return module, source.concern
 
 
-def _tree(source: Source, facts: ModuleFacts) -> cst.Module:
+def _tree(source: Source, facts: ModuleFacts, project: Project) -> tuple[cst.Module, Kept | None]:
     if not source.text:
-        return cst.Module([])
+        return cst.Module([]), None
     check_depth(facts)
-    return tree_of(source.text)
+    if not project.is_changing:
+        return tree_of(source.text), None
+    trees = _trees.setdefault(project, Trees())
+    parsed = trees.parsed(facts.source.path, source.text, source.line_map, facts.tree.body)
+    return parsed.tree, parsed.kept
 
 
 def _imports(tree: cst.Module, path: pathlib.Path, project: Project) -> ImportTable:

@@ -129,6 +129,7 @@ class Concern:
         }
         by_word = _rules_by_word(interests, facts)
         known, prose = by_word.keys(), facts.prose
+        self._known: dict[Definition, int] = {}
         self._lines: list[int] = []
         self._rules: list[int] = []
         for number, line in enumerate(facts.file.lines, 1):
@@ -143,6 +144,11 @@ class Concern:
 
     def of(self, node: Definition) -> int:
         """The rules that a definition concerns: by a word, by what it or one of its methods does."""
+        if node not in self._known:
+            self._known[node] = self._of(node)
+        return self._known[node]
+
+    def _of(self, node: Definition) -> int:
         rules = self.in_lines(_start(node), node.end_lineno or node.lineno)
         if any(self._by_trait.values()):
             inside = statements(node) if isinstance(node, ast.ClassDef) else (node,)

@@ -148,13 +148,15 @@ def _check_as(
 
     path = path.absolute()
     project = Project(settings.root, names=settings.names)
-    if cache_dir is not None:
-        Cache(cache_dir, settings, project)
+    cache = Cache(cache_dir, settings, project) if cache_dir is not None else None
     checker = Checker(settings, project=project)
     shown = checker.project.shown(path)
     try:
         file = read(shown, checker.project.inside(path))
     except Unreadable as e:
         return Report.of([FileResult(shown, error=str(e))])
+    if cache is not None and len(project.python_files()) < FILES_LIMIT:
+        place, unsaved = Place(str(project.root), cache.kept_in), {str(path): file.text}
+        project.reach = index(project.python_files(), project.own.names, place, read=False, unsaved=unsaved)
     with rare_collections():
         return Report.of([checker.check_file(file, path)])

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from ddp_lint.project.parts import is_part, kept_by_node
 from ddp_lint.rules.triggers import Trait
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, walk
@@ -31,6 +32,13 @@ _COLLECTIONS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp)
 
 def traits(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[Trait]:
     """The traits of a function, nested definitions included."""
+    if is_part(function):  # the only ones that are asked for again, where files change
+        return _traits_of_part(function)
+    return _Look(function).found
+
+
+@kept_by_node(1024)
+def _traits_of_part(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[Trait]:
     return _Look(function).found
 
 

@@ -225,6 +225,25 @@ def load() -> Knowledge:
     return build([*known, ("ranks", table("ranks")), ("divergent", table("divergent"))])
 
 
+#: Letters of a name that hardly two classes have by chance.
+_TELLING = 8
+
+
+@functools.lru_cache(maxsize=32_768)
+def is_telling(name: str) -> bool:
+    """Does a method's name say by itself whose it is, if a project has one of the name? It is of several words, and no
+    entry is for another of that name."""
+    return len(name) >= _TELLING and "_" in name.strip("_") and not name.startswith("__") and name not in _last_parts()
+
+
+@functools.cache
+def _last_parts() -> frozenset[str]:
+    all_ = load()
+    values = (name for _, name in (*all_.ranks, *all_.sources, *all_.uniforms))
+    names = (*all_.collectives, *all_.gates, *all_.groups, *values)
+    return frozenset(name.rpartition(".")[2] for name in names)
+
+
 def build(files: list[tuple[str, dict[str, Any]]]) -> Knowledge:
     """Knowledge from parsed files: (name of the file for messages, its content)."""
     kinds: dict[str, type[Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ddp_lint.project import Project
 from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parameters
@@ -88,6 +88,12 @@ _WITHOUT_CONTEXT = (
     *_HARMLESS, "is_bf16_supported", "memory", "manual_seed", "manual_seed_all", "seed", "seed_all", "empty_cache",
     "device",
 )  # fmt: skip
+#: Calls below torch.cuda after which CUDA_VISIBLE_DEVICES still counts and a forked child may use CUDA: measured on
+#: 2 x H200 with torch 2.11, where `is_available` and all others that were tried ask the driver, and settle both.
+_ASKS_NOBODY = frozenset({"device_count", "is_initialized", "manual_seed", "manual_seed_all", "seed", "seed_all",
+                          "empty_cache", "nvtx", "amp", "device", "Event"})  # fmt: skip
+#: What asks the driver by another name, by the same measurement.
+_ASKS = frozenset({"torch.accelerator.is_available", "torch.backends.cudnn.version", "torch.cuda.amp.GradScaler"})
 #: Files of the project that one import may lead to.
 _IMPORTS_READ = 60
 
@@ -98,9 +104,11 @@ Place = tuple[ModuleFacts, ast.AST]
 
 @dataclasses.dataclass
 class Initialiser:
-    """Where the code that a place surely runs first uses a GPU, imports and calls of the project included."""
+    """Where the code that a place surely runs first uses a GPU, imports and calls of the project included. `counts`:
+    which calls do so, `makes_context` where nothing is given."""
 
     project: Project
+    counts: Callable[[ModuleFacts, ast.Call], bool] | None = None
     _seen: set[str] = dataclasses.field(default_factory=set)
 
     def within(self, facts: ModuleFacts, body: list[ast.stmt], depth: int = _DEPTH) -> Place | None:
@@ -120,7 +128,8 @@ class Initialiser:
             return None
         if isinstance(statement, ast.If):
             has_gpu = ast.unparse(statement.test) in _IF_THERE_IS_ONE
-            return self.within(facts, statement.body, depth) if has_gpu else None
+            found = self._expressions(facts, statement.test, depth)
+            return found or (self.within(facts, statement.body, depth) if has_gpu else None)
         if isinstance(statement, (ast.With, ast.Try)):
             return self.within(facts, statement.body, depth)
         if isinstance(statement, (ast.For, ast.While, ast.Match, ast.AsyncFor, ast.AsyncWith)):
@@ -129,7 +138,7 @@ class Initialiser:
 
     def _expressions(self, facts: ModuleFacts, node: ast.AST, depth: int) -> Place | None:
         for call in _run_now(node):
-            if makes_context(facts, call):
+            if (self.counts or makes_context)(facts, call):
                 return facts, call
             found = resolve(self.project, facts, call.func) if depth else None
             if found is None:
@@ -150,6 +159,34 @@ class Initialiser:
             if found is not None:
                 return found
         return None
+
+
+def runs_before(tree: ast.Module, line: int) -> Iterator[ast.stmt]:
+    """The statements that ran when the line `line` is reached: those above it, in each block around it, and the tests
+    that led into these."""
+    block: list[ast.stmt] = tree.body
+    while block:
+        above = [s for s in block if (s.end_lineno or s.lineno) < line]
+        yield from above
+        inside = [s for s in block if s.lineno <= line <= (s.end_lineno or s.lineno)]
+        for s in inside:
+            if isinstance(s, ast.If) and s.body[0].lineno <= line:
+                all_hold = isinstance(s.test, ast.BoolOp) and isinstance(s.test.op, ast.And) and _holds(s.body, line)
+                parts = s.test.values if all_hold and isinstance(s.test, ast.BoolOp) else [s.test]
+                yield from (ast.copy_location(ast.Expr(part), part) for part in parts)
+        block = next((arm for s in inside for arm in _arms(s) if arm and _holds(arm, line)), [])
+
+
+def _arms(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks of a statement, of which one runs; the one of a class has its methods run later, from outside."""
+    for name in ("body", "orelse", "finalbody"):
+        yield getattr(statement, name, [])
+    for handler in getattr(statement, "handlers", []):
+        yield handler.body
+
+
+def _holds(block: list[ast.stmt], line: int) -> bool:
+    return block[0].lineno <= line <= (block[-1].end_lineno or block[-1].lineno)
 
 
 _IF_THERE_IS_ONE = ("torch.cuda.is_available()", "cuda.is_available()", "torch.cuda.device_count()")
@@ -204,6 +241,16 @@ def makes_context(facts: ModuleFacts, call: ast.Call) -> bool:
         return True
     places = [a for a in call.args[:1] if method == "to"] + [k.value for k in call.keywords if k.arg == "device"]
     return (method == "to" or name.startswith("torch.")) and any(surely_cuda(facts, place) for place in places)
+
+
+def asks_driver(facts: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call by itself asks the driver for its GPUs: from then on CUDA_VISIBLE_DEVICES is settled, and forked
+    children cannot use CUDA."""
+    name = facts.imports.resolve(dotted_ast(call.func)) or ""
+    if name.startswith("torch.cuda.") and name not in _ASKS:
+        parts = name.split(".")[2:]
+        return _ASKS_NOBODY.isdisjoint(parts) and "memory" not in parts[0]
+    return name in _ASKS or makes_context(facts, call)
 
 
 def surely_cuda(facts: ModuleFacts, node: ast.expr, around: FunctionNode | None = None, depth: int = 2) -> bool:

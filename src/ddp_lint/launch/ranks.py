@@ -256,7 +256,9 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     calls = list(_calls_of(function.name.value, facts.tree.body, own_ranks(module)))
     if not calls or not all(calls):
         return False
-    return not module.name or not any(importers(project, module.name, holding=(function.name.value,)))
+    whole = (module.name, f"{module.name}.{function.name.value}")
+    users = importers(project, module.name, holding=(function.name.value,)) if module.name else ()
+    return not any(target in whole for u in users for target in (*u.imports.names.values(), *u.imports.stars))
 
 
 def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = False) -> Iterator[bool]:

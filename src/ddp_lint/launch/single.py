@@ -50,7 +50,7 @@ def starts_its_ranks(module: Module) -> bool:
     """Whether the ranks of a file are those that a Lightning Trainer starts on this machine: one for each of its
     `devices`, and no number of nodes."""
     text = module.file.text
-    trainers = [c for c in module.nodes if type(c) is cst.Call and module.callee(c).endswith("Trainer")]
+    trainers = [c for c in module.of_type(cst.Call) if module.callee(c).endswith("Trainer")]
     lightning = any("lightning" in module.callee(call) for call in trainers)
     return lightning and "num_nodes" not in text and "init_process_group(" not in text
 

@@ -8,7 +8,9 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+import re
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddp_lint import files
@@ -22,6 +24,9 @@ from ddp_lint.source.file import Unreadable, decode
 _MENTIONS, _REACH = "mentions.json", "reach.json"
 #: Bytes of such a file: some hundred times what a large project takes would be none of ours.
 _LIMIT = 2**30
+#: Changed files that are looked at again to see whether what they mention has.
+_FEW = 20
+_NOTHING: Mapping[str, str] = types.MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,22 +37,26 @@ class Place:
     folder: pathlib.Path | None
 
 
-def index(paths: Sequence[str], names: Names, place: Place, *, read: bool = True) -> Reach | None:
+def index(
+    paths: Sequence[str], names: Names, place: Place, *, read: bool = True, unsaved: Mapping[str, str] = _NOTHING
+) -> Reach | None:
     """Which functions of the files can communicate; files that cannot be read or compiled are left out.
 
-    Nothing is read again of a file whose size and time of change are those of an earlier run. `read=False`: None unless
-    no file at all has changed since. Never fails.
+    Nothing is read again of a file whose size and time of change are those of an earlier run; where the files that have
+    changed mention what they mentioned, the answer of that run holds. `read=False`: None unless it does; `unsaved`:
+    texts of files that count then, whatever is on disk. Never fails.
     """
-    states = {path: _state(path) for path in paths}
-    state = _state_of_all(states, place.root)
-    kept = _kept(place, state, names)
+    states = {path: _state(path) if path not in unsaved else "" for path in paths}
+    kept = _kept(place, states, names, unsaved)
     if kept is not None:
         return {os.path.join(place.root, path): _decoded(found) for path, found in kept.items()}
     if not read:
         return None
     mentions = _mentions(states, names, place)
     reach = reach_of(mentions, names)
-    _keep(place, state, names, reach)
+    if place.folder is not None:
+        digests = {path: _digest(mentions.get(path)) for path in states}
+        _keep(place, states, digests, names, reach)
     return reach
 
 
@@ -64,13 +73,8 @@ def _state(path: str) -> str:
     return f"{state.st_mtime_ns}:{state.st_size}"
 
 
-def _state_of_all(states: dict[str, str], root: str) -> str:
-    text = "\n".join(f"{os.path.relpath(path, root)}:{state}" for path, state in states.items())
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def _mentions(states: dict[str, str], names: Names, place: Place) -> dict[str, FileMentions]:
-    pattern = wrapping_pattern(last(name) for name in names.wrappers)
+    pattern = _wrapping(names)
     earlier = _read(place, _MENTIONS)
     found: dict[str, FileMentions] = {}
     entries: dict[str, Any] = {}
@@ -82,14 +86,23 @@ def _mentions(states: dict[str, str], names: Names, place: Place) -> dict[str, F
         with contextlib.suppress(TypeError, ValueError, AttributeError, LookupError):
             if entry is not None and entry[0] == state:
                 mentions = FileMentions.decoded(entry[1])
-        if mentions is None and (text := _text(path)) is not None:
-            mentions, changed, entry = mentions_of(text, pattern), True, None
+        if mentions is None and (mentions := _mentions_in(path, pattern)) is not None:
+            changed, entry = True, None
         if mentions is not None:
             found[path] = mentions
             entries[inside] = entry or [state, mentions.encoded()] if place.folder else None
     if changed:
         _write(place, _MENTIONS, entries)
     return found
+
+
+def _wrapping(names: Names) -> re.Pattern[str]:
+    return wrapping_pattern(last(name) for name in names.wrappers)
+
+
+def _mentions_in(path: str, pattern: re.Pattern[str], unsaved: Mapping[str, str] = _NOTHING) -> FileMentions | None:
+    text = unsaved.get(path) if path in unsaved else _text(path)
+    return mentions_of(text, pattern) if text is not None else None
 
 
 def _text(path: str) -> str | None:
@@ -102,20 +115,40 @@ def _text(path: str) -> str | None:
 # ---- on disk
 
 
-def _kept(place: Place, state: str, names: Names) -> dict[str, str] | None:
+def _kept(place: Place, states: dict[str, str], names: Names, unsaved: Mapping[str, str]) -> dict[str, str] | None:
+    """The answer of an earlier run, by the files' paths below the root, if it holds."""
     kept = _read(place, _REACH)
-    found = kept.get("files")
-    if kept.get("state") != f"{state}:{names}" or not isinstance(found, dict):
-        return None
-    return found if all(isinstance(names_of, str) for names_of in found.values()) else None
+    with contextlib.suppress(TypeError, ValueError, AttributeError, LookupError):
+        found, of = kept["files"], kept["of"]
+        inside = {os.path.relpath(path, place.root): (path, state) for path, state in states.items()}
+        if kept["names"] != str(names) or of.keys() != inside.keys():
+            return None
+        changed = [name for name, (_, state) in inside.items() if of[name][0] != state]
+        if len(changed) > _FEW or not all(isinstance(functions, str) for functions in found.values()):
+            return None
+        pattern = _wrapping(names)
+        if all(_digest(_mentions_in(inside[name][0], pattern, unsaved)) == of[name][1] for name in changed):
+            return dict(found)
+    return None
 
 
-def _keep(place: Place, state: str, names: Names, reach: Reach) -> None:
+def _keep(place: Place, states: dict[str, str], digests: dict[str, str], names: Names, reach: Reach) -> None:
     encoded = {
         os.path.relpath(path, place.root): (" " if MODULE in found else "") + " ".join(sorted(found - {MODULE}))
         for path, found in reach.items()
     }
-    _write(place, _REACH, {"state": f"{state}:{names}", "files": encoded})
+    of = {os.path.relpath(path, place.root): (state, digests[path]) for path, state in states.items()}
+    _write(place, _REACH, {"names": str(names), "of": of, "files": encoded})
+
+
+def _digest(mentions: FileMentions | None) -> str:
+    """Of what a file mentions, '' for one that cannot be read. The order of words means nothing."""
+    if mentions is None:
+        return ""
+    functions = [(f.name, sorted(f.words), f.method_of, f.top, f.stores) for f in mentions.functions]
+    classes = [(c.name, sorted(c.bases), sorted(c.words)) for c in mentions.classes]
+    rest = (sorted(mentions.variables), sorted(mentions.imports), mentions.wraps)
+    return hashlib.sha256(repr((functions, classes, rest)).encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
 def _read(place: Place, name: str) -> dict[str, Any]:

@@ -17,14 +17,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddp_lint.project.facts import is_too_large
+from ddp_lint.source.imports import imports_in
 
 _WORD = re.compile(r"[^\W\d]\w*")
 #: Classes with bases. The end of a class's head is its colon: what a base's own arguments hold counts as well.
 _CLASS = re.compile(r"^[ \t]*class\s+(\w+)\s*(?:\[[^\]]*\])?\s*\(([^:]*)\)\s*:", re.M)
 _VARIABLE = re.compile(r"^(\w+)\s*(?::[^=\n]*)?=[^=]", re.M)
-_FROM = re.compile(r"^[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n#]*(?:\\\n[^\n#]*)*)", re.M)
-_IMPORT = re.compile(r"^[ \t]*import\s+([^\n#]*)", re.M)
-_COMMENT = re.compile(r"#[^\n]*")
 #: A definition's head is over at the latest after this many lines: the rest of a longer one is not read.
 _HEAD_LINES = 200
 #: Lines that a function's last call may go on for after the last line that its bytecode names.
@@ -219,21 +217,10 @@ class _Reader:
 
 
 def _imports(text: str) -> Iterator[tuple[str, str]]:
-    """What is imported anywhere in a text, with the name that it gets. Imports that only look like some (in a
-    docstring) do no harm."""
-    for base, names in _FROM.findall(text):
-        inside = base if base.endswith(".") else f"{base}."
-        for part in _COMMENT.sub("", names).replace("\\", " ").strip("()").split(","):
-            name, _, alias = part.strip().partition(" as ")
-            if name:
-                yield inside + name.strip(), (alias or name).strip()
-    for names in _IMPORT.findall(text):
-        for part in names.split(","):
-            name, _, alias = part.strip().partition(" as ")
-            if alias:
-                yield name.strip(), alias.strip()
-            elif name:
-                yield name.partition(".")[0], name.partition(".")[0]
+    """What is imported anywhere in a text, with the name that it gets."""
+    for target, name in imports_in(text):
+        first = target.partition(".")[0]
+        yield (target, name) if name else (first, first)
 
 
 def _used(code: types.CodeType) -> set[str]:

@@ -6,7 +6,8 @@ can find nothing. Names are matched by their spelling, objects by the classes th
 1. A function communicates by itself where it mentions a communicating call.
 2. It calls every function whose name it mentions, every method that it mentions of every class in sight (its own, those
    it mentions, those that its class mentions), and the constructors of these classes.
-3. Objects travel: a function also communicates if, on all ways from it, one class is in sight and one method of that
+3. A method whose name no other class has is meant on whatever object (`communication.is_telling`).
+4. Objects travel: a function also communicates if, on all ways from it, one class is in sight and one method of that
    class is mentioned that communicates.
 
 The cost is linear in what is mentioned. tests/program compares the answer with the evaluation of every function.
@@ -20,6 +21,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from ddp_lint.knowledge.communication import is_telling
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program.events import Need, Vocabulary, vocabulary
 from ddp_lint.program.mentions import COMPUTED, MODULE, FileMentions, FunctionMentions
@@ -30,6 +32,8 @@ _UNSPOKEN = (
 )  # fmt: skip
 #: ... where an object is made.
 _MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__", "__init_subclass__", "setup"})
+#: Methods of one name, those of tests among them, of which a call on an object of no known class may mean one.
+_FEW = 8
 #: What a function mentions that calls the methods of the classes that its own inherits from.
 _ABOVE = "super"
 
@@ -98,6 +102,7 @@ class _Graph:
             each.communicates = not events.classes.isdisjoint(bases)
         self._wraps = self._wrapping()
         self._known = self._words_that_count()
+        self._telling = self._methods_by_telling_names()
         self._used = [self._known.intersection(function.words) for function in self._functions]
 
     # ---- numbers
@@ -162,6 +167,15 @@ class _Graph:
         known = methods | variables | spoken | bound | {COMPUTED, _ABOVE}
         return frozenset(known | self._top.keys() | self._named.keys())
 
+    def _methods_by_telling_names(self) -> dict[str, list[int]]:
+        """Methods that are meant on whatever object, as hardly another class has one of the name."""
+        found: dict[str, list[int]] = collections.defaultdict(list)
+        for class_ in self._classes:
+            for name, numbers in class_.methods.items():
+                if is_telling(name):
+                    found[name] += numbers
+        return {name: numbers for name, numbers in found.items() if len(numbers) <= _FEW}
+
     # ---- edges
 
     def _edges(self) -> list[list[int]]:
@@ -177,6 +191,8 @@ class _Graph:
         for name in used & self._named.keys():
             for class_ in self._named[name]:
                 yield from self._methods(class_, _MAKING)
+        for name in used & self._telling.keys():
+            yield from self._telling[name]
         of = self._class_of[number]
         if of >= 0 and _ABOVE in used:
             for above in self._classes[of].lineage[1:]:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ddp_lint.project.parts import OUTLINE, PART, kept_by_node, note_stores, unnoted
+from ddp_lint.project.parts import OUTLINE, PART, by_asker, kept_by_node, note_stores, unnoted
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable, dotted_ast
 from ddp_lint.source.syntax import statements
@@ -179,7 +179,7 @@ class ClassFacts:
             return _attributes_of(self.node).get(name, ())
 
 
-@kept_by_node(4096, noted=False)
+@kept_by_node(4096, noted=by_asker)
 def _attributes_of(class_: ast.ClassDef) -> dict[str, list[tuple[ast.expr, FunctionNode | None]]]:
     found: dict[str, list[tuple[ast.expr, FunctionNode | None]]] = {}
     for statement in _statements(class_.body):

@@ -95,6 +95,7 @@ class Layout:
         self._entries: dict[str, Entries] = {}
         self._listings: dict[str, frozenset[str]] = {}
         self._found: dict[str, str | None] = {}
+        self._above: dict[tuple[str, str], str | None] = {}
         self._files: list[str] | None = None
         self._searched: list[str] = []
         below = (os.path.join(self.root, name) for name in _SOURCE_FOLDERS)
@@ -187,20 +188,42 @@ class Layout:
         script and those above it are in `sys.path` only when someone put them there, yet training recipes do.
         """
         parts = name.split(".")
-        for base in dict.fromkeys((*self._import_folders(folder, script), *self.source_roots)):
+        for base in dict.fromkeys((*self._import_folders(folder, parts[0], script), *self.source_roots)):
             for length in range(len(parts), 0, -1):
                 path = self._module_below(base, parts[:length])
                 if path:
                     return ".".join([self.name_of(path)[0], *parts[length:]])
         return name
 
-    def _import_folders(self, folder: str, script: bool) -> Iterator[str]:
-        first = True
-        while folder == self.root or folder.startswith(self.root + os.sep):
-            if (first and script) or not self._is_package(folder):
-                yield folder
-            first = False
+    def _import_folders(self, folder: str, first: str, script: bool) -> Iterator[str]:
+        """The folders that an import of `first` is looked for in, of those at and above the folder of a file."""
+        if script and self._is_inside(folder):
+            yield folder
+        nearest = self._nearest(folder, first)
+        while nearest is not None:
+            yield nearest
+            nearest = self._nearest(os.path.dirname(nearest), first)
+
+    def _is_inside(self, folder: str) -> bool:
+        return folder == self.root or folder.startswith(self.root + os.sep)
+
+    def _nearest(self, folder: str, first: str) -> str | None:
+        """The nearest folder, at or above this one and below the root, that is no package and holds `first`. Found
+        once for all folders on the way: trees can be deep."""
+        passed: list[tuple[str, str]] = []
+        nearest = None
+        while self._is_inside(folder):
+            if (folder, first) in self._above:
+                nearest = self._above[folder, first]
+                break
+            passed.append((folder, first))
+            listing = self._listing(folder)
+            if (first in listing or f"{first}.py" in listing) and not self._is_package(folder):
+                nearest = folder
+                break
             folder = os.path.dirname(folder)
+        self._above.update(dict.fromkeys(passed, nearest))
+        return nearest
 
 
 def _entries(folder: str) -> Entries:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
 
-from ddp_lint.source.syntax import statements
+from ddp_lint.source.syntax import below, statements
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,9 +30,9 @@ _APART = re.compile(
 )
 #: Questions about a file that rest on a part of its text, as ``kind:what:path``: its parts by their names; whether it
 #: has some words, or shows something; what one of `TESTS` finds in it; what the methods of a class assign to an
-#: attribute (``Class.attribute``).
-PART, SAYS, SHOWS, TESTED, STORES = "part", "says", "shows", "tested", "stores"
-OF_FILE = frozenset({PART, SAYS, SHOWS, TESTED, STORES})
+#: attribute (``Class.attribute``), which methods of their own object they call (``Class.``).
+PART, SAYS, SHOWS, TESTED, STORES, CALLS = "part", "says", "shows", "tested", "stores", "calls"
+OF_FILE = frozenset({PART, SAYS, SHOWS, TESTED, STORES, CALLS})
 #: What else of a text is asked for, by name: the module and the function that says it ('' for nothing of the kind). A
 #: kept result may name one before its module is imported.
 TESTS: Final[Mapping[str, tuple[str, str]]] = {
@@ -223,17 +223,38 @@ def note_stores(node: ast.ClassDef, attribute: str) -> None:
 def digest_of_stores(tree: ast.Module, what: str) -> str:
     """What the methods of all classes of a name assign to an attribute: ``Class.attribute``."""
     prefix, _, attribute = what.rpartition(".")
-    found: list[str] = []
+    return _digest("\n".join(found for node in _classes(tree, f"{prefix}.") for found in _stores(node, attribute)))
+
+
+def digest_of_calls(tree: ast.Module, prefix: str) -> str:
+    """What the methods of all classes of a name call on their own object: ``Class.``."""
+    parts = (part for node in _classes(tree, prefix) for part in node.__dict__["parts"])
+    return _digest("\n".join(f"{p.name} {sorted(called_on_self(p))}" for p in parts if is_part(p)))
+
+
+def _classes(tree: ast.Module, prefix: str) -> Iterator[ast.ClassDef]:
+    """The classes of a name, which is followed by a dot. Nothing is noted of what is looked at in them."""
     stack: list[ast.AST] = [tree]
     while stack:
         node = stack.pop()
         fields = node.__dict__
-        if fields.get("question", ("",))[0] == f"{prefix}." and isinstance(node, ast.ClassDef):
+        if fields.get("question", ("",))[0] == prefix and isinstance(node, ast.ClassDef):
             with unnoted(node):
-                found += _stores(node, attribute)
+                yield node
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             stack += fields.get("parts", ())
-    return _digest("\n".join(found))
+
+
+def calls_on_self(class_: ast.ClassDef, method: ast.AST) -> frozenset[str]:
+    """Names of the methods that a method calls on its own object; '' for a computed name. Who asks rests on that of all
+    methods of the class, and on nothing else of them."""
+    fields = class_.__dict__
+    recorder = fields.get("recorder")
+    if recorder is not None and recorder.asked is not None:
+        prefix, inside = fields["question"]
+        recorder.asked.add(f"{CALLS}:{prefix}:{inside}")
+    with unnoted(class_):
+        return called_on_self(method)
 
 
 def _stores(class_: ast.ClassDef, attribute: str) -> Iterator[str]:
@@ -245,15 +266,33 @@ def _stores(class_: ast.ClassDef, attribute: str) -> Iterator[str]:
                 yield f"{method.name} {ast.dump(node)}"
 
 
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes below, without those of nested functions and classes."""
+    stack = below(node)
+    while stack:
+        child = stack.pop()
+        yield child
+        if child.__class__ not in _DEFINITIONS:
+            stack += below(child)
+
+
+_DEFINITIONS = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *PART_OF.values()}
+
+
 def rebinding(tree: ast.Module) -> list[ast.AST]:
     """The functions of a module and its classes that may rebind its variables."""
     found: list[ast.AST] | None = tree.__dict__.get("rebinding")
     return [tree] if found is None else found
 
 
-def kept_by_node(size: int, *, noted: bool = True) -> Callable[[F], F]:
-    """Keep what a function gives for its first argument, a node; who gets it rests on that node's parts, unless who
-    asks notes more closely what it is asked for."""
+def by_asker(_node: ast.AST) -> tuple[ast.AST, ...]:
+    """Nothing is noted of a node (`kept_by_node`)."""
+    return ()
+
+
+def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None = None) -> Callable[[F], F]:
+    """Keep what a function gives for its first argument, a node; who gets it rests on the parts of that node, or of
+    those that `noted` names: `by_asker` where who asks notes more closely what it is asked for."""
 
     def keeping(function: F) -> F:
         @functools.lru_cache(maxsize=size)
@@ -262,10 +301,24 @@ def kept_by_node(size: int, *, noted: bool = True) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def known(node: ast.AST, *others: Any) -> Any:
-            if noted:
-                touch(node)
+            for part in (node,) if noted is None else noted(node):
+                touch(part)
             return kept(node, node.__dict__.get("version", 0), *others)
 
         return cast("F", known)
 
     return keeping
+
+
+@kept_by_node(4096, noted=by_asker)
+def called_on_self(method: ast.AST) -> frozenset[str]:
+    """`calls_on_self`, for who says what it rests on."""
+    called: set[str] = set()
+    for node in children(method):
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Name) and function.id == "getattr" and node.args:
+                called |= {""} if isinstance(node.args[0], ast.Name) and node.args[0].id == "self" else set()
+            elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+                called |= {function.attr} if function.value.id == "self" else set()
+    return frozenset(called)

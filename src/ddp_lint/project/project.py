@@ -18,8 +18,10 @@ from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.project import layout
 from ddp_lint.project.facts import CannotParse, ClassFacts, ModuleFacts, parse
+from ddp_lint.project.framework_imports import FrameworkImports
 from ddp_lint.project.grafting import graft
 from ddp_lint.project.parts import (
+    CALLS,
     OF_FILE,
     OUTLINE,
     PART,
@@ -30,6 +32,7 @@ from ddp_lint.project.parts import (
     TESTS,
     Parts,
     Recorder,
+    digest_of_calls,
     digest_of_stores,
     parts_of,
 )
@@ -221,7 +224,7 @@ class Project:
         self._ask(question, self._answers[question])
         # What is held counts with the text at hand, which need not be the one on disk.
         found = [path for path in self._holding[word] if path not in self._held]
-        found += [path for path, file in self._held.items() if word in file.text]
+        found += [path for path, file in self._held.items() if file.holds(word)]
         return tuple(map(pathlib.Path, sorted(found)))
 
     def searched(self) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -320,6 +323,26 @@ class Project:
 
     # ---- what can communicate
 
+    def uses_frameworks(self, inside: str) -> bool:
+        """Whether a file, by its path below the root, or one that it imports, uses a framework of several ranks."""
+        question = f"uses:{inside}"
+        uses = bool(self.own) or self._framework_imports.reach(self.absolute(inside))
+        self._ask(question, str(int(uses)))
+        return uses
+
+    @functools.cached_property
+    def _framework_imports(self) -> FrameworkImports:
+        return FrameworkImports(self._layout, self._text_now)
+
+    def _text_now(self, path: str) -> str | None:
+        """The text of a file, for who says what of it a result rests on."""
+        facts = self._facts.get(path)
+        file = facts.source if facts is not None else self._held.get(path)
+        try:  # as it is read to be checked: a notebook is its cells
+            return (file or SourceFile.read(pathlib.Path(path), path)).text
+        except Unreadable:
+            return None
+
     def communicating(self, inside: str) -> frozenset[str] | None:
         """The functions that can communicate in a file, by its path below the root: their names, '' for the file's own
         statements (`program.reach`). None where that is not known, and any may."""
@@ -390,10 +413,25 @@ class Project:
             kind, _, rest = question.partition(":")
             what = rest.partition(":")[0]
             text = kind in (SAYS, SHOWS, TESTED)
-            if (kind == STORES and changed) or (text and self._said(kind, what, old) != self._said(kind, what, file)):
+            if (kind in (STORES, CALLS) and changed) or (
+                text and self._said(kind, what, old) != self._said(kind, what, file)
+            ):
                 gone.add(question)
-        self._forget([*gone, *(f"holding:{word}" for word in before ^ self._words_held(key))])
+        self._forget([*gone, *self._about_frameworks(key), *self._about_words(before, key)])
         return True
+
+    def _about_words(self, before: set[str], key: str) -> Iterator[str]:
+        """The questions about words that a changed file holds now or held before."""
+        return (f"holding:{word}" for word in before ^ self._words_held(key))
+
+    def _about_frameworks(self, key: str) -> list[str]:
+        """The questions about the use of frameworks that may have other answers now that a file has changed."""
+        if not self._framework_imports.changed(key):
+            return []
+        found = [question for question in self._answers if question.startswith("uses:")]
+        for question in found:
+            del self._answers[question]
+        return found
 
     def _words_held(self, key: str) -> set[str]:
         return {word for word in self._holding if self._holds(word, key)}
@@ -426,7 +464,7 @@ class Project:
         if file is None:
             self._look_again(key)
         of_file = self._questions_about(self._relative(key))
-        self._forget([*of_file, *(f"holding:{word}" for word in before ^ self._words_held(key))])
+        self._forget([*of_file, *self._about_frameworks(key), *self._about_words(before, key)])
 
     def _holds(self, word: str, key: str) -> bool:
         file = self._held.get(key)
@@ -606,6 +644,8 @@ class Project:
                 found[name] = None
                 facts = self.class_facts(name)
                 queue += facts.bases if facts else foreign_bases(name)
+            if len(queue) == 1 and ("lineage", queue[0]) in self._memo:
+                return list(dict.fromkeys((*found, *self.lineage(queue[0]))))
         return list(found)
 
     def subclass_of(self, name: str, base: str) -> bool:
@@ -732,10 +772,11 @@ class Project:
             path = self.absolute(inside)
             if kind in (SAYS, SHOWS, TESTED):
                 self._answers[question] = self._said(kind, what, self._content(path))
-            elif kind == STORES:
+            elif kind in (STORES, CALLS):
                 with self.recording(apart=True):
                     facts = self._facts_of(path)
-                self._answers[question] = digest_of_stores(facts.tree, what) if facts else "?"
+                digest = digest_of_stores if kind == STORES else digest_of_calls
+                self._answers[question] = digest(facts.tree, what) if facts else "?"
             else:
                 if path not in self._parts:
                     self._facts_of(path)
@@ -763,6 +804,8 @@ class Project:
                 self.holding(rest)
             elif kind == "own":
                 self._is_own(rest)
+            elif kind == "uses":
+                self.uses_frameworks(rest)
             elif kind == "reach":
                 self._ask(question, self._reach_of(rest))
             elif kind == "locate":

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from ddp_lint.project.facts import FunctionNode
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import below
 
 
@@ -27,7 +28,7 @@ def uses(tree: ast.AST, name: str) -> Iterator[Use]:
     stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, ast.AST | None]] = [(tree, None, None, None)]
     while stack:
         node, around, owner, above = stack.pop()
-        if isinstance(node, (ast.Attribute, ast.Name)) and name_of(node) == name:
+        if isinstance(node, (ast.Attribute, ast.Name)) and last_part(node) == name:
             call = above if isinstance(above, ast.Call) else None
             called = call is not None and call.func is node
             yield Use(node, call if called else None, None if called else call, around, owner)
@@ -37,8 +38,3 @@ def uses(tree: ast.AST, name: str) -> Iterator[Use]:
             around, owner = None, node
         of_child = above if isinstance(node, ast.keyword) else node
         stack += ((child, around, owner, of_child) for child in below(node))
-
-
-def name_of(node: ast.Name | ast.Attribute) -> str:
-    """`f` for ``f`` and for ``x.f``."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id

@@ -25,8 +25,8 @@ from ddp_lint.source.notebook import Lines, module_of
 
 #: Seconds without a keystroke before a text is checked.
 PAUSE = 0.03
-#: Checks after which memory is tidied up.
-_TIDIED = 25
+#: Checks after which memory is tidied up once nobody has typed for so many seconds; after so many more, anyway.
+_TIDIED, _IDLE, _TIDIED_ANYWAY = 25, 2.0, 250
 #: Of the thread that checks: the analysis follows calls deeper than the default of some systems allows.
 _STACK = 256 * 1024 * 1024
 _NOTEBOOKS = types.NotebookDocumentSyncOptions(
@@ -55,7 +55,9 @@ class Server(LanguageServer):
         self._waiting: dict[str, asyncio.Task[None]] = {}
         self._wanted: dict[str, int] = {}
         self._checked: dict[str, Checked] = {}
+        #: Since memory was tidied up, and when it is next.
         self._checks = 0
+        self._tidying: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- texts
@@ -115,10 +117,16 @@ class Server(LanguageServer):
         self._checked[uri] = checked
         self._publish(uri, checked)
         self._checks += 1
-        if self._checks % _TIDIED == 0:
-            self._thread.submit(let_go_of_trees)
+        if self._checks >= _TIDIED:
+            if self._tidying:
+                self._tidying.cancel()
+            self._tidying = loop.call_later(0 if self._checks >= _TIDIED_ANYWAY else _IDLE, self._tidy)
         if before is None or before.document != document:
             self.others_changed(uri)
+
+    def _tidy(self) -> None:
+        self._checks = 0
+        self._thread.submit(let_go_of_trees)
 
     def _check(self, uri: str, wanted: int, document: Document) -> Checked | None:
         if self._wanted.get(uri) != wanted:

@@ -62,6 +62,16 @@ class SourceFile:
     def lines(self) -> list[str]:
         return self.text.split("\n")
 
+    def holds(self, word: str) -> bool:
+        """Whether the text holds a word, or any other text: searched for once."""
+        if word not in self._searched:
+            self._searched[word] = word in self.text
+        return self._searched[word]
+
+    @functools.cached_property
+    def _searched(self) -> dict[str, bool]:
+        return {}
+
     @property
     def first_line(self) -> str:
         """What may say which program the file is for."""

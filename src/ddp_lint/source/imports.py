@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 
 from ddp_lint.source.syntax import statements_in_order
 
@@ -92,3 +93,29 @@ def dotted_ast(node: ast.AST | None) -> str:
         return ""
     parts.append(node.id)
     return ".".join(reversed(parts))
+
+
+def last_part(node: ast.AST | None) -> str:
+    """`f` for ``f``, for ``x.f`` and for ``g().f``; '' for any other node."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+_FROM = re.compile(r"^[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n#]*(?:\\\n[^\n#]*)*)", re.M)
+_IMPORT = re.compile(r"^[ \t]*import\s+([^\n#]*)", re.M)
+_COMMENT = re.compile(r"#[^\n]*")
+
+
+def imports_in(text: str) -> Iterator[tuple[str, str]]:
+    """What is imported anywhere in a text, as dotted names (relative with its dots), with the names that it gets, ''
+    for its first part. Imports that only look like some (in a docstring) are among them."""
+    for base, names in _FROM.findall(text):
+        inside = base if base.endswith(".") else f"{base}."
+        for part in _COMMENT.sub("", names).replace("\\", " ").strip("()").split(","):
+            name, _, alias = part.strip().partition(" as ")
+            if name:
+                yield inside + name.strip(), (alias or name).strip()
+    for names in _IMPORT.findall(text):
+        for part in names.split(","):
+            name, _, alias = part.strip().partition(" as ")
+            if name:
+                yield name.strip(), alias.strip()

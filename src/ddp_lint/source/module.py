@@ -7,7 +7,7 @@ import functools
 import itertools
 import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import libcst as cst
 
@@ -16,7 +16,7 @@ from ddp_lint.knowledge import canonical
 from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.positions import Positions
 from ddp_lint.source.scopes import Binding, Scopes
-from ddp_lint.source.tree import children, dotted
+from ddp_lint.source.tree import children, dotted, subtree
 
 if TYPE_CHECKING:
     from libcst.metadata import CodeRange
@@ -30,7 +30,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Module", "dotted"]
 
+N = TypeVar("N", bound=cst.CSTNode)
+
 _QUOTED = 60
+
+
+Structure = tuple[list[cst.CSTNode], dict[cst.CSTNode, cst.CSTNode]]
+
+
+class Kept:
+    """What is known of the functions of a tree whatever is around them, for the next tree that has them: their nodes
+    with the parents of these, and the bindings of scopes."""
+
+    def __init__(self) -> None:
+        self.structures: dict[cst.CSTNode, Structure] = {}
+        self.bound: dict[tuple[cst.CSTNode, bool], Any] = {}
+
+    def let_go(self, function: cst.CSTNode) -> None:
+        """A function is not in the next tree."""
+        self.structures.pop(function, None)
+        gone = {id(node) for node in subtree(function)}
+        self.bound = {key: found for key, found in self.bound.items() if id(key[0]) not in gone}
 
 
 class Module:
@@ -53,6 +73,8 @@ class Module:
         line_map: list[int] | None = None,
         text: str | None = None,
     ) -> None:
+        #: Where files change.
+        self.kept: Kept | None = None
         self.file = file
         self.tree = tree
         self.imports = imports
@@ -70,23 +92,24 @@ class Module:
     # ---- structure
 
     @functools.cached_property
-    def _structure(self) -> tuple[list[cst.CSTNode], dict[cst.CSTNode, cst.CSTNode]]:
-        nodes: list[cst.CSTNode] = []
-        parents: dict[cst.CSTNode, cst.CSTNode] = {}
-        stack: list[cst.CSTNode] = [self.tree]
-        while stack:
-            node = stack.pop()
-            nodes.append(node)
-            inside = children(node)
-            for child in inside:
-                parents[child] = node
-            stack += reversed(inside)
-        return nodes, parents
+    def _structure(self) -> Structure:
+        return _structure_of(self.tree, self.kept.structures if self.kept else None)
 
     @property
     def nodes(self) -> Iterator[cst.CSTNode]:
         """All nodes with meaning below the tree, in source order: its `descendants`, found once for all who ask."""
         return itertools.islice(self._structure[0], 1, None)
+
+    def of_type(self, kind: type[N]) -> list[N]:
+        """The nodes below the tree that are of a type, in source order; not those of types derived from it."""
+        return self._by_type.get(kind, [])  # type: ignore[return-value]
+
+    @functools.cached_property
+    def _by_type(self) -> dict[type[cst.CSTNode], list[cst.CSTNode]]:
+        found: dict[type[cst.CSTNode], list[cst.CSTNode]] = {}
+        for node in self.nodes:
+            found.setdefault(type(node), []).append(node)
+        return found
 
     @functools.cached_property
     def _parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
@@ -283,3 +306,24 @@ class Module:
         """The source text of a node as a message has it: in backticks, cut where a reader would lose the thread."""
         text = self.code(node)
         return f"`{text if len(text) <= _QUOTED else text[: _QUOTED - 1] + '…'}`"
+
+
+def _structure_of(tree: cst.CSTNode, kept: dict[cst.CSTNode, Structure] | None) -> Structure:
+    """A node and all below it in source order, and what each is in. `kept`: those of functions, if they are kept."""
+    nodes: list[cst.CSTNode] = []
+    parents: dict[cst.CSTNode, cst.CSTNode] = {}
+    stack: list[cst.CSTNode] = [tree]
+    while stack:
+        node = stack.pop()
+        if kept is not None and type(node) is cst.FunctionDef:  # those within it are with it
+            if node not in kept:
+                kept[node] = _structure_of(node, None)
+            nodes += kept[node][0]
+            parents.update(kept[node][1])
+            continue
+        nodes.append(node)
+        inside = children(node)
+        for child in inside:
+            parents[child] = node
+        stack += reversed(inside)
+    return nodes, parents

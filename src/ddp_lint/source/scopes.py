@@ -105,8 +105,17 @@ class Scopes:
     def bound_in(self, scope: cst.CSTNode) -> dict[str, list[Binding]]:
         """Name to bindings of one scope."""
         if scope not in self._bound:
-            self._bound[scope], self._orders[scope] = _collect(scope, self._walrus)
+            self._bound[scope], self._orders[scope] = self._collected(scope)
         return self._bound[scope]
+
+    def _collected(self, scope: cst.CSTNode) -> tuple[dict[str, list[Binding]], dict[cst.CSTNode, int]]:
+        kept = self._module.kept
+        if kept is None or isinstance(scope, (cst.Module, cst.ClassDef)):
+            return _collect(scope, self._walrus)
+        found = kept.bound.get((scope, self._walrus))
+        if found is None:
+            found = kept.bound[scope, self._walrus] = _collect(scope, self._walrus)
+        return found
 
     def _class_of_self(self, first: str, scope: cst.CSTNode | None) -> cst.ClassDef | None:
         """The class whose instance `first` is by being the first parameter of a method."""

@@ -81,7 +81,7 @@ def descendants(node: cst.CSTNode, *, into_definitions: bool = True) -> Iterator
     while stack:
         item = stack.pop()
         yield item
-        if into_definitions or type(item) not in _DEFINITIONS:
+        if into_definitions or type(item) not in DEFINITIONS:
             stack.extend(children(item)[::-1])
 
 
@@ -97,7 +97,7 @@ def names_in(node: cst.CSTNode) -> set[str]:
 
 
 # Node types are abstract base classes, for which `isinstance` is slow: hot loops ask for the type itself.
-_DEFINITIONS = {cst.FunctionDef, cst.ClassDef, cst.Lambda}
+DEFINITIONS = {cst.FunctionDef, cst.ClassDef, cst.Lambda}
 
 
 def dotted(node: cst.CSTNode | None) -> str:

@@ -47,8 +47,7 @@ class Wraps:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._any_own = module.project is not None and bool(module.project.own.wrappers)
-        calls = (node for node in module.nodes if type(node) is cst.Call)  # quicker than asking an ABC
-        self.all = [wrap for call in calls for wrap in self._wraps_of(call)]
+        self.all = [wrap for call in module.of_type(cst.Call) for wrap in self._wraps_of(call)]
 
     @functools.cached_property
     def _order(self) -> dict[cst.CSTNode, int]:
@@ -93,7 +92,27 @@ class Wraps:
     def of(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap that made the object that `name` (dotted) stands for at `at`, None when there is none before."""
         wrap = next((w for w in reversed(self.all) if w.outer == name and self.after(w, at)), None)
-        return None if wrap is not None and self._is_another_one(name, wrap, at) else wrap
+        if wrap is None:
+            return self._given(name, at)
+        return None if self._is_another_one(name, wrap, at) else wrap
+
+    def _given(self, name: str, at: cst.CSTNode) -> Wrap | None:
+        """The wrap of what every call in the file gives a function for the parameter `name`, None where one of them
+        gives something else, or all of them stand in functions that get it themselves."""
+        function = self._module.function_of(at)
+        if not self.all or function is None or self._module.class_of(function) is not None:
+            return None
+        places = [p.name.value for p in (*function.params.posonly_params, *function.params.params)]
+        if name not in places or self._module.assignments(name, at):
+            return None
+        calls = [call for call in self._module.of_type(cst.Call) if dotted(call.func) == function.name.value]
+        found = [self._made(argument(call, places.index(name), name), call) for call in calls]
+        first = found[0] if found else None
+        return first if first is not None and all(w is not None and w.kind == first.kind for w in found) else None
+
+    def _made(self, value: cst.BaseExpression | None, call: cst.Call) -> Wrap | None:
+        name = dotted(value)
+        return next((w for w in reversed(self.all) if name and w.outer == name and self.after(w, call)), None)
 
     def _is_another_one(self, name: str, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether every way from the wrap to `at` gives the name to an object that does not come from the wrapped."""
@@ -154,8 +173,8 @@ class Wraps:
 
     def _called_before(self, method: str, wrap: Wrap, constructor: cst.FunctionDef) -> bool:
         """Whether all calls of a method in the file stand in the constructor, above the wrap."""
-        nodes = (node for node in self._module.nodes if type(node) is cst.Call)
-        calls = [c for c in nodes if isinstance(c.func, cst.Attribute) and c.func.attr.value == method]
+        functions = ((call, call.func) for call in self._module.of_type(cst.Call))
+        calls = [c for c, func in functions if isinstance(func, cst.Attribute) and func.attr.value == method]
         return bool(calls) and all(
             self._module.function_of(call) is constructor and self._order[call] < self._order[wrap.call]
             for call in calls

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import libcst as cst
 
@@ -139,12 +140,18 @@ def _means(project: Project, facts: ModuleFacts, module: Module, function: cst.F
     return here in project.lineage(there) or there in project.lineage(here)
 
 
-def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Iterator[CallSite]:
+def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Sequence[CallSite]:
     """The calls of objects that a file makes of a module's class: ``self.loss = Loss()``, ``self.loss(x)``."""
-    calls: tuple[tuple[str, CallSite], ...] = project.remember(
-        "calls of objects", lambda: tuple(_calls_of_objects(project, facts)), facts.kept
-    )
-    return (call for kind, call in calls if owner in project.lineage(kind))
+    calls = project.remember("calls of objects", lambda: _calls_by_class(project, facts), facts.kept)
+    return cast("dict[str, list[CallSite]]", calls).get(owner, ())
+
+
+def _calls_by_class(project: Project, facts: ModuleFacts) -> dict[str, list[CallSite]]:
+    calls: dict[str, list[CallSite]] = {}
+    for kind, call in _calls_of_objects(project, facts):
+        for ancestor in project.lineage(kind):
+            calls.setdefault(ancestor, []).append(call)
+    return calls
 
 
 def _calls_of_objects(project: Project, facts: ModuleFacts) -> Iterator[tuple[str, CallSite]]:

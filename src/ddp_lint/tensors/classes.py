@@ -107,6 +107,12 @@ class ModuleClass:
         return found[0] if found and len({a.role for a in found}) == 1 else None
 
     @functools.cached_property
+    def works_in_place(self) -> bool:
+        """Whether any of its layers was made with ``inplace=True``."""
+        made = (getattr(a.value, "keywords", ()) for attributes in self.attributes.values() for a in attributes)
+        return any(keyword.arg == "inplace" for keywords in made for keyword in keywords)
+
+    @functools.cached_property
     def methods(self) -> dict[str, tuple[ModuleClass, ast.FunctionDef]]:
         """Method name to the class that defines it and the definition, by Python's order of bases."""
         found: dict[str, tuple[ModuleClass, ast.FunctionDef]] = {}
@@ -223,6 +229,58 @@ class ModuleClasses:
         if is_module or bases or (unknown_base and has_forward and not _is_static(node)):
             return ModuleClass(node.name, facts, node, tuple(bases))
         return None
+
+    def without_buffers(self, cls: ModuleClass, seen: frozenset[str] = frozenset()) -> bool:
+        """Whether all that a module makes and calls is seen, and none of it has buffers."""
+        if cls.name in seen:
+            return True
+        for each in cls.lineage:
+            methods = [m for m in each.node.body if isinstance(m, ast.FunctionDef)]
+            used = {dotted_ast(n.func) for m in methods for n in walk(m) if isinstance(n, ast.Call)}
+            for method in methods:
+                for node in walk(method):
+                    if isinstance(node, ast.Call) and self._buffered(node, each.facts, seen | {cls.name}):
+                        return False
+                    targets = node.targets if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) else []
+                    if any(dotted_ast(target) in used for target in targets):
+                        return False  # it was made elsewhere
+        return not cls.attributes or all(a.role is not Role.BUFFER for found in cls.attributes.values() for a in found)
+
+    def has_buffers(self, cls: ModuleClass, seen: frozenset[str] = frozenset()) -> bool:
+        """Whether a module surely has buffers: it makes them, or a part that has some, under no condition."""
+        if cls.name in seen:
+            return False
+        seen |= {cls.name}
+        for each in cls.lineage:
+            made = next((m for m in each.node.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"), None)
+            for call in _unconditional_calls(made.body) if made is not None else ():
+                written = dotted_ast(call.func)
+                kind = layer_kind(self.qualified(written, each.facts))
+                if written == "self.register_buffer" or kind.startswith(("BatchNorm", "SyncBatchNorm")):
+                    return True
+                inner = self.resolve(written, each.facts)
+                if inner is not None and self.has_buffers(inner, seen):
+                    return True
+        return False
+
+    def _buffered(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str]) -> bool:
+        """Whether a call makes, or may make, a module with buffers."""
+        written = dotted_ast(call.func)
+        name = self.qualified(written, facts)
+        if written.endswith("register_buffer") or "Norm" in layer_kind(name) or name.startswith("torch.nn.utils"):
+            return layer_kind(name) not in ("LayerNorm", "GroupNorm", "RMSNorm")
+        inner = self.resolve(written, facts)
+        if inner is not None:
+            return not self.without_buffers(inner, seen)
+        return bool(name) and name.partition(".")[0] not in ("torch", "math", "numpy", "functools")
+
+
+def _unconditional_calls(body: list[ast.stmt]) -> Iterator[ast.Call]:
+    for statement in body:
+        if isinstance(statement, (ast.For, ast.With)):
+            yield from _unconditional_calls(statement.body)
+        elif not isinstance(statement, (ast.If, ast.Try, ast.While)):
+            yield from (node for node in walk(statement) if isinstance(node, ast.Call))
 
 
 def _updates(step: ast.FunctionDef) -> bool:

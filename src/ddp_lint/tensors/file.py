@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import weakref
 from typing import ClassVar
@@ -10,10 +11,13 @@ from typing import ClassVar
 import libcst as cst
 
 from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
-from ddp_lint.source import Module
-from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.syntax import walk
+from ddp_lint.tensors.callers import CallSite, call_sites
+from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached, without_gradient
 from ddp_lint.tensors.evaluation import Code
 from ddp_lint.tensors.flow import Flow
+from ddp_lint.tensors.state import Write
 
 
 class TensorFile:
@@ -64,16 +68,72 @@ class TensorFile:
             self._flows[key] = Flow(self._module, function, self.owner(function), self.classes, on_host)
         return self._flows[key]
 
-    def reached(self, function: Code) -> Reached | None:
-        """How `forward` of the function's class reaches it; None when training does not."""
-        owner = self.owner(function)
-        if owner is None or isinstance(function, cst.Module):
-            return None
-        return owner.forward_methods.get(function.name.value)
+    def writes(self, function: Code) -> list[Write]:
+        """What the function writes to tensors. Most functions hold nothing that could write: they are not read."""
+        may_write = function in self._writing or self._has_layers_in_place(function)
+        return self.flow(function).writes if may_write else []
 
-    def trained(self, function: Code) -> Reached | None:
-        """The same where Lightning runs another method than `forward` as that of the wrapped module."""
+    @functools.cached_property
+    def _writing(self) -> frozenset[cst.CSTNode]:
+        """The functions with something that may be a write, by its form; with the functions and the module around."""
+        module = self._module
+        stores = [*module.of_type(cst.AssignTarget), *module.of_type(cst.AnnAssign), *module.of_type(cst.AsName)]
+        stores += [*module.of_type(cst.For), *module.of_type(cst.CompFor), *module.of_type(cst.NamedExpr)]
+        places: list[cst.CSTNode] = [*module.of_type(cst.AugAssign)]
+        places += (node for node in stores if _stores_in_place(node.name if type(node) is cst.AsName else node.target))
+        places += (call for call in module.of_type(cst.Call) if self._may_write(call))
+        return frozenset(up for place in places for up in module.ancestors(place) if isinstance(up, Code))
+
+    def _may_write(self, call: cst.Call) -> bool:
+        name = call.func.attr.value if type(call.func) is cst.Attribute else dotted(call.func)
+        if name.endswith("_") or any(a.keyword is not None and a.keyword.value == "inplace" for a in call.args):
+            return True
+        target: str | None = self._module.imports.names.get(name)
+        return target is not None and target.endswith("_")  # under a name of its own
+
+    def _has_layers_in_place(self, function: Code) -> bool:
+        """Whether the class of a method has a layer that was made to work in place."""
+        owner = self.owner(function)
+        return owner is not None and owner.works_in_place
+
+    def reached(self, function: Code, *, training_step: bool = False) -> Reached | None:
+        """How `forward` of the function's class reaches it, or the `training_step` that Lightning runs as that of the
+        wrapped module; None when training does not."""
         owner = self.owner(function)
         if owner is None or isinstance(function, cst.Module):
             return None
-        return owner.training_methods.get(function.name.value)
+        methods = owner.training_methods if training_step else owner.forward_methods
+        return methods.get(function.name.value)
+
+    def called(self, function: Code) -> Reached | None:
+        """How the forward of some module class of the project calls a function that belongs to no class; None when it
+        does not, and where not all calls can be seen."""
+        module = self._module
+        if isinstance(function, cst.Module) or module.class_of(function) is not None:
+            return None
+        found = [self._around(site) for site in call_sites(module, function)]
+        known = [reached for reached in found if reached is not None]
+        return dataclasses.replace(known[0], chain=(*known[0].chain, known[0].entry)[:1]) if known else None
+
+    def _around(self, site: CallSite) -> Reached | None:
+        for block in walk(site.around) if site.around is not None else ():
+            off = isinstance(block, ast.With) and any(without_gradient(i.context_expr, site.facts) for i in block.items)
+            if off and any(node is site.node for node in walk(block)):
+                return None
+        cls = self.class_around(site)
+        return cls.forward_methods.get(site.around.name) if cls is not None and site.around is not None else None
+
+    def class_around(self, site: CallSite) -> ModuleClass | None:
+        """The module class in whose method a call stands."""
+        classes = (node for node in site.facts.tree.body if isinstance(node, ast.ClassDef))
+        owner = next((node.name for node in classes if site.around in node.body), "")
+        return self.classes.resolve(owner, site.facts)
+
+
+def _stores_in_place(target: cst.CSTNode) -> bool:
+    """Whether a target is a part of something, or the data of a tensor, or holds one that is."""
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return any(_stores_in_place(element.value) for element in target.elements)
+    if isinstance(target, cst.StarredElement):
+        return _stores_in_place(target.value)
+    return isinstance(target, cst.Subscript) or (isinstance(target, cst.Attribute) and target.attr.value == "data")

@@ -126,9 +126,11 @@ class Flow:
                     self._written(statement, target, rebound, state)
                     return
             if name:
-                state.names[name] = value
-                for longer in starting_with(state.names, name + "."):
+                # A name that had no value so far had no parts either: a long function binds thousands of them.
+                parts = starting_with(state.names, name + ".") if name in state.names or "." in name else ()
+                for longer in parts:
                     del state.names[longer]
+                state.names[name] = value
 
     def _If(self, node: cst.If, state: State) -> None:
         self._evaluator.value(node.test, state)

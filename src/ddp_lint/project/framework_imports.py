@@ -1,0 +1,131 @@
+"""Which files can use a framework of several ranks: by an import of their own, or of what they import in the project.
+
+A file that cannot does not communicate, whatever its methods are called: `all_gather` is a function of JAX, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+
+from ddp_lint.knowledge import communication, frameworks
+from ddp_lint.project.layout import Layout
+from ddp_lint.project.words import words
+from ddp_lint.source.imports import imports_in
+
+#: Names of modules that are taken to communicate whoever made them.
+COMMUNICATION = re.compile(r"(^|[._])(dist|distributed|comm|communication|collectives|idist)([._]|$)")
+#: Packages of Python's own, whatever they are called (`distutils.dist`).
+_STANDARD = sys.stdlib_module_names | {"distutils"}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Look:
+    """Whether a file itself uses a framework; if not, the files of the project that it imports."""
+
+    uses: bool
+    imported: frozenset[str] = frozenset()
+
+
+class FrameworkImports:
+    """`text_of` gives the text of a file by its path, None where it cannot be read."""
+
+    def __init__(self, layout: Layout, text_of: Callable[[str], str | None]) -> None:
+        self._layout = layout
+        self._text_of = text_of
+        self._known: dict[str, bool] = {}
+        self._looks: dict[str, _Look] = {}
+
+    def changed(self, path: str) -> bool:
+        """A file has changed: whether what is known of any file may be different now."""
+        earlier = self._looks.pop(path, None)
+        if earlier is None or self._look(path) == earlier:
+            return False
+        self._known.clear()
+        return True
+
+    def reach(self, path: str) -> bool:
+        """Whether a file or one that it imports, however indirectly, uses a framework."""
+        before: dict[str, str | None] = {path: None}
+        stack = [path]
+        while stack:
+            place = stack.pop()
+            known = self._known.get(place)
+            if known is False:
+                continue
+            look = self._look(place)
+            if known or look.uses:
+                way: str | None = place
+                while way is not None:
+                    self._known[way] = True
+                    way = before[way]
+                return True
+            new = look.imported - before.keys()
+            before |= dict.fromkeys(new, place)
+            stack += new
+        self._known |= dict.fromkeys(before, False)
+        return False
+
+    def _look(self, path: str) -> _Look:
+        found = self._looks.get(path)
+        if found is None:
+            found = self._looks[path] = self._looked(path)
+        return found
+
+    def _looked(self, path: str) -> _Look:
+        text = self._text_of(path)
+        if text is None:
+            return _Look(False)
+        name, is_package = self._layout.name_of(path)
+        if not _packages().isdisjoint(name.split(".")):
+            return _Look(True)
+        found: set[str] = set()
+        for target, _ in imports_in(text):
+            files = set(self._files(target, path, name, is_package, "__main__" in text))
+            first = target.partition(".")[0]
+            foreign = not files and first and first not in _STANDARD
+            if foreign and (first in _packages() or COMMUNICATION.search(target)):
+                return _Look(True)
+            found |= files
+        words_at, pattern = _spoken()
+        return _Look(not words_at.isdisjoint(words(text)) and pattern.search(text) is not None, frozenset(found))
+
+    def _files(self, target: str, path: str, name: str, is_package: bool, script: bool) -> Iterator[str]:
+        """The files that an import reads: of the module, of the name if that is one, and of the packages above."""
+        if target.startswith("."):
+            parts = name.split(".") if name else []
+            level = len(target) - len(target.lstrip("."))
+            parts = parts[: max(len(parts) - level + is_package, 0)]
+            located = ".".join([*parts, target.lstrip(".")])
+        else:
+            located = self._layout.locate(target, os.path.dirname(path), script)
+        while located:
+            file = self._layout.find(located)
+            if file is not None:
+                yield file
+            located = located.rpartition(".")[0]
+
+
+@functools.cache
+def _packages() -> frozenset[str]:
+    return frameworks.packages(lambda framework: True)
+
+
+@functools.cache
+def _spoken() -> tuple[frozenset[bytes], re.Pattern[str]]:
+    """Words one of which a text has that uses an object of a framework without an import, and how it has it. What
+    torch's own are called (a scheduler, a mesh) has too many meanings; what is distinctive of torch is not sure enough
+    to be reported by itself."""
+    types = (type_ for type_ in communication.load().types.values() if not type_.name.startswith("torch."))
+    receivers = {name for type_ in types for name in type_.known_as}
+    methods = {name for name, (_, confidence) in frameworks.distinctive().items() if confidence != "low"}
+    methods |= {gate.rpartition(".")[2] for gate in communication.load().gates}
+    pattern = rf"\b(?:{'|'.join(sorted(receivers))})\.\w|\b(?:{'|'.join(sorted(methods))})\b"
+    return frozenset(map(str.encode, receivers | methods)), re.compile(pattern)
+
+
+__all__ = ["COMMUNICATION", "FrameworkImports"]

@@ -1,0 +1,68 @@
+"""Which files can use a framework of several ranks."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ddp_lint.config import Configuration, Overrides
+from ddp_lint.engine.checking import Checker
+from ddp_lint.knowledge.project_names import Names
+from ddp_lint.project import Project
+from ddp_lint.source import SourceFile
+
+HANGS = "def f(comm, rank):\n    if rank == 0:\n        comm.wait_for_everyone()\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "uses"),
+    [
+        ({"a.py": "from jax import lax\ndef f(x):\n    return lax.all_gather(x, 'i')\n"}, False),
+        ({"a.py": "import torch\n"}, True),
+        ({"a.py": "def f():\n    import accelerate as a\n"}, True),
+        ({"a.py": "import b\n", "b.py": "from c import f\n", "c.py": "import os, torch.distributed as dist\n"}, True),
+        ({"a.py": "import b\n", "b.py": "import a\n"}, False),
+        ({"p/__init__.py": "import torch\n", "p/q.py": "", "a.py": "import p.q\n"}, True),
+        ({"p/__init__.py": "", "p/q.py": "import torch\n", "p/r.py": "", "a.py": "from p import r\n"}, False),
+        ({"p/__init__.py": "", "p/q.py": "import torch\n", "p/a.py": "from .q import (\n    f,  # used\n)\n"}, True),
+        ({"p/__init__.py": "", "p/q.py": "import torch\n", "p/a.py": "from . import q\n"}, True),
+        ({"a.py": "from company.distributed import barrier\n"}, True),
+        ({"a.py": "from distutils.dist import Distribution\n"}, False),
+        ({"a.py": "def save(accelerator):\n    accelerator.wait()\n"}, True),
+        ({"a.py": "def save(accelerator):\n    return accelerator\n"}, False),
+        ({"a.py": HANGS}, True),
+        ({"a.py": "@rank_zero_only\ndef f(): ...\n"}, True),
+        ({"a.py": "def f(mesh, scheduler):\n    mesh.barrier()\n    scheduler.step()\n"}, False),
+    ],
+)
+def test_a_file_uses_what_it_and_its_imports_import(files: dict[str, str], uses: bool, tmp_path: pathlib.Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    project = Project(tmp_path)
+    last = next(reversed(files)) if "p/__init__.py" in files else "a.py"
+    assert project.uses_frameworks(last) is uses
+
+
+def test_names_of_the_projects_own_may_communicate_anywhere(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.py").write_text("def f(x):\n    mine(x)\n")
+    assert Project(tmp_path, names=Names(collectives=("a.mine",))).uses_frameworks("a.py")
+
+
+def test_where_files_change_an_import_elsewhere_counts_at_once(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    user = "from helper import get_rank, sync\nif get_rank() == 0:\n    sync()\n"
+    silent = "def get_rank(): ...\ndef sync(): ...\n"
+    speaks = "from torch.distributed import get_rank, barrier as sync\n"
+    settings = Configuration(Overrides(select=("DDP101",))).of(tmp_path)
+    checker = Checker(settings, changing=True)
+    path, helper = tmp_path / "a.py", tmp_path / "helper.py"
+    path.write_text(user)
+    helper.write_text(silent)
+    counts = []
+    for text in (silent, speaks, silent):
+        checker.change(helper, SourceFile.of_text("helper.py", text, "helper.py"))
+        file = SourceFile.of_text("a.py", user, "a.py")
+        counts.append(len(checker.check_file(file, path).findings))
+    assert counts == [0, 1, 0]
