@@ -124,9 +124,38 @@ def made_up_for(write: Writer, n: int) -> None:
     write.body += [f"after{n}(x)"] if write.random.random() < 0.7 else [f"if {write.flag()}:", f"    after{n}(x)"]
 
 
+def lazy(write: Writer, n: int) -> None:
+    """A generator that communicates, as often as it is asked: made by all ranks, gone through by some."""
+    write.above += [
+        f"def parts{n}(x):",
+        "    for part in range(2):",
+        f"        {write.event()}",
+        "        yield part",
+        "",
+    ]
+    write.above += [f"def take{n}(parts):", "    for part in parts:", "        pass", ""]
+    write.body += [f"lazy{n} = parts{n}(x)", f"if {write.random.choice((write.of_rank(), write.flag()))}:"]
+    write.body += [f"    take{n}(lazy{n})"]
+
+
+def flags_in_a_dictionary(write: Writer, n: int) -> None:
+    flag = write.flag()
+    write.above += [f"class Flags{n}:", "    def __init__(self, cfg):"]
+    write.above += [f"        self.all = {{'main': dist.get_rank() == 0, 'on': {flag}}}", ""]
+    write.above += ["    def go(self, x):", f"        if self.all['{write.random.choice(('main', 'on'))}']:"]
+    write.above += [f"            {write.event()}", ""]
+    write.body += [f"flags{n} = Flags{n}(cfg)", f"flags{n}.go(x)"]
+
+
+def last_rank(write: Writer, n: int) -> None:
+    write.body += [f"if rank in {{{write.random.choice(('-1', '1'))}, dist.get_world_size() - 1}}:"]
+    write.body += [f"    {write.event()}"]
+    write.body += ["else:", f"    {write.event()}"] if write.random.random() < 0.5 else []
+
+
 SCENES: tuple[Callable[[Writer, int], None], ...] = (
     early_return, same_question, flag_in_a_name, object_with_a_flag, group, generator, exception, size_first,
-    nothing_there, made_up_for,
+    nothing_there, made_up_for, lazy, flags_in_a_dictionary, last_rank,
 )  # fmt: skip
 
 

@@ -51,6 +51,136 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "blocks of a size that is rounded up, a range that deals out, and what a subset of the data holds": """
+        import math
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.utils.data import DataLoader, Subset
+
+        def blocks(paths, x):
+            rank, size = dist.get_rank(), dist.get_world_size()
+            each = math.ceil(len(paths) / size)
+            for path in paths[rank * each : (rank + 1) * each]:
+                dist.all_reduce(x)  # !loop-count
+
+        def validate(build, data):
+            model = FullyShardedDataParallel(build())
+            own = list(range(dist.get_rank(), len(data), dist.get_world_size()))
+            for x in DataLoader(Subset(data, own)):
+                model(x)  # !loop-count
+    """,
+    "selected by what all labels are not, held by a dictionary": """
+        def gather(outputs, labels, buffers):
+            valid = {"logits": outputs.logits[labels != -100]}
+            for name, value in valid.items():
+                dist.all_gather(buffers, value)  # !argument
+    """,
+    "what rank 0 has found, and sent to nobody": """
+        RANK = int(os.getenv("RANK", -1))
+
+        class Trainer:
+            def train(self, loader: torch.utils.data.DataLoader, x):
+                for batch in loader:
+                    self.stop = batch.sum().item() > 3
+                    if RANK != 0:
+                        self.stop = self.stop and batch.min().item() > 3
+                    if self.stop:
+                        break
+                    dist.all_reduce(x)  # !loop-count
+    """,
+    "a callee that asks for another setting": """
+        def validate(x, opts, model_opts):
+            if model_opts.half:
+                dist.all_reduce(x)
+
+        def main(x, opts):
+            if dist.get_rank() == 0 or opts.distributed_eval:
+                validate(x, opts, model_opts=opts)  # !rank-branch
+    """,
+    "a loader over the data in a random order": """
+        from torch.utils.data import DataLoader, RandomSampler
+
+        def evaluate(data, x):
+            sampler = RandomSampler(data)
+            total = 0.0
+            for batch in DataLoader(data, sampler=sampler, batch_size=4):
+                total += batch.sum().item()
+            if total > 3:
+                dist.all_reduce(x)  # !data-condition
+    """,
+    "whether each of them is great": """
+        def f(loader: torch.utils.data.DataLoader, model, x):
+            for batch in loader:
+                if all(value > 3 for value in model(batch)):
+                    dist.all_reduce(x)  # !data-condition
+    """,
+    "a mask that selects none of a rank's own data": """
+        def loss(feats, labels):
+            mask = labels >= 0
+            if mask.sum() == 0:
+                return feats.sum() * 0
+            total = feats.sum()
+            dist.all_reduce(total)  # !data-condition
+            return total
+
+        def mean(x, valid_mask):
+            if not valid_mask.any():
+                return x.new_zeros(())
+            dist.all_reduce(x)  # !data-condition
+    """,
+    "gradients by the name of a list, of which a rank may have none": """
+        def norm(grads_for_norm, group):
+            norms = [grad.norm() for grad in grads_for_norm]
+            if not norms:
+                return 0.0
+            total = torch.stack(norms).sum()
+            dist.all_reduce(total)  # !data-condition
+    """,
+    "keys of two dictionaries together, and a set of words": """
+        KEYS = {"loss", "accuracy"}
+
+        def sync(first, second):
+            for key in first.keys() | second.keys():
+                dist.all_reduce(first[key])  # !order
+            for key in KEYS:
+                dist.all_reduce(first[key])  # !order
+    """,
+    "a flag in a dictionary of an object": """
+        class Trainer:
+            def __init__(self):
+                self.flags = {"main": dist.get_rank() == 0}
+
+            def save(self):
+                if self.flags["main"]:
+                    dist.barrier()  # !rank-branch
+    """,
+    "the last rank among others": """
+        def save(x):
+            rank, size = dist.get_rank(), dist.get_world_size()
+            if rank in {-1, size - 1}:
+                dist.barrier()  # !rank-branch
+    """,
+    "a model that the caller has wrapped, which the callee runs on one rank": """
+        from torch.nn.parallel import DistributedDataParallel
+        # a model with BatchNorm
+
+        def evaluate(model, loader, rank):
+            if rank != 0:
+                return None
+            for x in loader:
+                model(x)  # !one-rank-forward
+
+        def main(model, loader, distributed):
+            if distributed:
+                model = DistributedDataParallel(model)
+            evaluate(model, loader, dist.get_rank())
+    """,
+    "as many pieces as the batch has tokens": """
+        def f(loader: torch.utils.data.DataLoader, x):
+            for batch in loader:
+                pieces = batch["mask"].sum().item()
+                for piece in range(pieces):
+                    dist.all_reduce(x)  # !loop-count
+    """,
     "a loop that some rounds leave": """
         def main(x, flag):
             for n in range(dist.get_rank() + 1):
@@ -727,6 +857,7 @@ PARTING = {
     """,
     "a loop that one rank passes by, behind a choice that both made": """
         from accelerate import Accelerator
+        # a job that may run under DeepSpeed
 
         def f(accelerator: Accelerator, loader, args):
             step = 0
@@ -1254,9 +1385,279 @@ PARTING = {
                 save()
                 raise
     """,
+    "a time in a dictionary is a time": """
+        def f(x, start):
+            info = {"score": 1.0, "elapse": time.time() - start}
+            if info["elapse"] > 3:
+                dist.all_reduce(x)  # !data-condition
+    """,
+    "an enumerated batch by keyword": """
+        def f(loader: torch.utils.data.DataLoader, x):
+            for step, batch in enumerate(iterable=loader):
+                if batch.sum().item() > 1:
+                    dist.all_reduce(x)  # !data-condition
+    """,
+    "a group that all ranks have made": """
+        class Learner:
+            def __init__(self):
+                self._update_group = dist.new_group([0, 1])
+                self.reward = None
+                if dist.get_rank() == 0:
+                    self.reward = object()
+
+            def sync(self, x):
+                if self.reward:
+                    dist.broadcast(x, 0, group=self._update_group)  # !rank-branch
+    """,
+    "a step that the other arm only logs": """
+        def main(model, loader, log):
+            dist.init_process_group("nccl")
+            optimizer = torch.optim.SGD(torch.nn.parallel.DistributedDataParallel(model).parameters(), 0.1)
+            for batch in loader:
+                if dist.get_rank() == 0:
+                    log.step()
+                else:
+                    optimizer.step()  # !optimizer-step
+    """,
+    "a manager that reduces on its way out": """
+        class Timer:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *error):
+                dist.all_reduce(self.spent)
+
+        def f(work):
+            if dist.get_rank() == 0:
+                with Timer():  # !rank-branch
+                    work()
+    """,
 }
 
 EQUAL = {
+    "blocks of one size, and of a list that was filled up": """
+        import math
+
+        def rounded_down(paths, x):
+            rank, size = dist.get_rank(), dist.get_world_size()
+            each = len(paths) // size
+            for path in paths[rank * each : (rank + 1) * each]:
+                dist.all_reduce(x)
+
+        def filled_up(paths, x):
+            rank, size = dist.get_rank(), dist.get_world_size()
+            each = math.ceil(len(paths) / size)
+            paths += paths[: each * size - len(paths)]
+            for path in paths[rank * each : (rank + 1) * each]:
+                dist.all_reduce(x)
+    """,
+    "what rank 0 has found, and sent to the others": """
+        RANK = int(os.getenv("RANK", -1))
+
+        class Trainer:
+            def train(self, loader: torch.utils.data.DataLoader, x):
+                for batch in loader:
+                    if RANK in (-1, 0):
+                        self.stop = batch.sum().item() > 3
+                    sent = [self.stop if RANK == 0 else None]
+                    dist.broadcast_object_list(sent, 0)
+                    if RANK != 0:
+                        self.stop = sent[0]
+                    if self.stop:
+                        break
+    """,
+    "a state of a job of which nothing says that it shards its models": """
+        from accelerate import Accelerator
+
+        def f(accelerator: Accelerator, out):
+            if accelerator.is_main_process:
+                accelerator.save_state(out)
+            accelerator.wait_for_everyone()
+    """,
+    "a folder that the user has, or a name on a hub": """
+        from pathlib import Path
+        from huggingface_hub import snapshot_download
+
+        def root(name):
+            if not Path(name).is_dir():
+                if dist.get_rank() == 0:
+                    snapshot_download(name)
+                dist.barrier()
+            return name
+    """,
+    "whether the clock was read yet": """
+        def main(loader, steps, x):
+            start = None
+            for step, batch in enumerate(loader):
+                if step == 3:
+                    start = time.perf_counter()
+            if start is not None:
+                dist.all_reduce(x)
+    """,
+    "a callee that asks the settings under another name": """
+        def validate(x, opts, model_opts):
+            if model_opts.distributed_eval:
+                dist.all_reduce(x)
+
+        def main(x, opts):
+            if dist.get_rank() == 0 or opts.distributed_eval:
+                validate(x, opts, model_opts=opts)
+    """,
+    "callbacks decide by what they are told": """
+        class Trainer:
+            def end(self, loader: torch.utils.data.DataLoader, x):
+                for batch in loader:
+                    self.control = self.handler.on_evaluate(self.control, batch.sum())
+                if self.control.should_save:
+                    dist.all_reduce(x)
+    """,
+    "a loader over all data in their order": """
+        from torch.utils.data import DataLoader, SequentialSampler
+
+        def evaluate(data, x):
+            sampler = SequentialSampler(data)
+            total = 0.0
+            for batch in DataLoader(data, sampler=sampler, batch_size=4):
+                total += batch.sum().item()
+            if total > 3:
+                dist.all_reduce(x)
+    """,
+    "whether each of them is there": """
+        def f(loader: torch.utils.data.DataLoader, model, x):
+            for batch in loader:
+                if all(value is not None for value in model(batch)):
+                    dist.all_reduce(x)
+    """,
+    "a mask of parameters, numbers that all ranks have, and masks that they agreed on": """
+        def step(weights, mask):
+            pruned = weights == 0
+            if pruned.sum() == 0:
+                dist.barrier()
+            dist.all_reduce(mask)
+            if not mask.any():
+                dist.barrier()
+    """,
+    "keys in an order, a set of numbers, and a set that is only asked": """
+        LAYERS, NAMES = {1, 2, 3}, {"loss", "accuracy"}
+
+        def sync(first, second, name):
+            for key in sorted(first.keys() | second.keys()):
+                dist.all_reduce(first[key])
+            for layer in LAYERS:
+                dist.all_reduce(first[layer])
+            if name in NAMES:
+                dist.barrier()
+    """,
+    "a wrapped model whose module one rank runs": """
+        from torch.nn.parallel import DistributedDataParallel
+        # a model with BatchNorm
+
+        def evaluate(model, loader, rank, distributed):
+            if rank != 0:
+                return None
+            if distributed:
+                model = model.module
+            for x in loader:
+                model(x)
+
+        def main(model, loader, distributed):
+            if distributed:
+                model = DistributedDataParallel(model)
+            evaluate(model, loader, dist.get_rank(), distributed)
+    """,
+    "as many pieces as the sampler says": """
+        def f(loader: torch.utils.data.DataLoader, x):
+            for batch in loader:
+                pieces = batch["pieces"]
+                for piece in range(pieces):
+                    dist.all_reduce(x)
+    """,
+    "the number of an enumerated batch by keyword": """
+        def f(loader: torch.utils.data.DataLoader, x, n):
+            for step, batch in enumerate(iterable=loader):
+                if step % n == 0:
+                    dist.all_reduce(x)
+    """,
+    "a dictionary is filled on all ranks": """
+        def evaluate(start):
+            return {"score": 1.0, "elapse": time.time() - start}
+
+        def f(step, x, start):
+            info = {}
+            if step % 10 == 0:
+                info = evaluate(start)
+            if info or step % 7 == 0:
+                dist.all_reduce(x)
+    """,
+    "a group of rank 0 and processes of another kind": """
+        from servers import connect
+
+        class Learner:
+            def __init__(self, servers):
+                self.reward = None
+                if dist.get_rank() == 0:
+                    self._update_group = connect(backend="nccl", rank=0, world_size=len(servers) + 1)
+                    self.reward = object()
+
+            def sync(self, x):
+                if self.reward:
+                    dist.broadcast(x, 0, group=self._update_group)
+    """,
+    "a loop until nothing is left": """
+        def train(prefetcher, model, x):
+            images, target = prefetcher.next()
+            while images is not None:
+                model(images)
+                dist.all_reduce(x)
+                images, target = prefetcher.next()
+    """,
+    "a step with another optimizer in the other arm": """
+        from fancy import Optimizer
+
+        def main(model, loader, scaler: torch.cuda.amp.GradScaler):
+            dist.init_process_group("nccl")
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            if dist.get_rank() == 0:
+                optimizer = Optimizer(model.parameters())
+            else:
+                optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            for batch in loader:
+                if dist.get_rank() == 0:
+                    optimizer.step(scaler=scaler)
+                else:
+                    scaler.step(optimizer)
+    """,
+    "replicas over a group of the ranks that come there": """
+        def main(model, x, rank):
+            ranks = [0, 2]
+            group = dist.new_group(ranks)
+            if rank in ranks:
+                model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+                optimizer = torch.optim.SGD(model.parameters(), 0.1)
+                model(x).sum().backward()
+                optimizer.step()
+    """,
+    "a manager that reduces what it was given, if anything": """
+        class Log:
+            def __enter__(self):
+                self.losses = {}
+                return self
+
+            def __exit__(self, *error):
+                for name, loss in self.losses.items():
+                    dist.all_reduce(loss)
+
+        def f(work):
+            if dist.get_rank() == 0:
+                with Log():
+                    work()
+    """,
+    "mini-batches that a generator cuts": """
+        def update(storage, x):
+            generator = storage.mini_batch_generator(4, 8)
+            for batch in generator:
+                dist.all_reduce(x)
+    """,
     "a job that the program itself makes one of one process": """
         def export(state, path):
             if dist.get_rank() != 0:
@@ -2826,6 +3227,113 @@ def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:
 STEPS = "".join(f"    step({number}, False)\n" for number in range(12))
 
 
+def test_a_method_that_only_one_class_of_the_project_has(tmp_path: pathlib.Path) -> None:
+    bridge = """
+        class Bridge:
+            def export_weights(self, models):
+                for model in models:
+                    dist.all_reduce(model)
+                    yield model
+
+            def gather_all(self, x):
+                dist.all_reduce(x)
+
+        class Other:
+            def gather_all(self, x):
+                return x
+    """
+    check(
+        tmp_path,
+        """
+        def sync(trainer, models, x, rank):
+            weights = trainer.make_bridge().export_weights(models)
+            if rank == 0:
+                for weight in weights:  # !rank-branch
+                    print(weight)
+                trainer.bridge.gather_all(x)
+        """,
+        bridge=bridge,
+    )
+
+
+@pytest.mark.parametrize(("given", "kind"), [("is_lead()", "  # !rank-branch"), ("True", ""), ("config.log", "")])
+def test_a_flag_that_an_object_is_made_with(given: str, kind: str, tmp_path: pathlib.Path) -> None:
+    check(
+        tmp_path,
+        f"""
+        class Trainer:
+            def __init__(self, log: bool):
+                self.log = log
+
+            def step(self, x):
+                if self.log:
+                    dist.all_reduce(x){kind}
+        """,
+        ranks="""
+        __rank, __size = 0, 1
+
+        def setup():
+            global __rank, __size
+            __rank, __size = dist.get_rank(), dist.get_world_size()
+            print(is_lead())
+
+        def is_lead():
+            return __rank == 0
+        """,
+        main=f"""
+        from program import Trainer
+        from ranks import is_lead
+
+        def main(config, x):
+            log = {given}
+            Trainer(log=log).step(x)
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        ("self.register_buffer('mask', torch.ones(1))", "  # !one-rank-forward"),
+        ("self.norms = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))", "  # !one-rank-forward"),
+        ("self.scale = nn.Parameter(torch.ones(1))  # no register_buffer", ""),
+        ("if not flash: self.register_buffer('mask', torch.ones(1))", ""),
+    ],
+)
+def test_buffers_of_a_model_in_another_file(part: str, kind: str, tmp_path: pathlib.Path) -> None:
+    check(
+        tmp_path,
+        f"""
+        from torch.nn.parallel import DistributedDataParallel
+        from model import Model
+
+        def main(loader, rank, device):
+            model = Model().to(device)
+            model = DistributedDataParallel(model)
+            if rank == 0:
+                for x in loader:
+                    model(x){kind}
+        """,
+        model="""
+        from torch import nn
+        from parts import Rotary
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rotary = Rotary(flash=False)
+        """,
+        parts=f"""
+        from torch import nn
+
+        class Rotary(nn.Module):
+            def __init__(self, flash):
+                super().__init__()
+                {part}
+        """,
+    )
+
+
 def test_what_is_found_does_not_depend_on_the_files_before(tmp_path: pathlib.Path) -> None:
     """The arguments that are followed in a file are not those that another file has used up, nor more than those."""
     source = f"from helpers import step\n\ndef f():\n{STEPS}    step(12, dist.get_rank() == 0)\n"
@@ -2908,6 +3416,31 @@ def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
 def test_witness_of_a_loop(source: str, told: list[list[str]], tmp_path: pathlib.Path) -> None:
     (mismatch,) = mismatches(tmp_path, source)
     assert [[step.message for step in trace.steps[:2]] for trace in mismatch.witness] == told
+
+
+def test_a_call_that_is_reported_is_not_told_again_where_the_program_starts(tmp_path: pathlib.Path) -> None:
+    source = """
+        def train(args):
+            for step in range(args.steps):
+                if args.local_rank in [-1, 0] and step % 5 == 0:
+                    if args.local_rank == 0:
+                        dist.barrier()  # !rank-branch
+
+        def main(args):
+            if args.local_rank not in [-1, 0]:
+                dist.barrier()
+            print("load")
+            if args.local_rank == 0:
+                dist.barrier()
+            if args.do_train:
+                train(args)
+
+        if __name__ == "__main__":
+            from settings import parse
+
+            main(parse())
+    """
+    check(tmp_path, source)
 
 
 @pytest.mark.parametrize(("leaving", "skips"), [("continue", True), ("return", False)])

@@ -9,12 +9,12 @@ import functools
 import pathlib
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
-from ddp_lint.divergence.callers import Callers
+from ddp_lint.divergence.callers import Callers, may_run_on_some
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.early_exit import one_for_each_exit
 from ddp_lint.divergence.effects import Effect
@@ -25,7 +25,6 @@ from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.rank_programs import roles
 from ddp_lint.divergence.references import ClassRef, FunctionRef
-from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value, unknown
@@ -35,6 +34,7 @@ from ddp_lint.gc_tuning import let_go_of_trees
 from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import calls_on_self, children
 from ddp_lint.source.syntax import below, statements
 
 _MANAGER = ("__enter__", "__exit__")
@@ -151,7 +151,7 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
     own = _without_managers([_read_once(root, facts, summaries) for root in _communicating(facts, summaries)])
     callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _mismatches_of)
-    own = [_as_called(read, callers) for read in own]
+    own = [_as_given(_as_called(read, callers), facts, summaries, callers) for read in own]
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
     communicating = {read.root.owner for read in own if read.communicates}
     classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
@@ -159,17 +159,23 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
     found: dict[object, Mismatch] = {}
     for read in (*inherited, *own):
         for mismatch in read.mismatches:
-            found.setdefault((mismatch.kind, mismatch.span), mismatch)
+            first = found.setdefault((mismatch.kind, mismatch.span), mismatch)
+            if first.confidence is Confidence.LOW:  # ``main()`` of the module knows less than the function by itself
+                found[mismatch.kind, mismatch.span] = mismatch
     skipped = [(getattr(r.root.node, "lineno", 1), r.root.name) for r in (*own, *inherited) if r.skipped]
-    mismatches = one_for_each_exit(_first_of_each(list(found.values())), facts)
+    mismatches = one_for_each_exit(_first_of_each(_without_repeated(list(found.values()))), facts)
     return Result(tuple(sorted(mismatches, key=lambda mismatch: (mismatch.span, mismatch.kind))), tuple(skipped))
 
 
 def _communicating(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
     """The roots without those that cannot communicate, where that is known beforehand."""
-    known = summaries.linker.project.communicating(facts.file.inside) if facts.file.inside else None
+    project, inside = summaries.linker.project, facts.source.inside
+    if inside and not project.uses_frameworks(inside):
+        return
+    known = project.communicating(inside) if inside else None
     for root in roots(facts, summaries):
-        if known is None or (root.name if root.function is not None else MODULE) in known:
+        name = root.name if root.function is not None else MODULE
+        if known is None or name in known or (root.function is not None and may_run_on_some(root.function)):
             yield root
 
 
@@ -189,6 +195,18 @@ def _as_called(read: _Read, callers: Callers[Root]) -> _Read:
     if function is None or not read.mismatches or read.root.decorated or read.root.name.rpartition(".")[2] in _MANAGER:
         return read
     return dataclasses.replace(read, mismatches=callers.confirmed(read.root, function, read.mismatches))
+
+
+def _as_given(read: _Read, facts: ModuleFacts, summaries: Summaries, callers: Callers[Root]) -> _Read:
+    """With the mismatches that come about by the wrapped models which callers hand over: ``evaluate(ddp_model)``."""
+    function = read.root.function
+    if function is None or read.root.decorated or not may_run_on_some(function):
+        return read
+    reads = [_read(read.root, facts, summaries, env) for env in callers.with_wrapped(function)]
+    more = {(m.kind, m.span): m for each in reads for m in each.mismatches}
+    added = tuple(mismatch for mismatch in more.values() if mismatch not in read.mismatches)
+    communicates = read.communicates or any(each.communicates for each in reads)
+    return dataclasses.replace(read, mismatches=(*read.mismatches, *added), communicates=communicates)
 
 
 def _evaluate(root: Root, facts: ModuleFacts, summaries: Summaries) -> None:
@@ -241,6 +259,18 @@ def _without_managers(reads: list[_Read]) -> list[_Read]:
     ]
     managers = halves[0] & halves[1] - {None}
     return [r for r in reads if r.root.owner not in managers or r.root.name.rpartition(".")[2] not in _MANAGER]
+
+
+def _without_repeated(mismatches: list[Mismatch]) -> list[Mismatch]:
+    """Without those that lead to a call which is reported itself, where no call on the way is under their branch."""
+    reported = {m.span for m in mismatches if not m.way and m.confidence is not Confidence.LOW}
+
+    def repeated(mismatch: Mismatch) -> bool:
+        places = [mismatch.span, *(step.span for step in mismatch.way)]
+        outside = mismatch.branch is not None and not any(place.starts_in(mismatch.branch) for place in places)
+        return outside and bool(mismatch.way) and places[-1] in reported
+
+    return [mismatch for mismatch in mismatches if not repeated(mismatch)]
 
 
 def _first_of_each(mismatches: list[Mismatch]) -> list[Mismatch]:
@@ -309,36 +339,22 @@ def hooked(of: ClassRef, summaries: Summaries) -> Iterator[Root]:
         for name, node in linker.members(base).items():
             if name not in own:
                 inherited.setdefault(name, (base, node))
-    reaching = _reaching({name: node for name, (_, node) in inherited.items()}, own)
-    for name in reaching:
+    calls = {name: calls_on_self(base.node, node) for name, (base, node) in inherited.items()}
+    for name in _reaching(calls, own):
         base, node = inherited[name]
         if _can_part(node):
             receiver = unknown(("object", of.node.name), ref.Instance(of))
             yield Root(f"{of.node.name}.{name}", node, FunctionRef(node, base.facts, base, receiver, of, bare=True), of)
 
 
-def _reaching(methods: dict[str, ast.FunctionDef | ast.AsyncFunctionDef], own: set[str]) -> list[str]:
+def _reaching(calls: Mapping[str, frozenset[str]], own: set[str]) -> list[str]:
     """The inherited methods that call an own one, by name, by computed name or through another inherited one."""
-    calls = {name: _self_calls(node) for name, node in methods.items()}
     found = {name for name, called in calls.items() if called & own or "" in called}
     while True:
         more = {name for name, called in calls.items() if name not in found and called & found}
         if not more:
-            return [name for name in methods if name in found]
+            return [name for name in calls if name in found]
         found |= more
-
-
-def _self_calls(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """Names of the methods that a method calls on its own object; '' for a computed name."""
-    called: set[str] = set()
-    for child in children(node):
-        if isinstance(child, ast.Call):
-            function = child.func
-            if isinstance(function, ast.Name) and function.id == "getattr" and child.args:
-                called |= {""} if isinstance(child.args[0], ast.Name) and child.args[0].id == "self" else set()
-            elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-                called |= {function.attr} if function.value.id == "self" else set()
-    return called
 
 
 # ---- one root

@@ -8,22 +8,30 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
+from ddp_lint.divergence.frame import span_of
 from ddp_lint.divergence.mismatches import Mismatch
+from ddp_lint.divergence.names import is_wrapped
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.references import FunctionRef
-from ddp_lint.divergence.resolve import children
+from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import INDEX, Value, argument_key
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import children
 from ddp_lint.project.uses import uses
+from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import walk
 
 #: Files and functions that a function is called in; beyond it, it is taken to be called in any way.
 _FILES, _CALLERS, _CONTEXTS = 8, 12, 8
+#: What a model is called that a function is given.
+_MODEL: Final = re.compile(r"(^|_)(model|net|network|engine)$")
 
 
 class HasNode(Protocol):
@@ -63,10 +71,21 @@ class Callers(Generic[R]):
             # What rests on the name of a parameter alone is none of what a caller could make up for.
             by_callers = self._places(root, function, (given for _, given in contexts))
             seen = [p for facts, caller in callers for p in self.mismatches(caller, facts, self.open, None)]
+            body = span_of(function.facts, function.node)
             kept -= {
-                _place(p) for p in doubted if _place(p) in by_callers and not any(_concerns(other, p) for other in seen)
+                _place(p)
+                for p in doubted
+                if _place(p) in by_callers and not any(_concerns(other, p, body) for other in seen)
             }
         return tuple(mismatch for mismatch in found if _place(mismatch) in kept)
+
+    def with_wrapped(self, function: FunctionRef) -> Iterator[dict[str, Value]]:
+        """The arguments that callers give, where a wrapped model is among them."""
+        callers = list(self._callers(function))
+        contexts = self._contexts(function, callers) if len(callers) <= _CALLERS else []
+        for _, given in contexts[:_CONTEXTS]:
+            if any(is_wrapped(value) for value in given.values()):
+                yield given
 
     def _places(self, root: R, function: FunctionRef, contexts: Iterable[dict[str, Value]]) -> set[object]:
         found = (self.mismatches(root, function.facts, self.summaries, env) for env in contexts)
@@ -103,6 +122,24 @@ class Callers(Generic[R]):
         return list(found.values())
 
 
+def may_run_on_some(function: FunctionRef) -> bool:
+    """Is the function given a model, and asks which rank it is on?"""
+    parameters = function.node.args
+    given = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
+    if not any(_MODEL.search(parameter.arg) for parameter in given):
+        return False
+    return any(isinstance(node, ast.If) and _asks_for_rank(node.test) for node in children(function.node))
+
+
+def _asks_for_rank(test: ast.expr) -> bool:
+    for node in walk(test):
+        name = last_part(node)
+        asked = (("name", name), ("attribute", name), ("call", f"*.{name}"))
+        if name and any(known().rank(what, of) for what, of in asked):
+            return True
+    return False
+
+
 def _more_specific(given: Value | None, alone: Value) -> Value:
     """What is given, if that says more than the parameter's own name and class do."""
     if given is None or (given.open and given.varies is not None and alone.varies is not None):
@@ -118,7 +155,7 @@ _COUNTED = frozenset({"element", INDEX})
 def _calls(node: ast.AST, name: str) -> bool:
     calls = [child for child in children(node) if isinstance(child, ast.Call)]
     called = [*(call.func for call in calls), *(call.args[0] for call in calls if _takes_closure(call))]
-    return any(name == getattr(func, "attr", getattr(func, "id", "")) for func in called)
+    return any(name == last_part(func) for func in called)
 
 
 def _takes_closure(call: ast.Call) -> bool:
@@ -135,7 +172,9 @@ def _place(mismatch: Mismatch) -> tuple[object, Span]:
     return mismatch.kind, mismatch.span
 
 
-def _concerns(other: Mismatch, mismatch: Mismatch) -> bool:
-    """Does the mismatch of a caller come about at the same branch or the same call?"""
+def _concerns(other: Mismatch, mismatch: Mismatch, body: Span) -> bool:
+    """Does the mismatch of a caller come about at the same branch or the same call, or elsewhere in the function, so
+    that the caller does not come as far?"""
     places = {other.span, other.branch, *(label.span for label in other.labels)}
-    return mismatch.span in places or (mismatch.branch is not None and mismatch.branch in places)
+    same = mismatch.span in places or (mismatch.branch is not None and mismatch.branch in places)
+    return same or any(place is not None and place.starts_in(body) for place in places)

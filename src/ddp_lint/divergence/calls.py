@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,7 +14,7 @@ from ddp_lint.divergence.collectives import communicate, group_among, group_of, 
 from ddp_lint.divergence.definitions import stored_by, stores_of
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
-from ddp_lint.divergence.frame import Frame
+from ddp_lint.divergence.frame import Frame, bound
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
@@ -39,6 +38,7 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Gate
+from ddp_lint.project.framework_imports import COMMUNICATION
 from ddp_lint.project.project_names import Own
 
 #: An object of a framework that works on one device.
@@ -311,7 +311,7 @@ def _is_one(value: Value | None) -> bool:
 
 
 def _is_communication(module: str) -> bool:
-    return bool(re.search(r"(^|[._])(dist|distributed|comm|communication|collectives|idist)([._]|$)", module))
+    return COMMUNICATION.search(module) is not None
 
 
 def _method(frame: Frame, function: Value, method: ref.Method, arguments: Arguments, node: ast.Call) -> Value:
@@ -342,7 +342,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             return from_source(frame, source, arguments.values, node)
         if not method.guessed:
             if method.name in _RETURNING_MODULE:
-                return unknown(frame.key(node), ref.Instance(method.of))
+                return unknown(frame.key(node), method.instance or ref.Instance(method.of))
             return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
     return _unresolved(frame, function, frame.text(node.func), arguments, node, method.name)
 
@@ -386,6 +386,8 @@ def _unresolved(
         group = arguments.get(rank.group, rank.takes) if rank.group else (None, None)
         return frame.rank_value(rank, node, group_of(frame, *group).key)
     is_method = isinstance(node.func, ast.Attribute)
+    if is_method and name.startswith("on_"):  # ``control = callbacks.on_evaluate(args, control, metrics)``
+        return unknown(key)
     if name == "backward" and is_method:
         if is_of_plain_model(frame, node):
             return unknown(key)
@@ -393,6 +395,10 @@ def _unresolved(
     sure = distinctive(frame, name, arguments) if is_method else None
     if sure is not None:
         return communicate(frame, sure[0], arguments, node, confidence=sure[1])
+    if is_method and (only := frame.linker.only_method(name)) is not None and not _is_super(function):
+        assert only.owner is not None
+        receiver = unknown((MADE, text), ref.Instance(only.owner, guessed=True))
+        return frame.summaries.enter(frame, bound(only, receiver, only.owner), arguments, node)
     gate = knows.gates.get(f"*.{name}")
     if gate is not None and arguments.positional and isinstance(arguments.positional[0].reference, ref.FunctionRef):
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
@@ -407,6 +413,11 @@ def _unresolved(
     if name in _GROWING:
         grow(frame, node, arguments.values)
     return by_name(frame, name, parts, node, key)
+
+
+def _is_super(function: Value) -> bool:
+    """``super().setup_model()`` of a class that is none of the project's."""
+    return isinstance(function.reference, ref.Method) and function.reference.receiver == "super()"
 
 
 def _call_closure(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
@@ -15,12 +15,13 @@ from ddp_lint.divergence.expressions import dotted, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, of_callee
 from ddp_lint.divergence.names import is_agreement
-from ddp_lint.divergence.resolve import children, known
+from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import is_padded, is_selection, is_sized, needs_one_shape, own_longest, own_size
-from ddp_lint.divergence.values import NEVER, Symbol, Value, Variation, constant, divergent, unknown
+from ddp_lint.divergence.values import NEVER, Known, Symbol, Value, Variation, constant, divergent, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Source
 from ddp_lint.knowledge.project_names import last
+from ddp_lint.project.parts import children
 
 _GROUP = "group"
 _TOLD = "the project's configuration"
@@ -39,7 +40,9 @@ def communicate(
     replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != LEARNING_RATE
     if replicas and not frame.summaries.evidence.is_distributed(frame.facts, frame.owner):
         return passed_on(frame, node, arguments.values, key)
-    evident = not entry.when or frame.summaries.evidence.shows(frame.facts, frame.owner, entry.when)
+    model = _inside(frame, node.func) if entry.when == "buffers" else None
+    evidence = frame.summaries.evidence
+    evident = evidence.has_buffers(model) if model else evidence.shows(frame.facts, frame.owner, entry.when)
     if guessed:
         confidence = Confidence.LOW if entry.when and not evident else Confidence.MEDIUM
     elif entry.when:
@@ -49,7 +52,8 @@ def communicate(
     group = group_of(frame, *arguments.get(entry.group, entry.takes)) if entry.group else Group()
     if group.is_world and entry.scope != "world":
         group = Group(entry.scope, entry.scope)
-    if not group.is_world and _may_be_no_member(frame, *arguments.get(entry.group, entry.takes)):
+    given = arguments.get(entry.group, entry.takes)
+    if not group.is_world and (_may_be_no_member(frame, *given) or _is_kept_by_some(given[0])):
         confidence = Confidence.LOW
     if entry.kind == "group":  # made by the whole world, or by the ranks of a mesh
         is_method = entry.name.rpartition(".")[0] in known().types and isinstance(node.func, ast.Attribute)
@@ -78,6 +82,16 @@ def _may_be_no_member(frame: Frame, group: Value | None, node: ast.expr | None) 
     asks = ("truth", Symbol((("compare", "Is", (group.key, constant(None).key)), tuple(set(group.components)))))
     placed = any(atom.open and atom.varies is not None and atom.varies.cause == "rank" for atom in tests)
     return placed and any(asks in atom.truths for atom in tests)
+
+
+def _is_kept_by_some(group: Value | None) -> bool:
+    """Was it kept under a test of the rank, or made for an address of this host, and not by `new_group`? Then its other
+    members are processes of another kind (inference servers)."""
+    varies = group.varies if group is not None else None
+    if group is None or varies is None or isinstance(group.reference, ref.GroupRef):
+        return False
+    kept = varies.cause in ("rank", "membership") and (group.kind == "set" or Known(None) in group.components)
+    return kept or varies.cause == "host"
 
 
 def together(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> None:
@@ -204,7 +218,7 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
         group = Group(str(frame.key(node)), "", own=frame.owner is not None, members=members)
         return dataclasses.replace(unknown(frame.key(node), ref.GroupRef(group)), missing=NEVER)
     if len(entry.result) == 1 and entry.result[0]:
-        return unknown(frame.key(node), ref.Instance(entry.result[0]))
+        return unknown(frame.key(node), ref.Instance(entry.result[0], inside=_class_of(arguments.positional[:1])))
     if entry.result:
         items = tuple(
             unknown((key, index), ref.Instance(name) if name else None) for index, name in enumerate(entry.result)
@@ -216,6 +230,17 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
     if entry.kind == "forward":
         return _output(frame, arguments, node, key)
     return unknown(key, agreed=entry.returns == "uniform")
+
+
+def _class_of(given: Sequence[Value]) -> ref.ClassRef | None:
+    reference = given[0].reference if given else None
+    of = reference.of if isinstance(reference, ref.Instance) and not reference.guessed else None
+    return of if isinstance(of, ref.ClassRef) else None
+
+
+def _inside(frame: Frame, model: ast.expr) -> ref.ClassRef | None:
+    reference = reference_of(frame.env.get(dotted(model)))
+    return reference.inside if isinstance(reference, ref.Instance) else None
 
 
 def _output(frame: Frame, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:

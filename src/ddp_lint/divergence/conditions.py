@@ -16,9 +16,11 @@ from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
 from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_size
 from ddp_lint.divergence.selections import (
     GRADIENTS,
+    asks_for_any,
     may_be_empty,
     may_be_lacking,
     may_be_missing,
+    may_select_nothing,
     own_emptiness,
     own_modality,
 )
@@ -42,6 +44,8 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence
+from ddp_lint.project.parts import children
+from ddp_lint.source.syntax import walk
 
 #: Arguments of a `getattr` that has a default.
 _WITH_DEFAULT = 3
@@ -59,6 +63,8 @@ def _with_test(frame: Frame, node: ast.expr) -> tuple[Value, Test]:
         test = Test("and" if isinstance(node.op, ast.And) else "or", tuple(tests))
         return _joined(frame, node, parts, tests), test
     value = evaluate(frame, node)
+    if value.varies is None and not value.agreed and asks_for_any(frame, node):
+        value = divergent(("any", value.key), own_emptiness(frame, node))  # ``if not mask.any():``
     return value, value.truth(frame.text(node))
 
 
@@ -81,7 +87,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if left.kind == GRADIENTS and left.test is not None and _asks_for_any(operation, right):
         lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
         return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
-    if (settled := _alone(node, operation, left, right) or _whether_kept(frame, node, left)) is not None:
+    settled = _alone(node, operation, left, right) or _whether_kept(frame, node, left)
+    if (settled := settled or _is_any_of(frame, node, left, right)) is not None:
         return settled
     left, right = _of_the_last(left, right)
     values = [left, right]
@@ -108,6 +115,26 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if negative:
         return _truth_value(frame, node, negated(result.truth(_text_of_opposite(node, opposite))), [result])
     return result
+
+
+def _is_any_of(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Value | None:
+    """``rank in (0, world_size - 1)``: the rank is one of those that are written there, or the other."""
+    listed = node.comparators[0]
+    if not isinstance(node.ops[0], (ast.In, ast.NotIn)) or not isinstance(listed, (ast.Tuple, ast.List, ast.Set)):
+        return None
+    if left.open or right.constant is not None:
+        return None
+    if left.varies is None or left.varies.cause != "rank" or not any(map(_names_the_last, listed.elts)):
+        return None
+    asked: list[ast.expr] = [ast.copy_location(ast.Compare(node.left, [ast.Eq()], [e]), node) for e in listed.elts]
+    either = _boolean(frame, ast.copy_location(ast.BoolOp(ast.Or(), asked), node))
+    if isinstance(node.ops[0], ast.In):
+        return either
+    return _truth_value(frame, node, negated(either.truth(frame.text(node))), [either])
+
+
+def _names_the_last(element: ast.expr) -> bool:
+    return isinstance(element, ast.BinOp) and isinstance(element.op, ast.Sub)
 
 
 #: What a comparison that is written the other way is the negation of.
@@ -175,11 +202,20 @@ def _lacking(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Vari
     own = left.varies is not None and left.varies.cause != "data"
     if own or left.agreed or left.constant is not None:
         return None
-    if operation in (ast.Is, ast.IsNot) and right.constant == Known(None) and may_be_missing(node.left):
+    asks = operation in (ast.Is, ast.IsNot) and right.constant == Known(None)
+    if asks and may_be_missing(node.left) and not _ends_a_loop(frame, node):
         return own_modality(frame, node.left)
-    if _asks_for_any(operation, right) and may_be_empty(frame, node.left):
+    if _asks_for_any(operation, right) and (
+        may_be_empty(frame, node.left) or (left.varies is None and may_select_nothing(frame, node.left))
+    ):
         return own_emptiness(frame, node.left)
     return None
+
+
+def _ends_a_loop(frame: Frame, node: ast.Compare) -> bool:
+    """``while images is not None``: until nothing is left, which is no question about what a sample has."""
+    loops = (child for child in children(frame.function or frame.facts.tree) if isinstance(child, ast.While))
+    return any(node is part for loop in loops for part in walk(loop.test))
 
 
 def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, key: Hashable) -> Value:
@@ -234,8 +270,8 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
         return False
     if result.even:  # how much the batches hold, unlike the question whether one is empty
         return not (is_size(left) and right.constant in (Known(0), Known(1)))
-    if with_none and result.varies.cause == "host":
-        return True  # each process has a name and a number of its own, none has none
+    if with_none and result.varies.cause in ("host", "clock"):
+        return True  # each process has a name, a number and a time of its own, none has none
     return result.open and result.varies.cause == "data"  # what a batch has, and of which kind it is
 
 

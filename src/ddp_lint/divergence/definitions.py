@@ -7,8 +7,8 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence.resolve import children
-from ddp_lint.project.parts import kept_by_node, note_stores, rebinding, touch, unnoted
+from ddp_lint.project.parts import by_asker, children, kept_by_node, note_stores, rebinding, touch, unnoted
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import defaults, statements
 
 
@@ -42,10 +42,15 @@ def is_positive(default: ast.expr | None) -> bool:
     )
 
 
+def is_flag(parameter: ast.arg, default: ast.expr | None) -> bool:
+    """Is it a Boolean, by its annotation, its default or its name: ``is_main``?"""
+    by_default = isinstance(default, ast.Constant) and isinstance(default.value, bool)
+    by_annotation = parameter.annotation is not None and getattr(parameter.annotation, "id", "") == "bool"
+    return by_default or by_annotation or (parameter.annotation is None and parameter.arg.startswith("is_"))
+
+
 def documentation_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
-    first = node.body[0]
-    text = first.value.value if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) else ""
-    return text if isinstance(text, str) else ""
+    return ast.get_docstring(node, clean=False) or ""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -76,8 +81,9 @@ def assignments_in(tree: ast.Module) -> dict[str, list[tuple[ast.expr, ast.expr]
     return found
 
 
-@kept_by_node(512, noted=False)
-def _rebinders_in(tree: ast.Module) -> dict[str, list[ast.FunctionDef]]:
+@kept_by_node(512, noted=rebinding)
+def rebinders_in(tree: ast.Module) -> dict[str, list[ast.FunctionDef]]:
+    """The module's functions that assign to its variables, by variable."""
     found: dict[str, list[ast.FunctionDef]] = {}
     own = {id(node) for node in tree.body}
     for function in (
@@ -89,23 +95,10 @@ def _rebinders_in(tree: ast.Module) -> dict[str, list[ast.FunctionDef]]:
     return found
 
 
-def rebinders_in(tree: ast.Module) -> dict[str, list[ast.FunctionDef]]:
-    """The module's functions that assign to its variables, by variable."""
-    for node in rebinding(tree):
-        touch(node)
-    return _rebinders_in(tree)
-
-
+@kept_by_node(512, noted=rebinding)
 def rebound_in(tree: ast.Module) -> dict[str, str]:
     """Module variables that functions rebind: 'counted' when only by `+=` and `-=`, 'switched' when a generator sets
     them to True or False and back, else 'assigned'."""
-    for node in rebinding(tree):
-        touch(node)
-    return _rebound_in(tree)
-
-
-@kept_by_node(512, noted=False)
-def _rebound_in(tree: ast.Module) -> dict[str, str]:
     found: dict[str, str] = {}
     functions = (node for part in rebinding(tree) for node in statements(part))
     for function in (node for node in functions if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
@@ -118,7 +111,8 @@ def _rebound_in(tree: ast.Module) -> dict[str, str]:
                 if isinstance(child, (ast.AugAssign, ast.AnnAssign))
                 else []
             )
-            for target in targets:
+            parts = (part for t in targets for part in (t.elts if isinstance(t, ast.Tuple) else (t,)))
+            for target in parts:
                 if isinstance(target, ast.Name) and target.id in names:
                     how = _how(child, function)
                     found[target.id] = how if found.get(target.id, how) == how else "assigned"
@@ -149,7 +143,7 @@ def stores_of(node: ast.ClassDef, attribute: str) -> Stores:
         return _stores_in(node).get(attribute, ())
 
 
-@kept_by_node(4096, noted=False)
+@kept_by_node(4096, noted=by_asker)
 def _stores_in(
     node: ast.ClassDef,
 ) -> dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]]:
@@ -208,6 +202,6 @@ def is_never_none(function: ast.AST) -> bool:
     """Does the annotation say that something is returned: ``-> Dict[str, Any]``, not ``-> Optional[...]``?"""
     returns = getattr(function, "returns", None)
     of = returns.value if isinstance(returns, ast.Subscript) else returns
-    name = getattr(of, "attr", getattr(of, "id", ""))
+    name = last_part(of)
     is_class = len(name) > 1 and name[0].isupper() and not name.isupper() and name not in _PERHAPS_NONE
     return is_class or name in _CONTAINERS or name.lower() in _CONTAINERS

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ddp_lint.divergence.mismatches import Kind, Mismatch
-from ddp_lint.divergence.resolve import children
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import children
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import walk
 
 #: Calls that ask whether a number is one.
@@ -88,4 +89,4 @@ def _text_of(statement: ast.stmt) -> str:
 
 def _asks_for_nan(branch: ast.If) -> bool:
     calls = (node for node in (branch.test, *children(branch.test)) if isinstance(node, ast.Call))
-    return any(getattr(call.func, "attr", getattr(call.func, "id", "")) in _FINITE for call in calls)
+    return any(last_part(call.func) in _FINITE for call in calls)

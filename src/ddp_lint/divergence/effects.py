@@ -174,9 +174,23 @@ def _without_exit(effect: Effect) -> Effect:
     return effect
 
 
-def doubtful(effects: list[Effect]) -> list[Effect]:
-    """The same tree with events of low confidence: what may well have happened before."""
-    return _with_events(effects, lambda event: dataclasses.replace(event, confidence=Confidence.LOW))
+def doubtful(effects: list[Effect], kinds: frozenset[str] = frozenset()) -> list[Effect]:
+    """The same tree with events of low confidence, those of these kinds or all: what may well happen otherwise."""
+
+    def change(event: Event) -> Event:
+        return dataclasses.replace(event, confidence=Confidence.LOW) if not kinds or event.kind in kinds else event
+
+    return _with_events(effects, change)
+
+
+def doubtful_rounds(effects: list[Effect]) -> list[Effect]:
+    """The same list with what its loops do in doubt: none may go round at all."""
+    return [
+        dataclasses.replace(effect, body=doubtful(effect.body)) if isinstance(effect, Rounds)
+        else dataclasses.replace(effect, effects=doubtful_rounds(effect.effects)) if isinstance(effect, Inline)
+        else effect
+        for effect in effects
+    ]  # fmt: skip
 
 
 def of_shards(effects: list[Effect]) -> list[Effect]:

@@ -14,12 +14,18 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.groups import Group, can_diverge, replicas_can_diverge
 from ddp_lint.divergence.values import Condition, Value, Variation
 from ddp_lint.findings import Confidence, Label, Span
+from ddp_lint.knowledge.communication import LEARNING_RATE
 from ddp_lint.knowledge.communication import Kind as Effect
 
 #: Effects that are compared among themselves, apart from the collectives of a process group.
 APART: frozenset[str] = frozenset({"forward", "backward", "step", "leave"})
 #: From the least sure to the surest.
 CONFIDENCES = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
+
+
+def as_written(call: str, op: str) -> str:
+    """A call as messages write it; a learning rate is set, not called."""
+    return call if op == LEARNING_RATE else f"{call}()"
 
 
 class TooLarge(Exception):

@@ -6,6 +6,7 @@ from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import Linker
 from ddp_lint.knowledge.communication import Condition
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.tensors.classes import ModuleClasses
 
 
 class Evidence:
@@ -19,7 +20,17 @@ class Evidence:
         return self._is_shown(facts, owner, "wraps")
 
     def shows(self, facts: ModuleFacts, owner: ClassRef | None, when: Condition) -> bool:
-        return bool(when) and self._is_shown(facts, owner, when)
+        return not when or self._is_shown(facts, owner, when)
+
+    def has_buffers(self, model: ClassRef) -> bool:
+        """Does a model whose class is seen surely have buffers, by itself or in a part of it?"""
+
+        def has() -> bool:
+            classes = ModuleClasses(model.facts, self._linker.project)
+            found = classes.named(model.node.name)
+            return found is not None and classes.has_buffers(found)
+
+        return self._linker.project.remember(("has buffers", model.facts.name, model.node.name), has)
 
     def _is_shown(self, facts: ModuleFacts, owner: ClassRef | None, what: str) -> bool:
         files = {facts.name: facts}

@@ -11,7 +11,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
-from ddp_lint.divergence.lengths import PIECE, dealt_evenly, dimension_of, own_share, padded_to, shape_of
+from ddp_lint.divergence.lengths import PIECE, cuts_unevenly, dealt_evenly, dimension_of, own_share, padded_to, shape_of
 from ddp_lint.divergence.project_names import absolute, as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
@@ -35,6 +35,7 @@ from ddp_lint.divergence.values import (
     combine,
     constant,
     divergent,
+    filled,
     follow_from_sizes,
     unknown,
 )
@@ -43,7 +44,7 @@ from ddp_lint.program.events import PARAMETER_GROUP
 from ddp_lint.source.syntax import below
 
 #: The settings of a job: one object, whatever functions it is handed to.
-_SETTINGS = re.compile(r"\b(args|cfg|config|opts?|hparams)$")
+_SETTINGS = re.compile(r"(?:\b|_)(args|cfg|config|opts?|hparams)$")
 #: The rank of a matrix, not of a process.
 _OF_MATRIX = re.compile(r"(lora|peft|adapter|svd|galore|low_?rank)\w*\.rank$")
 #: Attributes of a tensor that are the same on all ranks as a rule, whatever the tensor holds.
@@ -141,7 +142,7 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         size = shape_of(("attribute", path), base) if name == "shape" else None
         return (size or divergent(("attribute", path), base.varies)).with_reference(method)
     if base.varies is None and (settings := _SETTINGS.search(path.rpartition(".")[0])):
-        return unknown(("setting", settings[0], name), method, agreed=base.agreed)
+        return unknown(("setting", settings[1], name), method, agreed=base.agreed)
     return unknown(("attribute", base.key if base.reference is None else path, name), method, agreed=base.agreed)
 
 
@@ -188,7 +189,7 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
         known_as = given[name]
         return unknown(("attribute", path), known_as) if isinstance(known_as, ref.GroupRef) else constant(known_as)
     value = frame.summaries.variables.attribute_of(of, name)
-    if value is not None and (value.varies is not None or value.reference is not None):
+    if value is not None and (value.varies is not None or value.reference is not None or value.entries is not None):
         return value
     for outside in frame.linker.outside(of):
         ranked = frame.named_rank("attribute", name, node, outside)
@@ -205,7 +206,7 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     if guess:
         return unknown(("attribute", path), ref.Instance(guess, guessed=True))
     outside = next(iter(frame.linker.outside(of)), "")
-    method = ref.Method(outside, name, path.rpartition(".")[0], guessed=not outside)
+    method = ref.Method(outside, name, path.rpartition(".")[0], not outside, reference)
     return unknown(("attribute", path), method, agreed=value is not None and value.agreed)
 
 
@@ -268,11 +269,12 @@ def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) ->
     varies = next((part.varies for part in parts if part.varies is not None), None)
     key = (PIECE if varies is None else "slice", frame.key(node), base.key, tuple(part.key for part in parts))
     if base.varies is not None and base.open and (base.varies.cause != "file" or varies is None):
-        return divergent(
-            key, base.varies
-        )  # all find the same files, mostly: what makes them diverge is how they are dealt
+        # All find the same files, mostly: what makes the ranks diverge is how they are dealt.
+        return divergent(key, base.varies)
     if varies is None:
         return unknown(key, agreed=base.agreed)
+    if bounds.step is None and varies.cause == "rank" and cuts_unevenly(frame, node.value, bounds):
+        return divergent(key, own_share(frame, node))
     if bounds.step is None or bounds.upper is not None:
         return dataclasses.replace(unknown(key), varies=varies)  # a block for each rank, which may well be as long
     share = divergent(key, own_share(frame, node))
@@ -287,7 +289,8 @@ def environment(frame: Frame, name: object, node: ast.AST) -> Value:
 
 def _binary(frame: Frame, node: ast.BinOp) -> Value:
     left, right = evaluate(frame, node.left), evaluate(frame, node.right)
-    if isinstance(node.op, _SET_OPERATORS) and (is_set(left) or is_set(right)):
+    keys = _are_keys(node.left) and _are_keys(node.right)
+    if isinstance(node.op, _SET_OPERATORS) and (keys or is_set(left) or is_set(right)):
         return unordered(frame, node)
     operation = ARITHMETIC.get(type(node.op))
     if operation is None or (isinstance(node.op, ast.Mod) and isinstance(getattr(left.constant, "value", None), str)):
@@ -301,6 +304,11 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
     if (left.agreed or right.agreed) and result.varies is None and result.constant is None:
         return dataclasses.replace(result, agreed=True)
     return result
+
+
+def _are_keys(node: ast.expr) -> bool:
+    """``stats.keys()``: what such a view and another one make is a set."""
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "keys" and not node.args
 
 
 def as_long_as(frame: Frame, value: Value, length: ast.expr | None) -> Value:
@@ -323,7 +331,10 @@ def _sequence(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
     constants = [item.constant for item in items]
     if items and all(c is not None for c in constants):
         value = constant(tuple(c.value for c in constants if c is not None))
-        return dataclasses.replace(value, items=tuple(items)) if not isinstance(node, ast.Set) else value
+        if not isinstance(node, ast.Set):
+            return dataclasses.replace(value, items=tuple(items))
+        texts = len(items) > 1 and any(isinstance(c.value, str) for c in constants if c is not None)
+        return value.with_reference(ref.Instance(ref.SET)) if texts else value  # the hash of a number is its own
     if isinstance(node, ast.Set):
         return unordered(frame, node)
     value = passed_on(frame, node, items)
@@ -337,6 +348,8 @@ def _dictionary(frame: Frame, node: ast.Dict) -> Value:
     keys = [evaluate(frame, key) for key in node.keys if key is not None]
     values = [evaluate(frame, value) for value in node.values]
     value = passed_on(frame, node, [*keys, *values])
+    if keys and value.varies is not None:  # as true and as long on all ranks, whatever it holds
+        value = dataclasses.replace(filled(frame.key(node), value.varies), even=value.even)
     names = [key.value for key in node.keys if isinstance(key, ast.Constant)]
     if len(names) < len(values):
         return value

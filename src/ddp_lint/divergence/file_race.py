@@ -11,15 +11,18 @@ from ddp_lint.divergence.compare import Difference, under
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.values import Variation
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import walk
 
 #: Calls that only wait: where a file is missing they wait for whoever makes it.
 _WAITS = frozenset({"barrier", "monitored_barrier", "rendezvous"})
 _LOOKS = re.compile(r"(?:\.|\b)(?:exists|isfile|isdir|is_file|is_dir)\(")
 _MISSES = "except FileNotFoundError"
-#: What a rank saves a file with.
-_SAVES = frozenset({"save", "save_file", "save_model", "save_pretrained", "savez", "dump"})
+#: Calls that make no file of what they are given: they look for it, read it, fetch it from a hub, or report it.
+_MAKES_NONE = re.compile(
+    r"^(_*[A-Z]|exists|is_?(file|dir)|load|read|list|get_|from_pretrained|snapshot_|hf_hub_|join|dirname|basename|abspath|"
+    r"Path|open|print|log|info|warn|error|debug|format|str|len)|_(load|rank0|once)$"
+)
 #: The cause of a variation that is such a race.
 MADE: Final = "made"
 
@@ -46,8 +49,8 @@ def race_of(difference: Difference, varies: Variation, chosen: bool | None) -> V
 def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     """Can nobody have made the file when the others look for it?
 
-    Those that miss it save another one (``if not exists(given): torch.save(x, initial)``), or wait for each other
-    before they do anything.
+    Those that miss it make another one or none (``if not exists(given): torch.save(x, initial)``), or wait for each
+    other before they do anything.
     """
     branch, line = mismatch.branch, mismatch.span.line
     if mismatch.cause != MADE or branch is None or branch.path != mismatch.span.path or branch.path != facts.file.path:
@@ -56,13 +59,13 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     arms = (node.body, node.orelse) if node is not None else ()
     arm = next((arm for arm in arms if any(part.lineno <= line <= (part.end_lineno or line) for part in arm)), ())
     first = arm[0].value if arm and isinstance(arm[0], ast.Expr) else None
-    if isinstance(first, ast.Call) and dotted_ast(first.func).rpartition(".")[2] in _WAITS:
-        return True
+    if node is None or (isinstance(first, ast.Call) and last_part(first.func) in _WAITS):
+        return node is not None
     calls = [part for statement in arm for part in walk(statement) if isinstance(part, ast.Call)]
-    if node is None or not any(dotted_ast(call.func).rpartition(".")[2] in _SAVES for call in calls):
-        return False
-    asked = _names_in(node.test)
-    return not any(asked & _names_in(argument) for call in calls for argument in (*call.args, *call.keywords))
+    named = [(call, last_part(call.func)) for call in calls]
+    making = [call for call, name in named if not _MAKES_NONE.search(name) and name not in _WAITS]
+    asked = _names_in(node.test) if node is not None else set()
+    return not any(asked & _names_in(part) for call in making for part in (call.func, *call.args, *call.keywords))
 
 
 def _names_in(node: ast.AST) -> set[str]:

@@ -117,7 +117,11 @@ class Frame:
         return text_of(node)
 
     def forget_parts(self, path: str) -> None:
-        """What was known of attributes and items of a name that now refers to another object."""
+        """What was known of attributes and items of a name that now refers to another object. A local name that had no
+        value so far had no parts either: a long function binds thousands of them."""
+        elsewhere = (self.closure or (), self.global_names, self.facts.imports.names, self.facts.definitions)
+        if "." not in path and path not in self.env and not any(path in names for names in elsewhere):
+            return
         for name in starting_with(self.env, path + ".", path + "["):
             del self.env[name]
 

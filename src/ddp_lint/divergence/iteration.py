@@ -20,9 +20,9 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
-from ddp_lint.divergence.lengths import dealt_alike, of_batches, own_length, own_share
-from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import GRADIENTS, own_gradients, own_size
+from ddp_lint.divergence.lengths import assigned_once, dealt_alike, of_batches, own_length, own_share
+from ddp_lint.divergence.resolve import iterated, known
+from ddp_lint.divergence.selections import GRADIENTS, are_gradients, kind_of, own_gradients, own_size
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
     INDEX,
@@ -76,10 +76,11 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     if isinstance(node, ast.SetComp) or is_set(iterables[0]):
         return unordered(frame, node)
     even = rounds is None and len(node.generators) == 1 and not node.generators[0].ifs
-    value = passed_on(frame, node, [*iterables, *values])
+    alike = len(elements) == 1 and values[0].varies is None and _asks_for_none(node)  # for each element
+    value = passed_on(frame, node, [*iterables[int(alike) :], *values])
     if of_batches(value.varies) and any(generator.ifs for generator in node.generators):
         return dataclasses.replace(divergent(frame.key(node, "kept"), own_size(frame, node)), missing=NEVER)
-    if value.varies is None and _lacks_gradients(node):
+    if value.varies is None and (_lacks_gradients(node) or _maps_gradients(node, iterables[0])):
         return emptiness(frame, node, unknown((GRADIENTS, frame.key(node))))
     share = _share(frame, node) if value.varies is None else None
     if share is not None:
@@ -88,6 +89,13 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     if value.varies is None and len(values) == 1 and is_whether_sharded(values[0]):
         value = unknown((SHARDED, frame.key(node)))
     return dataclasses.replace(value, even=even, missing=NEVER)
+
+
+def _asks_for_none(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> bool:
+    """``all(value is not None for value in values)``"""
+    test = None if isinstance(node, ast.DictComp) else node.elt
+    asks = isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot))
+    return asks and not any(generator.ifs for generator in node.generators)
 
 
 def emptiness(frame: Frame, node: ast.expr, value: Value) -> Value:
@@ -108,6 +116,12 @@ def _lacks_gradients(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.D
         and getattr(test.comparators[0], "value", 0) is None
         for test in tests
     )
+
+
+def _maps_gradients(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, iterable: Value) -> bool:
+    """``[g.detach() for g in grads]``: as many as there are gradients."""
+    whole = len(node.generators) == 1 and not node.generators[0].ifs
+    return whole and (iterable.kind == GRADIENTS or are_gradients(getattr(node.generators[0].iter, "id", "")))
 
 
 def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Variation | None:
@@ -138,14 +152,14 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr |
 
 
 def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
-    while isinstance(node, ast.Call) and node.args and dotted(node.func).rpartition(".")[2] in _PROGRESS:
-        node = node.args[0]
+    while (over := iterated(node)) is not None and _called(node).rpartition(".")[2] in _PROGRESS:
+        node = over
     path = frame.text(node)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+    if over is not None and isinstance(node, ast.Call):
         parts = target.elts if isinstance(target, ast.Tuple) else [None] * (len(node.args) + 1)
-        if node.func.id == "enumerate":
-            return pair(frame, node, element_of(frame, _numbered(iterable), node.args[0], parts[-1]))
-        if node.func.id == "zip" and len(parts) >= len(node.args):
+        if _called(node) == "enumerate":
+            return pair(frame, node, element_of(frame, _numbered(iterable), over, parts[-1]))
+        if _called(node) == "zip" and len(parts) >= len(node.args):
             return _zipped(frame, node, parts)
     if isinstance(iterable.reference, ref.Enumerated):
         return pair(frame, node, iterable.reference.element)
@@ -154,6 +168,8 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
     if isinstance(node, ast.Call) and dotted(node.func) == "range" and len(node.args) == 1:
         # ranks that go round together count alike
         return dataclasses.replace(unknown(("element", frame.key(node))), missing=NEVER)
+    if (entry := _entry(frame, node)) is not None:
+        return entry
     if iterable.varies is not None and iterable.open:
         return divergent(("element", frame.key(node)), iterable.varies)
     if is_loader(iterable, path):
@@ -162,6 +178,23 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         return divergent(("element", frame.key(node)), varies)
     whole = isinstance(iterable.reference, ref.Instance) and iterable.reference.whole
     return unknown(("element", frame.key(node)), parameter_group(frame, node), agreed=whole or iterable.agreed)
+
+
+def _entry(frame: Frame, node: ast.expr) -> Value | None:
+    """``for name, value in parts.items()``: what a dictionary of this function holds, where that is tensors that have
+    a shape of their own on each rank."""
+    method = node.func if isinstance(node, ast.Call) and not node.args else None
+    if not isinstance(method, ast.Attribute) or method.attr not in ("items", "values"):
+        return None
+    of = frame.env.get(dotted(method.value))
+    held = next((value for value in (of.entries or {}).values() if kind_of(value)), None) if of is not None else None
+    if held is None or method.attr == "values":
+        return held
+    return dataclasses.replace(unknown(("element", frame.key(node))), items=(unknown(frame.key(node, "key")), held))
+
+
+def _called(node: ast.expr) -> str:
+    return dotted(node.func) if isinstance(node, ast.Call) else ""
 
 
 def pair(frame: Frame, node: ast.AST, element: Value) -> Value:
@@ -222,11 +255,22 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         return None  # values differ between ranks, the keys hardly ever
     if not iterable.open and all(isinstance(component, Symbol) for component in iterable.components):
         return None  # something else on each rank, which may well be as long
-    truths = tuple(("rounds", component) for component in iterable.components)
     varies = iterable.varies
+    if counted and of_batches(varies) and _is_count_from_sampler(frame, node):
+        return None
+    truths = tuple(("rounds", component) for component in iterable.components)
     if counted and of_batches(varies):
         varies = dataclasses.replace(varies, description=ASPECTS["count"], aspect="count")
     return Condition(truths, text, varies, open=True)
+
+
+def _is_count_from_sampler(frame: Frame, node: ast.expr) -> bool:
+    """``range(batch["pieces"])``: a number that the sampler hands out beside the samples, for all ranks to be done at
+    once; no number of what is in them."""
+    bounds = node.args if isinstance(node, ast.Call) and dotted(node.func) == "range" else []
+    picked = [assigned_once(frame, bound) for bound in bounds if not isinstance(bound, ast.Constant)]
+    fields = (each.slice for each in picked if isinstance(each, ast.Subscript))
+    return bool(picked) and sum(isinstance(getattr(field, "value", None), str) for field in fields) == len(picked)
 
 
 def times_of(iterable: Value) -> int:

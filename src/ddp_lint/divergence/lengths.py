@@ -11,19 +11,26 @@ from typing import Final, TypeGuard
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
 from ddp_lint.divergence.frame import Frame
-from ddp_lint.divergence.resolve import children, known
+from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.values import Known, Symbol, Value, Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
+from ddp_lint.project.parts import children
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import walk
 
 #: What pads the data of all ranks to one length.
 _SAMPLER = "DistributedSampler"
+_SEQUENTIAL = re.compile(r"(^|\.)SequentialSampler$")
 _LOADER = "torch.utils.data.DataLoader"
 _STREAM = "torch.utils.data.IterableDataset"
 #: A name for what hands out batches until a rank's data end, unlike a loader, whose length a sampler has made equal.
-_ITERATOR = re.compile(r"(^|_)(data_?iter|batch_?iter|iterator|generator|batches_gen|packed_batches)(_|$)")
+_ITERATOR = re.compile(
+    r"(^|_)(data_?iter|batch_?iter|iterator|(?<!mini_)batch\w*_generator|batches_gen|packed_batches)(_|$)"
+)
+#: Calls that hand on what they are given, one by one.
+_HANDING_ON = frozenset({"enumerate", "tqdm", "iter"})
 _BATCH = re.compile(r"(^|_)(\w*batch\w*|samples?|examples?)(_|$)")
 #: The file makes the numbers of batches equal, or copes with unequal ones.
 _EQUALISED = re.compile(
@@ -60,8 +67,8 @@ def _is_divided(frame: Frame) -> bool:
 
 
 def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bool:
-    while isinstance(node, ast.Call) and node.args and getattr(node.func, "id", "") in ("enumerate", "tqdm", "iter"):
-        node = node.args[0]
+    while (over := iterated(node)) is not None and getattr(getattr(node, "func", None), "id", "") in _HANDING_ON:
+        node = over
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     names = [part.id for part in walk(target) if isinstance(part, ast.Name)] if target is not None else []
     return (ends or bool(_ITERATOR.search(name))) and any(_BATCH.search(each) for each in names)
@@ -100,9 +107,11 @@ def deals(node: ast.Call) -> bool:
     return any(keyword.arg in ("sampler", "batch_sampler", None) for keyword in node.keywords)
 
 
-def is_whole(node: ast.Call) -> bool:
+def is_whole(frame: Frame, node: ast.Call) -> bool:
     """Does a ``DataLoader(dataset, 32)`` hand out all of the data in their order, on every rank?"""
-    divided = deals(node)
+    samplers = [assigned_once(frame, keyword.value) for keyword in node.keywords if keyword.arg == "sampler"]
+    in_order = [sampler for sampler in samplers if _SEQUENTIAL.search(frame.text(getattr(sampler, "func", sampler)))]
+    divided = deals(node) and not in_order
     shuffled = any(keyword.arg == "shuffle" and getattr(keyword.value, "value", True) for keyword in node.keywords)
     return (
         not divided and not shuffled and len(node.args) <= 2 and not any(isinstance(a, ast.Starred) for a in node.args)
@@ -218,6 +227,42 @@ def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
     )
 
 
+def cuts_unevenly(frame: Frame, cut: ast.expr, bounds: ast.Slice) -> bool:
+    """``files[rank * n : (rank + 1) * n]`` where n is rounded up, so that the last rank has fewer; unless the list was
+    filled up before."""
+    if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    bounded = [part for bound in (bounds.lower, bounds.upper) if bound is not None for part in walk(bound)]
+    sizes = [assigned_in(frame.function, part.id) for part in bounded if isinstance(part, ast.Name)]
+    uneven = any(len(values) == 1 and _rounds_up(values[0]) for values in sizes)
+    return uneven and not any(_fills_up(node, frame.text(cut)) for node in children(frame.function))
+
+
+def _fills_up(node: ast.AST, name: str) -> bool:
+    """``files += files[:missing]``, ``files.extend(...)``, ``files = files + ...``."""
+    if isinstance(node, ast.AugAssign):
+        return dotted_ast(node.target) == name
+    if isinstance(node, ast.Assign):
+        return any(dotted_ast(t) == name for t in node.targets) and any(
+            isinstance(n, ast.BinOp) for n in walk(node.value)
+        )
+    return isinstance(node, ast.Call) and dotted_ast(node.func) in (f"{name}.extend", f"{name}.append")
+
+
+def _rounds_up(node: ast.expr) -> bool:
+    """``math.ceil(n / size)``, ``n // size + 1``, ``(n + size - 1) // size``."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "int" and len(node.args) == 1:
+        node = node.args[0]
+    if isinstance(node, ast.Call):
+        return last_part(node.func) == "ceil"
+    if not isinstance(node, ast.BinOp):
+        return False
+    if isinstance(node.op, ast.FloorDiv):
+        return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) for part in walk(node.left))
+    divides = isinstance(node.left, ast.BinOp) and isinstance(node.left.op, ast.FloorDiv)
+    return isinstance(node.op, ast.Add) and divides and getattr(node.right, "value", None) == 1
+
+
 def dealt_alike(frame: Frame, node: ast.expr) -> bool:
     """Is it what a list holds for this rank, ``inputs[rank]``, unless that list comes from cutting something up?"""
     picked = assigned_once(frame, node)
@@ -225,7 +270,7 @@ def dealt_alike(frame: Frame, node: ast.expr) -> bool:
         return False
     dealt = assigned_once(frame, picked.value)
     function = dealt.func if isinstance(dealt, ast.Call) else None
-    return getattr(function, "attr", getattr(function, "id", "")) not in _CUTTING
+    return last_part(function) not in _CUTTING
 
 
 def padded_to(frame: Frame, target: ast.expr, addition: ast.expr) -> ast.expr | None:
@@ -275,7 +320,7 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 
 
 __all__ = [
-    "PIECE", "agrees_to_stop", "assigned_once", "deals", "dealt_alike", "dealt_evenly", "dimension_of", "extent_of",
-    "follows_from_extent", "is_share", "is_size", "is_whole", "length_of", "of_batches", "own_length", "own_share",
-    "padded_to", "shape_of", "size_of", "streams",
+    "PIECE", "agrees_to_stop", "assigned_once", "cuts_unevenly", "deals", "dealt_alike", "dealt_evenly", "dimension_of",
+    "extent_of", "follows_from_extent", "is_share", "is_size", "is_whole", "length_of", "of_batches", "own_length",
+    "own_share", "padded_to", "shape_of", "size_of", "streams",
 ]  # fmt: skip

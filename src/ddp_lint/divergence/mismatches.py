@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Iterable
 
-from ddp_lint.divergence.event_graph import Called
+from ddp_lint.divergence.event_graph import Called, as_written
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 
@@ -77,6 +77,8 @@ class Mismatch:
     instead: str = ""
     #: Whether the branch is a handler, which only a rank that has caught an exception enters.
     caught: bool = False
+    #: Whether it is that rank which makes the call, and the others that miss it.
+    called_in_handler: bool = False
     #: Whether the test is about the node: true on one rank of each, or on all ranks of one.
     by_node: bool = False
     #: Whether the branch is a loop that ranks go round another number of times, which makes them diverge.
@@ -108,7 +110,7 @@ class Mismatch:
             and not any(label.span in missed for label in other.way)
         }
         labels = [
-            Label(span, f"{other.ranks[1]} misses {other.call}(), too")
+            Label(span, f"{other.ranks[1]} misses {as_written(other.call, other.op)}, too")
             for span, other in sorted(alike.items())[:_SHOWN]
         ]
         left_out = len(alike) - len(labels)

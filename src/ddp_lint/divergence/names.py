@@ -15,12 +15,13 @@ from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, passed
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
 from ddp_lint.divergence.lengths import PIECE, extent_of, of_batches, padded_to, size_of
-from ddp_lint.divergence.resolve import children, known
+from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import LISTED, PADDED, SELECTING, is_generated, kind_of, selection
 from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
+from ddp_lint.project.parts import children
 
 #: In the name of an unresolved function: what it returns has probably been agreed on by all ranks.
 _AGREED = re.compile(r"reduce|gather|sync|broadcast|(^|_)all_|consensus|agree|average_across")
@@ -52,6 +53,12 @@ def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
         if isinstance(child, ast.Assign) and any(dotted(target) == model for target in child.targets)
     ]
     return len(made) == 1 and _is_new_module(frame, made[0])
+
+
+def is_wrapped(value: Value) -> bool:
+    """Is it a model that was wrapped for several ranks?"""
+    of = value.reference.of if isinstance(value.reference, ref.Instance) else None
+    return isinstance(of, str) and known().wraps(of)
 
 
 def _is_new_module(frame: Frame, node: ast.expr) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.file import SourceFile
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import walk
 
 #: What a test that several processes run says somewhere: how they are started, or which of them runs it.
@@ -44,11 +45,11 @@ def spawned_alone(tree: ast.Module) -> frozenset[str]:
     several: set[str] = set()
     for scope in walk(tree):
         if isinstance(scope, (ast.FunctionDef, ast.Module)):
-            calls = [node for node in _own(scope) if isinstance(node, ast.Call) and _name(node.func) == "spawn"]
+            calls = [node for node in _own(scope) if isinstance(node, ast.Call) and last_part(node.func) == "spawn"]
             for call in calls:
                 given: dict[str | None, ast.expr] = dict(zip(("fn", "args", "nprocs"), call.args, strict=False))
                 given.update((keyword.arg, keyword.value) for keyword in call.keywords)
-                (alone if _is_one(given.get("nprocs"), scope) else several).add(_name(given.get("fn")))
+                (alone if _is_one(given.get("nprocs"), scope) else several).add(last_part(given.get("fn")))
     return frozenset(alone - several)
 
 
@@ -62,16 +63,12 @@ def _own(scope: ast.FunctionDef | ast.Module) -> Iterator[ast.AST]:
             stack += ast.iter_child_nodes(node)
 
 
-def _name(node: ast.AST | None) -> str:
-    return str(getattr(node, "attr", getattr(node, "id", "")))
-
-
 def _is_one(count: ast.expr | None, scope: ast.FunctionDef | ast.Module) -> bool:
     """Is it 1, or a name that one assignment of the scope gives a 1?"""
     if isinstance(count, ast.Name):
         values = [
             node.value for node in _own(scope)
-            if isinstance(node, ast.Assign) and any(_name(target) == count.id for target in node.targets)
+            if isinstance(node, ast.Assign) and any(last_part(target) == count.id for target in node.targets)
         ]  # fmt: skip
         count = values[0] if len(values) == 1 else None
     return isinstance(count, ast.Constant) and count.value == 1

@@ -14,8 +14,10 @@ from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Evaluation, Frame, entering, reference_of, span_of
 from ddp_lint.divergence.groups import named, names_group
 from ddp_lint.divergence.hooks import is_batch
+from ddp_lint.divergence.iteration import emptiness
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
+from ddp_lint.divergence.selections import GRADIENTS, are_gradients
 from ddp_lint.divergence.values import Value, Variation, constant, divergent, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
@@ -84,6 +86,9 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
     if heuristic and (named_so or is_batch(summaries.linker, function, parameter)):
         label = Label(span_of(function.facts, parameter), "each rank gets a batch of its own here")
         return divergent(("parameter", parameter.arg), Variation.of_data("batches", label, Confidence.MEDIUM))
+    if heuristic and are_gradients(parameter.arg):
+        named = ast.copy_location(ast.Name(parameter.arg, ast.Load()), parameter)
+        return emptiness(frame, named, unknown((GRADIENTS, ("parameter", parameter.arg))))
     linker = summaries.linker
     of = annotated(linker, function.facts, parameter.annotation) or _documented(linker, function, parameter.arg)
     if of is None:

@@ -46,6 +46,8 @@ class Instance:
     whole: bool = False
     #: A loader whose batches come from a stream of this rank's own, and end with it.
     streams: bool = False
+    #: Of a wrapped model: the class of the module inside, where the project has it.
+    inside: ClassRef | None = None
     #: Of a set: through how many calls it came in as an argument (see `Variation.call_depth`).
     handed: int = 0
     #: Of a list in the order of a set: the loop over the set that has filled it.
@@ -81,6 +83,8 @@ class Method:
     name: str
     receiver: str = ""
     guessed: bool = False
+    #: What it is a method of, where that is an object of a project class.
+    instance: Instance | None = None
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
 
 from ddp_lint import knowledge
 from ddp_lint.divergence.inheritance import Question, Questions
@@ -14,8 +13,6 @@ from ddp_lint.knowledge import communication, frameworks
 from ddp_lint.knowledge.communication import Collective, Gate, GroupSource, Rank, Source, Type
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.parts import PART_OF
-from ddp_lint.source.syntax import below
 
 _ANCESTORS = 40
 #: Names that mean the rank on whatever object has them.
@@ -33,6 +30,7 @@ class Linker:
         self._members: dict[ClassRef, dict[str, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
         self._names: dict[str, Answered[Reference]] = {}
         self._named_classes: dict[ClassRef, Answered[tuple[tuple[str, ...], frozenset[str]]]] = {}
+        self._only_methods: dict[str, Answered[FunctionRef | None]] = {}
         #: What is asked of classes, of objects of theirs.
         self.questions = Questions()
 
@@ -159,6 +157,32 @@ class Linker:
             if node is not None:
                 return FunctionRef(node, owner.facts, owner, of=of)
         return None
+
+    def only_method(self, name: str) -> FunctionRef | None:
+        """The method that a call on an object of no known class means, as the project has just one of this name.
+
+        A name of several words, that no framework has for anything that communicates: others are had by many objects.
+        """
+        if not communication.is_telling(name):
+            return None
+        return self.project.remember(name, lambda: self._only_method(name), self._only_methods)
+
+    def _only_method(self, name: str) -> FunctionRef | None:
+        found: list[FunctionRef] = []
+        for path in self.project.holding(f"def {name}("):
+            facts = self.project.facts_of(path)
+            if facts is None or facts.source.is_test:
+                continue
+            for node in facts.tree.body:
+                if isinstance(node, ast.ClassDef):
+                    of = self.class_ref(node, facts)
+                    method = self.members(of).get(name)
+                    found += [FunctionRef(method, facts, of, of=of)] if method is not None else []
+                elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+                    return None
+            if len(found) > 1:
+                return None
+        return found[0] if found else None
 
     def outside(self, of: ClassRef) -> tuple[str, ...]:
         """The classes of other packages that it inherits from."""
@@ -289,19 +313,13 @@ def _bases(name: str) -> tuple[str, ...]:
     return bases.get(name) or bases.get(f"{name.rpartition('.')[0]}.*") or ()
 
 
+def iterated(node: ast.AST) -> ast.expr | None:
+    """What ``enumerate(loader)``, ``tqdm(iterable=loader)`` goes over; None where the call does not name it."""
+    if not isinstance(node, ast.Call):
+        return None
+    return node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "iterable"), None)
+
+
 @functools.cache
 def known() -> Known:
     return Known()
-
-
-def children(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes below, without those of nested functions and classes."""
-    stack = below(node)
-    while stack:
-        child = stack.pop()
-        yield child
-        if child.__class__ not in _DEFINITIONS:
-            stack += below(child)
-
-
-_DEFINITIONS = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *PART_OF.values()}

@@ -9,9 +9,11 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.frame import Frame
+from ddp_lint.divergence.lengths import assigned_once
 from ddp_lint.divergence.values import Value, Variation, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
+from ddp_lint.source.syntax import walk
 
 SELECTION = "builtins.selection"
 #: Made of a size that follows from the rank.
@@ -31,7 +33,7 @@ SIZES: Final[frozenset[str]] = frozenset(_KNOWN["sizes"])
 MODALITIES: Final[frozenset[str]] = frozenset(_KNOWN["modalities"])
 #: Methods that count all elements of a tensor.
 COUNTING: Final = frozenset({"numel", "nelement"})
-_MASK = re.compile(r"(^|_)masks?$")
+_MASK = re.compile(r"(^|_)(masks?|valid|keep)$")
 
 
 def is_mask(node: ast.expr) -> bool:
@@ -52,8 +54,13 @@ def is_comparison(value: Value) -> bool:
     """Is it the outcome of a comparison of tensors, element by element: ``keep = labels > 0``? No rank is one."""
     key = getattr(value.components[0], "key", None)
     made = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else key
-    compared = isinstance(made, tuple) and made[:1] == ("compare",)
+    compared = isinstance(made, tuple) and (made[:1] == ("compare",) or _is_negated(made))
     return compared and (value.varies is None or (value.open and value.varies.cause == "data"))
+
+
+def _is_negated(made: tuple[object, ...]) -> bool:
+    """The same of one that is the opposite of another: ``labels != -100``."""
+    return made[:1] == ("formula",) and made[2:3] == ("Compare",)
 
 
 def selection(frame: Frame, node: ast.AST, parts: list[Value]) -> Value:
@@ -156,6 +163,46 @@ def may_be_empty(frame: Frame, node: ast.expr) -> bool:
     return of is not None and _OF_DATA.search(frame.text(of)) is not None
 
 
+def may_select_nothing(frame: Frame, node: ast.expr) -> bool:
+    """``mask.sum()``: is it the number of elements that a mask selects of a rank's own data?"""
+    return _selects(frame, _reduced(assigned_once(frame, node), _COUNTS))
+
+
+def asks_for_any(frame: Frame, node: ast.expr) -> bool:
+    """``mask.any()``: does the mask select any of a rank's own data?"""
+    return _selects(frame, _reduced(node, frozenset({"any"})))
+
+
+_COUNTS: Final = frozenset({"sum", "count_nonzero"})
+
+
+def _reduced(node: ast.expr, by: frozenset[str]) -> ast.expr | None:
+    """What is counted as a whole: ``x`` of ``x.sum()``, ``x.sum().item()``, ``torch.sum(x)``; None for another call."""
+    while isinstance(node, ast.Call) and not node.keywords:
+        function = node.func
+        if isinstance(function, ast.Name) and function.id in ("int", "float") and len(node.args) == 1:
+            node = node.args[0]
+        elif not isinstance(function, ast.Attribute):
+            return None
+        elif function.attr == "item" and not node.args:
+            node = function.value
+        elif function.attr in by:
+            whole = node.args[0] if getattr(function.value, "id", "") == "torch" and len(node.args) == 1 else None
+            return whole or (function.value if not node.args else None)
+        else:
+            return None
+    return None
+
+
+def _selects(frame: Frame, node: ast.expr | None) -> bool:
+    """Is it a mask over a rank's own data, by its own name or by what it compares?"""
+    made = assigned_once(frame, node) if node is not None else None
+    if node is None or made is None or not (is_mask(made) or is_mask(node)):
+        return False
+    paths = (frame.text(part) for part in walk(made) if isinstance(part, (ast.Name, ast.Attribute)))
+    return any(_OF_DATA.search(path) for path in paths)
+
+
 def may_be_missing(node: ast.expr) -> bool:
     """Is it by name a field that some samples of a mixed data set have, and a rank's own may all lack?"""
     if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get" and len(node.args) in (1, 2):
@@ -179,6 +226,14 @@ def own_modality(frame: Frame, node: ast.AST) -> Variation:
     """Why a field of the samples is missing on some ranks."""
     origin = Label(frame.span(node), "a rank whose own samples lack it has none here")
     return Variation.of_data("modality", origin, Confidence.MEDIUM, local_only=True)
+
+
+#: A list of gradients by name, of which a rank may have none.
+_GRADIENTS = re.compile(r"(^|_)(grads|gradients)(_|$)")
+
+
+def are_gradients(name: str) -> bool:
+    return _GRADIENTS.search(name) is not None
 
 
 def own_gradients(frame: Frame, node: ast.AST) -> Variation:

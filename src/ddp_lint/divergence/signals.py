@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from ddp_lint.divergence.expressions import dotted
 from ddp_lint.divergence.frame import span_of
-from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.values import Variation
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.parts import kept_by_node
+from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.source.syntax import walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

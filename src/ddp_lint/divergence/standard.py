@@ -14,9 +14,9 @@ from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
-from ddp_lint.divergence.lengths import deals, is_share, is_whole, length_of, of_batches, own_length, streams
+from ddp_lint.divergence.lengths import deals, is_share, is_whole, length_of, of_batches, own_length, own_share, streams
 from ddp_lint.divergence.names import from_source
-from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.selections import (
     GRADIENTS,
     MAKING,
@@ -136,7 +136,25 @@ def _made(count: int, frame: Frame, node: ast.Call, arguments: Arguments) -> Val
 
 
 def _range(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    if len(arguments.positional) == _WITH_STEP and _is_place(arguments.positional[0]):
+        return divergent(("share", frame.key(node)), own_share(frame, node))  # ``range(rank, len(data), world_size)``
     return combine(_nothing, tuple(arguments.values), ("range", tuple(v.key for v in arguments.values)))
+
+
+def _is_place(value: Value) -> bool:
+    return value.varies is not None and value.varies.cause == "rank" and not value.open
+
+
+#: Arguments of a `range` that has a step.
+_WITH_STEP = 3
+
+
+def _subset(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``Subset(data, indices)``: as many as there are indices."""
+    indices = arguments.get("indices", ("dataset", "indices"))[0]
+    if indices is None or indices.varies is None or not is_share(indices):
+        return unknown(frame.key(node))
+    return divergent(frame.key(node), indices.varies)
 
 
 def _shapeless(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -180,19 +198,18 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     for value in arguments.values:
         consume(frame, value)
     assert isinstance(node.func, ast.Name)
-    if not arguments.positional:
+    iterable = arguments.get("iterable", ("iterable",))[0]
+    if iterable is None:
         value = passed_on(frame, node, arguments.values)
         if node.func.id != "dict" or arguments.starred:
             return value
         return dataclasses.replace(value, entries=dict(arguments.keywords.items()))
-    first = arguments.positional[0]
-    if node.func.id in ("list", "tuple", "iter", "enumerate", "reversed") and len(arguments.positional) == 1:
-        if node.func.id == "enumerate" and not isinstance(first.reference, ref.Generator):
-            numbered = ref.Enumerated(first.reference, element_of(frame, first, node.args[0]))
-            return dataclasses.replace(first, items=None, reference=numbered)
-        if node.func.id in ("enumerate", "reversed"):
-            return dataclasses.replace(first, items=None)
-        return first
+    over = iterated(node)
+    if node.func.id in ("list", "tuple", "iter", "enumerate", "reversed") and len(arguments.positional) < 2:
+        if node.func.id == "enumerate" and over is not None and not isinstance(iterable.reference, ref.Generator):
+            numbered = ref.Enumerated(iterable.reference, element_of(frame, iterable, over))
+            return dataclasses.replace(iterable, items=None, reference=numbered)
+        return dataclasses.replace(iterable, items=None) if node.func.id in ("enumerate", "reversed") else iterable
     value = passed_on(frame, node, arguments.values)
     if node.func.id == "zip":  # as long as the shortest of them
         streamed = next((v.reference for v in arguments.positional if getattr(v.reference, "streams", False)), None)
@@ -203,7 +220,7 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     dataset = arguments.get("dataset", ("dataset",))[0]
     streamed = streams(frame, dataset) or (is_share(dataset) and not deals(node))
-    whole = is_whole(node) and not streamed and (dataset is None or dataset.varies is None)
+    whole = is_whole(frame, node) and not streamed and (dataset is None or dataset.varies is None)
     return unknown(frame.key(node), ref.Instance("torch.utils.data.DataLoader", whole=whole, streams=streamed))
 
 
@@ -277,6 +294,7 @@ LIBRARY: dict[str, _Handler] = {
     **{f"torch.{name}": functools.partial(_made, count) for name, count in MAKING.items()},
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
+    "torch.utils.data.Subset": _subset,
     "torch.distributed.init_process_group": _job,
     # The worlds are those of a distributed job.
     "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),

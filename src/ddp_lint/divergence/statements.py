@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from ddp_lint.divergence.effects import (
     Leave,
     Rounds,
     doubtful,
+    doubtful_rounds,
     matters,
     of_shards,
 )
@@ -26,8 +28,8 @@ from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visibl
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
-from ddp_lint.divergence.names import is_collective_name
-from ddp_lint.divergence.resolve import children, known
+from ddp_lint.divergence.names import is_collective_name, is_wrapped
+from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
@@ -48,7 +50,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
-from ddp_lint.project.parts import PART_OF, kept_by_node
+from ddp_lint.project.parts import PART_OF, children, kept_by_node
 from ddp_lint.source.syntax import walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
@@ -110,9 +112,19 @@ def _join(frame: Frame, test: Test, yes: dict[str, Value], no: dict[str, Value],
             merged[name] = _set_by_some(frame, test, name, value, node)
         elif other is not value:
             merged[name] = merge(test, value, other, ("merge", frame.key(node), name))
+            if merged[name].reference is None and test.varying() is None:
+                merged[name] = _of_job(merged[name], frame.env.get(name), value, other)
     for name in no.keys() - yes.keys():
         merged[name] = _set_by_some(frame, negated(test), name, no[name], node)
     return merged
+
+
+def _of_job(merged: Value, before: Value | None, *arms: Value) -> Value:
+    """``if args.distributed: model = DDP(model)``: in a job of several ranks the model is the wrapped one."""
+    wrapped = [value.reference for value in arms if is_wrapped(value)]
+    if len(wrapped) != 1 or before is None or is_wrapped(before):  # ``model = model.module``
+        return merged
+    return merged.with_reference(wrapped[0])
 
 
 def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AST) -> Value:
@@ -147,9 +159,34 @@ def _if(frame: Frame, node: ast.If) -> None:
         yes = doubtful(yes)
     if yes and needs_shards(test):
         yes = of_shards(yes)
+    if (yes or no) and test.varying() is not None:
+        yes, no = _as_trained(yes, node.body, node.orelse), _as_trained(no, node.orelse, node.body)
     if yes or no:
         frame.effects.append(Branch(test, yes, no, frame.span(node)))
     _continue_after(frame, test, (yes_env, yes_alive), (no_env, no_alive), node)
+
+
+#: What replicas of a model do together.
+_OF_REPLICAS = frozenset({"forward", "backward", "step"})
+_OPTIMIZER = re.compile(r"optim", re.IGNORECASE)
+
+
+def _as_trained(effects: list[Effect], body: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> list[Effect]:
+    """What the ranks of one arm do with a model. They have no replicas elsewhere where the arm wraps it over a group of
+    its own; and the ranks of the other arm take a step, too, where they do so with an optimizer that is not known."""
+    if not effects:
+        return effects
+    if any(keyword.arg == "process_group" for call in _calls_in(body) for keyword in call.keywords):
+        return doubtful(effects, _OF_REPLICAS)
+    stepping = (call.func for call in _calls_in(other) if isinstance(call.func, ast.Attribute))
+    if any(func.attr == "step" and _OPTIMIZER.search(dotted(func.value)) for func in stepping):
+        return doubtful(effects, frozenset({"step"}))
+    return effects
+
+
+def _calls_in(body: Sequence[ast.stmt]) -> Iterator[ast.Call]:
+    for statement in body:
+        yield from (child for child in children(statement) if isinstance(child, ast.Call))
 
 
 def _makes_once(frame: Frame, node: ast.If) -> bool:
@@ -604,6 +641,8 @@ def _class_manager(
             frame.summaries.enter_unseen(frame, bound, node.items[0].context_expr)
         parts.append(frame.effects)
         frame.effects = outer
+    if any(test.varying() is not None for test in frame.path):
+        parts[1] = doubtful_rounds(parts[1])  # over what was put into the manager, if anything
     frame.effects.extend(parts[0])
     if parts[1]:
         frame.effects.append(Attempt(body, [], parts[1], frame.span(node)))

@@ -13,9 +13,9 @@ from ddp_lint.divergence.effects import Effect, EventStep, flat
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.lengths import own_length
-from ddp_lint.divergence.resolve import children
 from ddp_lint.divergence.values import Condition, Variation
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.project.parts import children
 
 #: In the name of an exception that ends the training on all ranks, and refuses no batch.
 _ENDS = re.compile(r"stop|exit|abort|interrupt|finish|early|preempt|signal|timeout|cancel|kill|terminat", re.IGNORECASE)

@@ -575,13 +575,7 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
     by_rank = test.varying() is not None
     if by_rank and all(outcome is not None for outcome in outcomes):
-        picked = tuple((yes if outcome else no).components[world] for world, outcome in enumerate(outcomes))
-        formula = _formula(test, yes, no)
-        open_ = next((v for v in (yes, no) if v.open), None)
-        if open_ is not None:
-            return dataclasses.replace(open_, reference=reference, test=formula or open_.test)
-        varies = test.varying() if len(set(picked)) > 1 else None
-        return Value(picked, varies, reference=reference, test=formula)
+        return _by_worlds(test, outcomes, yes, no, reference)
     formula = _formula(test, yes, no)
     if formula is not None:
         varies = formula.varying()
@@ -599,6 +593,20 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if varies is not None:
         return dataclasses.replace(divergent(key, varies), reference=reference)
     return dataclasses.replace(unknown(key, reference), items=_merged_items(test, yes, no, key))
+
+
+def _by_worlds(test: Test, outcomes: list[bool | None], yes: Value, no: Value, reference: Any) -> Value:
+    """The value where each world is in one arm."""
+    picked = tuple((yes if outcome else no).components[world] for world, outcome in enumerate(outcomes))
+    formula = _formula(test, yes, no)
+    open_ = next((v for v in (yes, no) if v.open), None)
+    received = no if open_ is yes else yes
+    if open_ is not None and received.agreed and outcomes[1:] == [received is yes] * (worlds.COUNT - 1):
+        return received  # ``if rank != 0: stop = received[0]``: what rank 0 has sent
+    if open_ is not None:
+        return dataclasses.replace(open_, reference=reference, test=formula or open_.test)
+    varies = test.varying() if len(set(picked)) > 1 else None
+    return Value(picked, varies, reference=reference, test=formula)
 
 
 def _merged_items(test: Test, yes: Value, no: Value, key: Hashable) -> tuple[Value, ...] | None:

@@ -9,10 +9,18 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
-from ddp_lint.divergence.definitions import assignments_in, rebinders_in, rebound_in, stores_of
+from ddp_lint.divergence.definitions import (
+    assignments_in,
+    defaults_of,
+    is_flag,
+    rebinders_in,
+    rebound_in,
+    stores_of,
+)
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Evaluation, Frame, either_way
 from ddp_lint.divergence.inheritance import Question
+from ddp_lint.divergence.lengths import assigned_once
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.project_names import as_configured, spellings
 from ddp_lint.divergence.references import ClassRef, FunctionRef
@@ -20,7 +28,10 @@ from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Condition, Known, Test, Value, divergent, is_absent, merge, unknown
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.uses import Use, uses
 
+#: Files that may make objects of a class; beyond it nothing is known of what they are made with.
+_FILES = 4
 #: Ways to rebind a module's variable that are followed from call to call.
 _FOLLOWED = ("counted", "switched")
 #: Functions that read a module variable.
@@ -37,6 +48,7 @@ class Variables:
         self._attributes: dict[Hashable, Answered[Value | None]] = {}
         self._pending_attributes: set[Hashable] = set()
         self._rebound: dict[tuple[str, str], Value] = {}
+        self._following = False
 
     @property
     def modules_read(self) -> int:
@@ -131,7 +143,8 @@ class Variables:
         """What a function of the module makes of its variable, where that distinguishes the ranks."""
         for node in rebinders_in(facts.tree).get(name, ())[:_REBINDING]:
             function = FunctionRef(node, facts, bare=True)
-            env = self._summaries.names_after(function)
+            with self.following():
+                env = self._summaries.names_after(function)
             value = env.get(name) if env is not None else None
             if value is not None and value.varies is not None and value.varies.cause == "rank" and not value.open:
                 return value
@@ -139,7 +152,7 @@ class Variables:
 
     def set_global(self, frame: Frame, name: str, value: Value) -> None:
         """A function rebinds a variable of its module; callees see it until it is as it was."""
-        if rebound_in(frame.facts.tree).get(name) not in _FOLLOWED:
+        if rebound_in(frame.facts.tree).get(name) not in _FOLLOWED and not self._following:
             return
         start = self.module_variable(frame.facts, name)
         key = (frame.facts.name, name)
@@ -147,6 +160,16 @@ class Variables:
             self._rebound.pop(key, None)
         else:
             self._rebound[key] = value
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """While a function is asked for what it leaves in its module: its callees see whatever it has set by then."""
+        outer, self._following = self._following, True
+        try:
+            with self.switched({}):
+                yield
+        finally:
+            self._following = outer
 
     @contextlib.contextmanager
     def switched(self, variables: Mapping[tuple[str, str], Value]) -> Iterator[None]:
@@ -242,5 +265,38 @@ class Variables:
         function = FunctionRef(method, owner.facts, owner, receiver, of, bare=True)
         if not method.args.args:
             return None
+        if isinstance(value, ast.Name) and (given := self._flag_given(of, method, value.id)) is not None:
+            return given
         env = self._summaries.names_after(function)
         return env.get(f"{method.args.args[0].arg}.{name}") if env is not None else None
+
+    def _flag_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
+        """What the project makes objects of the class with, for a flag of ``__init__`` that follows from the rank in
+        each of these places: ``Trainer(is_main=rank == 0)``."""
+        signature = method.args
+        names = [a.arg for a in (*signature.posonlyargs, *signature.args)][1:]
+        flag = next((a for a in (*signature.args, *signature.kwonlyargs) if a.arg == name), None)
+        if method.name != "__init__" or flag is None or not is_flag(flag, defaults_of(method).get(name)):
+            return None
+        found: list[Value] = []
+        for facts, use in self._constructions(of):
+            assert use.call is not None
+            place = names.index(name) if name in names else len(use.call.args)
+            keywords = {keyword.arg: keyword.value for keyword in use.call.keywords}
+            argument = use.call.args[place] if place < len(use.call.args) else keywords.get(name)
+            if None in keywords or any(isinstance(each, ast.Starred) for each in use.call.args):
+                return None
+            frame = Frame(self._summaries, facts, use.around)
+            if argument is not None:
+                found.append(evaluate(frame, assigned_once(frame, argument)))
+        by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
+        return by_rank[0] if by_rank and len(by_rank) == len(found) else None
+
+    def _constructions(self, of: ClassRef) -> Iterator[tuple[ModuleFacts, Use]]:
+        """The calls of the class in the project's own programs, none where there are too many files."""
+        project = self._summaries.linker.project
+        paths = project.holding(f"{of.node.name}(")
+        for path in paths if len(paths) <= _FILES else ():
+            facts = project.facts_of(path)
+            if facts is not None and not facts.source.is_test:
+                yield from ((facts, use) for use in uses(facts.tree, of.node.name) if use.call is not None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ddp_lint.divergence import file_race, worlds
 from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, varies_of
-from ddp_lint.divergence.event_graph import CONFIDENCES, Choice, Event, EventGraph, EventNode
+from ddp_lint.divergence.event_graph import CONFIDENCES, Choice, Event, EventGraph, EventNode, as_written
 from ddp_lint.divergence.groups import shown
 from ddp_lint.divergence.mismatches import Kind, Mismatch
 from ddp_lint.divergence.values import Component, Known, Value, Variation, asks_for_shards
@@ -24,8 +24,8 @@ def mismatch_of(difference: Difference, comparison: Comparison, region: Span) ->
     if varies.origin is not None and varies.origin.span.line != branch.line:
         labels.append(varies.origin)
     labels.extend(event.chain)
-    if difference.other is not None:
-        labels.append(Label(difference.other.span, f"{ranks[1]} calls {difference.other.call}() here instead"))
+    if difference.other is not None and event.op != LEARNING_RATE:  # which is set besides, not instead
+        labels.append(Label(difference.other.span, f"{ranks[1]} {_does(difference.other)} here instead"))
     return Mismatch(
         kind=_kind(difference, varies),
         span=event.span,
@@ -45,6 +45,7 @@ def mismatch_of(difference: Difference, comparison: Comparison, region: Span) ->
         way=event.chain,
         instead=difference.other.call if difference.other is not None else "",
         caught=difference.fork.condition.caught,
+        called_in_handler=difference.fork.condition.caught and _chosen(difference.first, difference.fork) is True,
         by_node=difference.fork.condition.by_node,
         rounds=_goes_round(difference),
         witness=(
@@ -180,17 +181,23 @@ def _trace(
     if event is not None and (not upcoming or upcoming[0].span != event.span):
         upcoming = [event, *upcoming[:1]]
     for index, coming in enumerate(upcoming):
-        waits = "calls" if index or event is None else "waits in"
-        steps.append(Label(coming.span, f"{waits} {coming.call}(){_meaning(coming)}"))
+        first = event is not None and not index
+        steps.append(Label(coming.span, f"{_does(coming, waits=first)}{_meaning(coming)}"))
     if not upcoming:
         end = dataclasses.replace(region, line=region.end_line, column=max(1, region.end_column - 1))
         steps.append(Label(end, "reaches the end without it"))
     return RankTrace(rank, tuple(steps))
 
 
+def _does(event: Event, *, waits: bool = False) -> str:
+    """What a rank does there: a step of its own optimizer keeps nobody waiting, and a learning rate is no call."""
+    verb = "sets" if event.op == LEARNING_RATE else "waits in" if waits and event.kind != "step" else "calls"
+    return f"{verb} {as_written(event.call, event.op)}"
+
+
 def _meaning(event: Event) -> str:
     """The collective behind a call of another name, and its group."""
-    parts = [event.op] if event.call.rpartition(".")[2] != event.op else []
+    parts = [event.op] if event.call.rpartition(".")[2] != event.op and event.op != LEARNING_RATE else []
     parts += [f"over {shown(event.group)}"] if shown(event.group) else []
     return f" ({' '.join(parts)})" if parts else ""
 
