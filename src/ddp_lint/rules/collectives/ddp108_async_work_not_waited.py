@@ -13,8 +13,9 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false, last_name
+from ddp_lint.source.syntax import defaults
 from ddp_lint.source.tree import descendants, names_in, subtree
-from ddp_lint.tensors.callers import call_sites
+from ddp_lint.tensors.callers import CallSite, call_sites
 
 #: Reading these of a tensor does not read its elements.
 _METADATA = frozenset(
@@ -85,11 +86,11 @@ class AsyncWorkNotWaited(Rule):
 
     ## When it is silent
 
-    Where `async_op` is a parameter that is False by default and every call in the project leaves it so. Where the
-    handle is returned, stored in an object, passed on or appended to a list that is used again: somebody
-    else waits. Where a `synchronize()`, `wait_stream()` or `barrier()` lies in between, where only shape, dtype or
-    device of the tensor are read, inside a coalescing manager, and for functional collectives, whose results wait by
-    themselves. Reading the *input* of an `all_gather` is allowed.
+    Where `async_op` is a parameter that is False by default and every call in the project leaves it so (where no call
+    is seen, the finding waits behind `--preview`). Where the handle is returned, stored in an object, passed on or
+    appended to a list that is used again: somebody else waits. Where a `synchronize()`, `wait_stream()` or `barrier()`
+    lies in between, where only shape, dtype or device of the tensor are read, inside a coalescing manager, and for
+    functional collectives, whose results wait by themselves. Reading the *input* of an `all_gather` is allowed.
 
     ## How to confirm
 
@@ -126,12 +127,15 @@ class AsyncWorkNotWaited(Rule):
         if entry is None or entry.returns != "work":
             return
         flag = _flag(entry, node)
-        if flag is None or self._in_coalescing_manager(node) or self._never_asked_for(node, flag):
+        if flag is None or self._in_coalescing_manager(node):
+            return
+        asked = self._asked_for(node, flag)
+        if asked is False:
             return
         pending = _Pending(entry, node, _buffers(entry, node, outputs=True), _buffers(entry, node, outputs=False))
         parent = self.module.parent(node)
         if isinstance(parent, cst.Expr):
-            self._dropped(pending, certain=flag == "True")
+            self._dropped(pending, certain=flag == "True", asked=asked is True)
         elif flag == "True" and isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             self._assigned(pending, dotted(parent.targets[0].target))
         elif flag == "True" and isinstance(parent, cst.Arg):
@@ -141,18 +145,21 @@ class AsyncWorkNotWaited(Rule):
         blocks = (a for a in self.module.ancestors(node) if isinstance(a, cst.With))
         return any("coalescing" in self.module.code(item.item) for block in blocks for item in block.items)
 
-    def _never_asked_for(self, node: cst.Call, flag: str) -> bool:
-        """Whether the flag is a parameter that is False by default, and that every call in the project leaves so."""
+    def _asked_for(self, node: cst.Call, flag: str) -> bool | None:
+        """Whether a call in the project asks for work that goes on; None where the flag is a parameter, False by
+        default, and no call of the function is seen, or only one that hands on a parameter of that kind."""
         function = self.module.function_of(node)
         if function is None or flag not in _false_by_default(function):
-            return False
+            return True
         sites = call_sites(self.module, function)
-        given = [site.given(function, flag) for site in sites]
-        return bool(sites) and all(v is None or (isinstance(v, ast.Constant) and not v.value) for v in given)
+        given = [(site, value) for site in sites if not _is_off(value := site.given(function, flag))]
+        if not given:
+            return False if sites else None
+        return None if all(_hands_on(site, value) for site, value in given) else True
 
     # ---- the three ways to lose a handle
 
-    def _dropped(self, pending: _Pending, certain: bool) -> None:
+    def _dropped(self, pending: _Pending, certain: bool, asked: bool) -> None:
         touched = self._touched(pending, handle="")
         if touched is None and (not certain or self._synchronised_later(pending.call)):
             return
@@ -163,8 +170,10 @@ class AsyncWorkNotWaited(Rule):
             notes=[_later(pending, touched)],
             labels=[(touched, "touched here, while the communication may still run")] if touched is not None else [],
             help="keep the handle and call `.wait()` on it before the tensor is used, or leave out `async_op`",
-            confidence=Confidence.HIGH if certain and touched is not None else Confidence.MEDIUM,
-        )
+            confidence=Confidence.LOW if not asked
+            else Confidence.HIGH if certain and touched is not None
+            else Confidence.MEDIUM,
+        )  # fmt: skip
 
     def _assigned(self, pending: _Pending, handle: str) -> None:
         if not handle or "." in handle:
@@ -287,6 +296,18 @@ class _Pending:
 def _false_by_default(function: cst.FunctionDef) -> set[str]:
     params = (*function.params.posonly_params, *function.params.params, *function.params.kwonly_params)
     return {p.name.value for p in params if isinstance(p.default, cst.Name) and p.default.value == "False"}
+
+
+def _hands_on(site: CallSite, value: ast.expr | None) -> bool:
+    """Whether a call gives a parameter of the function around it, which is False by default."""
+    if not isinstance(value, ast.Name) or site.around is None:
+        return False
+    options = {arg.arg for arg, default in defaults(site.around.args) if default is not None and _is_off(default)}
+    return value.id in options
+
+
+def _is_off(value: ast.expr | None) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and not value.value)
 
 
 def _flag(entry: Collective, call: cst.Call) -> str | None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import pathlib
 
 from ddp_lint.divergence import Kind, Mismatch
-from ddp_lint.knowledge.communication import LEARNING_RATE
+from ddp_lint.divergence.event_graph import as_written
 
 _SKIP = "let all ranks skip the round together: all_reduce the decision before the `continue` (MAX: any rank skips)"
 _EXIT = "let all ranks leave together: broadcast the decision before the exit, or raise an error, which ends the job"
-#: What is assigned, not called.
 #: Cause to what a condition depends on.
 _DEPENDS = {
     "clock": "each rank's own clock",
@@ -104,6 +103,8 @@ def _condition(mismatch: Mismatch) -> str:
     what, test = called(mismatch), f"`{mismatch.condition}`"
     if mismatch.caught:
         who = _CATCHES.get(mismatch.cause, f"a rank that ends in {test}")
+        if mismatch.called_in_handler:
+            return f"{who} alone calls {what}, and waits in it"
         return f"{who} skips {what}; the others wait in it"
     if mismatch.rounds:
         return f"ranks go round the loop over {test} unequally often: the longest waits in {what}"
@@ -144,9 +145,9 @@ def called(mismatch: Mismatch) -> str:
     """The call as written; the collective itself, with its place, where a callee has it."""
     last = mismatch.way[-1] if mismatch.way else None
     text = last.callee if last is not None else mismatch.call
-    brackets = "" if mismatch.op == LEARNING_RATE or mismatch.kind is Kind.FORWARD else "()"
+    written = text if mismatch.kind is Kind.FORWARD else as_written(text, mismatch.op)
     place = f" ({pathlib.PurePosixPath(last.span.path).name}:{last.span.line})" if last is not None else ""
-    return f"`{text}{brackets}`{place}"
+    return f"`{written}`{place}"
 
 
 # ---- other kinds
@@ -199,7 +200,7 @@ def _step(mismatch: Mismatch) -> str:
         return f"{_leaver(mismatch)} {_leaves(mismatch)} and skips this {'backward' if backward else 'step'}: {after}"
     if mismatch.caught:
         who = _CATCHES.get(mismatch.cause, f"a rank that ends in `{mismatch.condition}`")
-        return f"{who} skips {what}: {after}"
+        return f"{who} {'alone runs' if mismatch.called_in_handler else 'skips'} {what}: {after}"
     return f"`{mismatch.condition}` may differ between ranks: where one skips {what}, {after}"
 
 

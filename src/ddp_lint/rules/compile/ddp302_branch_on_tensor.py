@@ -148,10 +148,12 @@ class BranchOnTensor(HostRule):
         around = (outer for outer, taken in conditions(self.module, test) if taken)
         if any(_number_checked(outer) & names_in(condition) for outer in around):
             return None
-        if not value.tensor or bare_argument or _type_checked(test) & names_in(condition):
+        if not value.tensorish or bare_argument or _type_checked(test) & names_in(condition):
             return None
         place = self.place(condition)
-        return place if place is not None and self.costs(condition, place) else None
+        if place is None or not (value.tensor or place.surely_compiled):
+            return None
+        return place if self.costs(condition, place) else None
 
 
 def _sets_returned_flag(branch: cst.CSTNode | None, function: cst.FunctionDef) -> bool:

@@ -116,7 +116,8 @@ class HostRule(Rule):
             return None
         if evaluation_only(self.module, node) or logging_only(self.module, node) or self._reports_failure(node):
             return None
-        reached = TensorFile.of(self.module).reached(function) or self._as_operation(function)
+        tensors = TensorFile.of(self.module)
+        reached = tensors.reached(function) or self._as_operation(function) or tensors.called(function)
         compiled = self._compiled(node, function)
         place = Place(function, compiled, reached)
         if compiled is None and reached is None:

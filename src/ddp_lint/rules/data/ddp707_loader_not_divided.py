@@ -9,8 +9,13 @@ from ddp_lint.launch.ranks import mentions_own_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER, framework_loads, is_evaluation
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions, exclusive
+from ddp_lint.source.queries import calls_in
+from ddp_lint.source.tree import called, descendants
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
+
+_WRAPS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 
 
 class LoaderNotDivided(Rule):
@@ -18,8 +23,9 @@ class LoaderNotDivided(Rule):
 
     ## What it does
 
-    Finds `DataLoader(..., shuffle=True)` without a sampler in a function that also wraps a model with DDP or FSDP
-    and calls `backward()`, where nothing in the file divides the data.
+    Finds `DataLoader(..., shuffle=True)` without a sampler in a function that also wraps a model with DDP or FSDP,
+    in a class or by a function that it calls where `backward()` is called, too; and nothing in the file divides the
+    data.
 
     ## Why it breaks
 
@@ -95,12 +101,12 @@ class LoaderNotDivided(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DataLoader", file=("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"))
+    triggers = Triggers("DataLoader", *_WRAPS, "backward", file=_WRAPS)
     oracles = ("samples",)
     confidence = Confidence.MEDIUM
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self.module.qualified(node.func) != LOADER or any(arg.star for arg in node.args):
+        if self.module.qualified(node.func) != LOADER or not node.args or any(arg.star for arg in node.args):
             return
         shuffle = argument(node, 2, "shuffle")
         if not isinstance(shuffle, cst.Name) or shuffle.value != "True":
@@ -122,14 +128,27 @@ class LoaderNotDivided(Rule):
 
     def _wrap_beside(self, node: cst.Call) -> Wrap | None:
         here = self.module.function_of(node)
-        return next(
-            (
-                w
-                for w in self.module.wraps.all
-                if self.module.function_of(w.call) is here and not w.tested and not exclusive(self.module, w.call, node)
-            ),
-            None,
-        )
+        for wrap in self.module.wraps.all:
+            there = self.module.function_of(wrap.call)
+            if not wrap.tested and there is here and not exclusive(self.module, wrap.call, node):
+                return wrap
+            if not wrap.tested and here is not None and there is not None and self._belong_together(node, here, there):
+                return wrap
+        return None
+
+    def _belong_together(self, node: cst.Call, here: cst.FunctionDef, there: cst.FunctionDef) -> bool:
+        """Whether the loader is made, whatever the options, by another method of the class that wraps the model and
+        trains it, or by a function of the file that the one with the wrap calls."""
+        if any(True for _ in conditions(self.module, node)) or is_evaluation(here.name.value):
+            return False
+        owner = self.module.class_of(here)
+        inside = descendants(owner.body if owner is not None else self.module.tree)
+        if not any(isinstance(n, cst.Call) and called(n) == "backward" for n in inside):
+            return False
+        if owner is not None:
+            return owner is self.module.class_of(there)
+        calls = [c for c in calls_in(there.body) if dotted(c.func) == here.name.value]
+        return any(not any(True for _ in conditions(self.module, c)) for c in calls)
 
     def _is_divided(self, node: cst.Call) -> bool:
         """Whether the rest of the file divides data: any of the words that do so, outside of the device set-up."""

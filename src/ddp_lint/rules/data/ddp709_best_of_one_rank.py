@@ -1,26 +1,42 @@
 from __future__ import annotations
 
 import ast
-import re
+import dataclasses
+from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import on_one_rank
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.scopes import Binding
+from ddp_lint.source.syntax import walk
+from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument
+from ddp_lint.tensors.operations import words_of
 
-#: What brings the ranks' parts together, by its name; and objects that do so by themselves.
-_JOINS = re.compile(
-    r"reduce|gather|synchroni[sz]e|broadcast|sync_|across|torchmetrics|\.compute\(|world_size", re.IGNORECASE
+#: Functions of torch.distributed that bring nothing together.
+_ASKING = (
+    "get_rank",
+    "get_world_size",
+    "is_initialized",
+    "is_available",
+    "init_process_group",
+    "barrier",
+    "get_backend",
 )
-_BEST = re.compile(r"best|highest|lowest|min_|max_|_min|_max", re.IGNORECASE)
-_SAVES = re.compile(r"save|checkpoint|state_dict", re.IGNORECASE)
+#: What a method that nothing resolves is called that brings the ranks' parts together.
+_JOINING = frozenset({"reduce", "allreduce", "gather", "allgather", "synchronize", "sync", "broadcast", "across"})
+_SAVING = frozenset({"save", "checkpoint"})
+_ORDER = (cst.LessThan, cst.GreaterThan, cst.LessThanEqual, cst.GreaterThanEqual)
+_DEPTH = 2  # calls that an evaluation is followed into
 
 
 class BestOfOneRank(Rule):
@@ -105,8 +121,8 @@ class BestOfOneRank(Rule):
     ## When it is silent
 
     Loaders that nothing shows to be divided; a function in which, or in whose evaluation, anything reduces, gathers or
-    broadcasts; metrics of torchmetrics, which synchronise themselves; comparisons that save nothing; evaluations that
-    another package does.
+    broadcasts, or counts with the number of ranks; metrics of torchmetrics, which synchronise themselves; comparisons
+    that save nothing, or with what does not take the metric's value; evaluations that another package does.
 
     ## How to confirm
 
@@ -126,16 +142,14 @@ class BestOfOneRank(Rule):
     oracles = ("metric",)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        divided = self._divided_loaders(node)
-        if not divided or _JOINS.search(self._without_sampler(node)):
-            return
         for branch in descendants(node.body):
-            metric = self._compared(branch) if isinstance(branch, cst.If) else ""
-            made = next(iter(self.module.assignments(metric, branch)), None) if metric else None
-            loader = self._read_by(made, divided, node) if made is not None else None
-            if made is not None and loader is not None:
-                self._report(metric, made, branch, divided[loader])
-                return
+            if isinstance(branch, cst.If) and self._saves(branch):
+                for metric in self._compared(branch):
+                    made = self._made(metric, branch)
+                    loader = self._read_by(made, node) if made is not None else None
+                    if made is not None and loader is not None and not self._joins_itself(node):
+                        self._report(metric, made, branch, loader)
+                        return
 
     def _report(self, metric: str, made: cst.BaseExpression, branch: cst.CSTNode, loader: cst.CSTNode) -> None:
         who = "rank 0" if on_one_rank(self.module, branch) else "each rank"
@@ -147,61 +161,140 @@ class BestOfOneRank(Rule):
             help="all_reduce the sums and counts before they are compared",
         )
 
-    def _without_sampler(self, function: cst.FunctionDef) -> str:
-        """The text of a function but for the making of samplers, which are told of all ranks."""
-        text = self.module.code(function.body)
-        for call in calls_in(function.body):
-            if is_sampler(self.module, call):
-                text = text.replace(self.module.code(call), "")
-        return re.sub(r"init_process_group\([^)]*\)|get_world_size\(\)", "", text)
+    # ---- which metric decides
 
-    def _divided_loaders(self, function: cst.FunctionDef) -> dict[str, cst.CSTNode]:
-        """The names of loaders of a function whose sampler gives each rank its part."""
-        found: dict[str, cst.CSTNode] = {}
-        for node in descendants(function.body):
-            if isinstance(node, cst.Assign) and isinstance(node.value, cst.Call) and len(node.targets) == 1:
-                made = node.value
-                sampler = argument(made, 3, "sampler") if self.module.qualified(made.func) == LOADER else None
+    def _saves(self, branch: cst.If) -> bool:
+        names = [called(call) for call in calls_in(branch.body)]
+        return any(name == "state_dict" or words_of(name) & _SAVING for name in names)
+
+    def _compared(self, branch: cst.If) -> Iterator[str]:
+        """The metrics that a test compares with the best so far, which takes their value: ``if metric > best``, or
+        ``is_best = metric > best`` before."""
+        names = [dotted(n) for n in subtree(branch.test) if dotted(n)]
+        tests = [branch.test, *(value for name in names for value in self.module.assignments(name, branch))]
+        for part in (n for test in tests for n in subtree(test)):
+            if isinstance(part, cst.Comparison) and len(part.comparisons) == 1:
+                sides = dotted(part.left), dotted(part.comparisons[0].comparator)
+                for metric, best in (sides, sides[::-1]) if isinstance(part.comparisons[0].operator, _ORDER) else ():
+                    if metric and best and any(_takes(b, metric, best) for b in self.module.bindings(best, branch)):
+                        yield metric
+
+    def _made(self, metric: str, branch: cst.If) -> cst.BaseExpression | None:
+        """What a metric comes from: ``accuracy = evaluate(..)``, ``loss, accuracy = evaluate(..)``."""
+        line = self.module.span(branch).line
+        bindings = [b for b in self.module.bindings(metric, branch) if b.kind == "assign" and b.value is not None]
+        return next((b.value for b in reversed(bindings) if self.module.span(b.node).line < line), None)
+
+    # ---- what it is computed over
+
+    def _divided(self, loader: cst.BaseExpression | str, at: cst.CSTNode) -> cst.Call | None:
+        """The making of a loader whose sampler gives each rank its part."""
+        for made in self.module.assignments(loader, at):
+            if isinstance(made, cst.Call) and self.module.qualified(made.func) == LOADER:
+                sampler = argument(made, 3, "sampler")
                 values = [sampler, *self.module.assignments(sampler)] if sampler is not None else []
                 if any(isinstance(v, cst.Call) and is_sampler(self.module, v) for v in values):
-                    found[dotted(node.targets[0].target)] = made
-        return found
-
-    def _compared(self, branch: cst.If) -> str:
-        """The metric of ``if metric > best: best = metric; save(..)``, '' for any other branch."""
-        if not _SAVES.search(self.module.code(branch.body)):
-            return ""
-        for part in (branch.test, *descendants(branch.test)):
-            if isinstance(part, cst.Comparison) and len(part.comparisons) == 1:
-                sides = [dotted(part.left), dotted(part.comparisons[0].comparator)]
-                best = next((side for side in sides if _BEST.search(side)), "")
-                others = [side for side in sides if side and side != best]
-                kept = [n for n in descendants(branch.body) if isinstance(n, cst.Assign)]
-                if best and others and any(dotted(n.targets[0].target) == best for n in kept):
-                    return others[0]
-        return ""
-
-    def _read_by(
-        self, made: cst.BaseExpression, divided: dict[str, cst.CSTNode], function: cst.FunctionDef
-    ) -> str | None:
-        """The divided loader that a metric is computed over: what an evaluation of the project is given, or what the
-        loop reads that adds up the metric's terms."""
-        if isinstance(made, cst.Call) and self.module.qualified(made.func).partition(".")[0] not in ("torch", "float"):
-            given = [name for arg in made.args if (name := dotted(arg.value)) in divided]
-            return given[0] if given and self._evaluates_alone(made) else None
-        terms = {dotted(n) for n in (made, *descendants(made)) if isinstance(n, (cst.Name, cst.Attribute))}
-        for loop in descendants(function.body):
-            if isinstance(loop, cst.For) and (name := dotted(loop.iter)) in divided:
-                added = (n for n in descendants(loop.body) if isinstance(n, cst.AugAssign))
-                if any(dotted(n.target) in terms for n in added):
-                    return name
+                    return made
         return None
 
-    def _evaluates_alone(self, call: cst.Call) -> bool:
-        """Whether a function of the project is called that brings nothing together."""
-        name, project = self.module.callee(call), self.module.project
-        found = project.split(project.canonical(name)) if name and project is not None else None
-        function = found[0].definitions.get(found[1]) if found is not None else None
-        if not isinstance(function, ast.FunctionDef) or called(call).startswith(("train", "fit")):
-            return False
-        return not _JOINS.search(ast.unparse(function))
+    def _read_by(self, made: cst.BaseExpression, function: cst.FunctionDef) -> cst.Call | None:
+        """The divided loader that a metric is computed over: what an evaluation of the project is given or reads from
+        its object, or what the loop reads that adds up the metric's terms."""
+        evaluation = self._evaluation(made)
+        if evaluation is not None and isinstance(made, cst.Call):
+            given = [a.value for a in made.args if dotted(a.value)]
+            read = (
+                [f"self.{name}" for name in _looped_over(evaluation)] if dotted(made.func).startswith("self.") else []
+            )
+            loaders: list[cst.BaseExpression | str] = [*given, *read]
+            found = next((made_by for x in loaders if (made_by := self._divided(x, made)) is not None), None)
+            return found if not evaluation.joins() else None
+        terms = {dotted(n) for n in subtree(made)} - {""}
+        for loop in descendants(function.body):
+            added = descendants(loop.body) if isinstance(loop, cst.For) else ()
+            if isinstance(loop, cst.For) and any(
+                isinstance(n, cst.AugAssign) and dotted(n.target) in terms for n in added
+            ):
+                found = self._divided(loop.iter, loop)
+                if found is not None:
+                    return found
+        return None
+
+    # ---- whether anything brings the ranks' parts together
+
+    def _evaluation(self, made: cst.BaseExpression) -> _Evaluation | None:
+        """The function of the project that a metric comes from, None where it is another's, or trains."""
+        project = self.module.project
+        name = self.module.callee(made) if isinstance(made, cst.Call) and project is not None else ""
+        if project is None or not name or words_of(name.rpartition(".")[2]) & {"train", "fit"}:
+            return None
+        return _named(project, name)
+
+    def _joins_itself(self, function: cst.FunctionDef) -> bool:
+        project, line = self.module.project, self.module.span(function.name).line
+        name = self.module.name_of(function)
+        around = _named(project, name) if project is not None else None
+        same = around is not None and around.function.name == function.name.value and around.function.lineno == line
+        return not same or around is None or around.joins(0)
+
+
+def _takes(binding: Binding, metric: str, best: str) -> bool:
+    """``best = metric``, ``best = max(metric, best)``."""
+    value = binding.value
+    if isinstance(value, cst.Call) and dotted(value.func) in ("max", "min"):
+        return {dotted(a.value) for a in value.args} == {metric, best}
+    return binding.kind == "assign" and value is not None and not binding.index and dotted(value) == metric
+
+
+@dataclasses.dataclass(frozen=True)
+class _Evaluation:
+    """A function of the project, asked whether it brings together what the ranks have computed."""
+
+    project: Project
+    facts: ModuleFacts
+    owner: ClassFacts | None
+    function: FunctionNode
+
+    def joins(self, depth: int = _DEPTH) -> bool:
+        """Whether it calls a collective, a metric that synchronises itself, something that is named after it, or counts
+        with the number of ranks; `depth`: the calls that are followed."""
+        for node in walk(self.function):
+            if isinstance(node, ast.BinOp) and any("world" in words_of(last_part(n)) for n in walk(node)):
+                return True
+            if isinstance(node, ast.Call) and self._is_joining(node, depth):
+                return True
+        return False
+
+    def _is_joining(self, call: ast.Call, depth: int) -> bool:
+        written = dotted_ast(call.func)
+        name = self.project.meaning(self.facts, call.func)
+        if name.startswith("torch.distributed."):
+            return not name.endswith(_ASKING) and not name.rpartition(".")[2][:1].isupper()
+        word = last_part(call.func)
+        if words_of(word) & _JOINING or name.startswith("torchmetrics.") or word == "compute":
+            return True
+        if self.owner is not None and written.startswith("self.") and written.count(".") == 1:
+            name = f"{self.owner.name}.{written[5:]}"
+        inner = _named(self.project, name) if depth and name else None
+        return inner is not None and inner.joins(depth - 1)
+
+
+def _named(project: Project, name: str) -> _Evaluation | None:
+    """A function of the project, or a method of a class of it, by its canonical name."""
+    found = project.split(project.canonical(name))
+    function = found[0].definitions.get(found[1]) if found is not None else None
+    if found is not None and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return _Evaluation(project, found[0], None, function)
+    owner, _, last = name.rpartition(".")
+    method = project.method(owner, last) if owner and project.class_facts(owner) is not None else None
+    if method is None or not isinstance(method[1], (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    return _Evaluation(project, method[0].module, method[0], method[1])
+
+
+def _looped_over(evaluation: _Evaluation) -> Iterator[str]:
+    """The attributes of `self` that a method loops over: ``for x in tqdm(self.loader)``."""
+    for loop in walk(evaluation.function):
+        for node in walk(loop.iter) if isinstance(loop, ast.For) else ():
+            if isinstance(node, ast.Attribute) and dotted_ast(node.value) == "self":
+                yield node.attr

@@ -24,7 +24,7 @@ _METHODS = ("__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn",
 _SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _DATASET = "torch.utils.data.Dataset"
 _LOADERS = re.compile(r"\bDataLoader\s*\((?P<arguments>(?:[^()]|\([^()]*\))*)\)", re.DOTALL)
-_WORKERS = re.compile(r"\bnum_workers\s*=\s*(?P<value>[^,)\s]+)")
+_WORKERS = re.compile(r"\bnum_workers[\"']?\s*[=:]\s*(?P<value>[^,})\s]+)")
 _CONTEXT = re.compile(
     r"""multiprocessing_context\s*=\s*["'](spawn|forkserver)|set_start_method\(\s*["'](spawn|forkserver)"""
 )
@@ -144,10 +144,21 @@ class CudaInDatasetWorker(Rule):
         for init in owner.body.body:
             if not isinstance(init, cst.FunctionDef) or init.name.value != "__init__":
                 continue
-            for call, _ in self._on_gpu(init):
+            methods = {f"self.{m.name.value}": m for m in owner.body.body if isinstance(m, cst.FunctionDef)}
+            made = [call for call, _ in self._on_gpu(init)]
+            for call in descendants(init.body):
+                maker = methods.get(dotted(call.func)) if isinstance(call, cst.Call) else None
+                if isinstance(call, cst.Call) and maker is not None and self._returns_on_gpu(maker):
+                    made.append(call)
+            for call in made:
                 name = self._attribute_of(call)
                 if name in reads:
                     yield call, reads[name]
+
+    def _returns_on_gpu(self, method: cst.FunctionDef) -> bool:
+        made = {call for call, _ in self._on_gpu(method)}
+        returned = (n for n in descendants(method.body) if isinstance(n, cst.Return))
+        return any(statement.value in made for statement in returned)
 
     def _attribute_of(self, call: cst.Call) -> str:
         """`self.table` for a call in the value that is assigned to it."""
@@ -244,5 +255,5 @@ def _uses_workers(text: str) -> bool | None:
     loaders = list(_LOADERS.finditer(text))
     if not loaders:
         return None
-    counts = [_WORKERS.search(m["arguments"]) for m in loaders]
+    counts = [_WORKERS.search(text if "**" in m["arguments"] else m["arguments"]) for m in loaders]
     return any(c is not None and c["value"] not in ("0", "None") for c in counts)

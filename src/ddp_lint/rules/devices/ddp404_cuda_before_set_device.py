@@ -126,7 +126,7 @@ class CudaBeforeSetDevice(Rule):
         if several_ranks(self.module) is None:
             return
         scopes: list[cst.FunctionDef | cst.Module] = [self.module.tree]
-        scopes += [n for n in self.module.nodes if type(n) is cst.FunctionDef]
+        scopes += self.module.of_type(cst.FunctionDef)
         reported = [self._visit_scope(scope) for scope in scopes]
         if not any(reported):
             self._visit_never(scopes)
@@ -154,7 +154,7 @@ class CudaBeforeSetDevice(Rule):
         return False
 
     def _all_calls(self) -> Iterator[cst.Call]:
-        return (n for n in self.module.nodes if type(n) is cst.Call)
+        return iter(self.module.of_type(cst.Call))
 
     def _in_main_guard(self, call: cst.Call, label: cst.Call) -> bool:
         """A `__main__` block may call the function that sets the device before it reaches the line."""
@@ -189,8 +189,20 @@ class CudaBeforeSetDevice(Rule):
         weighed = any(arg.keyword is None or arg.keyword.value.endswith("weight") for arg in made.args)
         return name.startswith("torch.nn.") and name.endswith("Loss") and not weighed
 
-    def _is_bare(self, node: cst.BaseExpression | None) -> bool:
-        return isinstance(node, cst.SimpleString) and node.evaluated_value == "cuda"
+    def _is_bare(self, node: cst.BaseExpression | None, depth: int = 3) -> bool:
+        """Whether a device is the current GPU wherever there is one: ``"cuda"``, ``torch.device("cuda")``, a name for
+        such a device, also where it is the CPU on a machine without GPUs."""
+        if isinstance(node, cst.SimpleString):
+            return bool(node.evaluated_value == "cuda")
+        if isinstance(node, cst.IfExp):
+            return self.module.code(node.test) == "torch.cuda.is_available()" and self._is_bare(node.body, depth)
+        if isinstance(node, cst.Call):
+            made = self.module.qualified(node.func) == "torch.device" and len(node.args) == 1
+            return made and self._is_bare(node.args[0].value, depth)
+        if not isinstance(node, (cst.Name, cst.Attribute)) or not depth:
+            return False
+        bound = self.module.bindings(node)
+        return bool(bound) and all(b.kind == "assign" and self._is_bare(b.value, depth - 1) for b in bound)
 
     def _report(self, call: cst.Call, what: str, label: cst.Call) -> None:
         self.report(

@@ -6,19 +6,23 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
-from ddp_lint.launch.cuda import uses_cuda
+from ddp_lint.launch.cuda import Initialiser, asks_driver, runs_before, uses_cuda
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import appends, receiver
-from ddp_lint.source.tree import descendants, names_in, subtree
+from ddp_lint.source.syntax import walk
+from ddp_lint.source.tree import called, descendants, names_in, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
 _PACKAGES = ("multiprocessing", "torch.multiprocessing")
 _STARTERS = ("Process", "Pool")
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MAPS = ("map", "imap", "imap_unordered", "starmap", "apply", "apply_async", "map_async", "starmap_async", "submit")
 _OTHER_METHOD = re.compile(
     r"""set_start_method\(\s*(method=)?["'](spawn|forkserver)|get_context\(\s*(method=)?["'](spawn|forkserver)"""
@@ -91,7 +95,8 @@ class CudaAfterFork(Rule):
     Contexts and start methods `spawn` and `forkserver`, also set elsewhere in the file; `torch.multiprocessing.spawn`;
     targets that handle CPU data; targets that nothing resolves; files that name neither torch nor CUDA, so that their
     process has not touched the GPU when it forks. Files of which every program that imports them sets the start method
-    to `spawn`.
+    to `spawn`. With `--preview` alone: a program that starts its workers below `__main__` and has neither used
+    a GPU before nor asked for one (`torch.cuda.is_available()` is enough).
 
     ## How to confirm
 
@@ -118,10 +123,20 @@ class CudaAfterFork(Rule):
         package, _, kind = self.module.qualified(node.func).rpartition(".")
         if kind in _STARTERS and package in _PACKAGES:
             self._visit_starter(node, kind)
+        elif called(node) in _STARTERS and isinstance(node.func, cst.Attribute) and self._is_fork(node.func.value):
+            self._visit_starter(node, called(node))
         elif kind == "ProcessPoolExecutor" and argument(node, 1, "mp_context") is None:
             self._visit_starter(node, "Pool")
         elif self._is_forked_manager(node):
             self._report_manager(node)
+
+    def _is_fork(self, context: cst.BaseExpression) -> bool:
+        """``get_context("fork")``, also by its name."""
+        made = [context, *self.module.assignments(context)]
+        calls = [m for m in made if isinstance(m, cst.Call) and called(m) == "get_context" and m.args]
+        packages = (self.module.qualified(m.func).rpartition(".")[0] for m in calls)
+        asked = [m.args[0].value for m in calls if next(packages) in _PACKAGES]
+        return bool(asked) and all(isinstance(a, cst.SimpleString) and a.evaluated_value == "fork" for a in asked)
 
     def _visit_starter(self, node: cst.Call, kind: str) -> None:
         text = self.module.file.text
@@ -129,9 +144,9 @@ class CudaAfterFork(Rule):
         forks = forks and not self._spawns_elsewhere()
         targets = [argument(node, 1, "target")] if kind == "Process" else self._mapped(node)
         for target in targets if forks else ():
-            place = self._cuda_in(target)
+            place = self._cuda_in(target, node)
             if place:
-                self._report(node, place)
+                self._report(node, place, Confidence.LOW if self._parent_is_clean(node) else None)
                 return
         if kind == "Pool":
             self._visit_arguments(node, forks)
@@ -168,13 +183,15 @@ class CudaAfterFork(Rule):
             and dotted(call.func.value) == name
         ]
 
-    def _cuda_in(self, target: cst.BaseExpression | None) -> str:
+    def _cuda_in(self, target: cst.BaseExpression | None, at: cst.Call) -> str:
         """What of the target uses CUDA, in words; '' when nothing does or the target is unknown."""
         facts, project = self.module.facts, self.module.project
         name = dotted(target)
         if not name or facts is None or project is None:
             return ""
-        owner, node = facts, facts.definitions.get(name)
+        cls, of_self = self.module.class_of(at), name.startswith("self.") and name.count(".") == 1
+        method = project.method(self.module.name_of(cls), name[5:]) if cls is not None and of_self else None
+        owner, node = (method[0].module, method[1]) if method is not None else (facts, facts.definitions.get(name))
         found = project.split(self.module.meaning(name)) if node is None else None
         if found is not None and found[1] in found[0].definitions:
             owner, node = found[0], found[0].definitions[found[1]]
@@ -183,7 +200,24 @@ class CudaAfterFork(Rule):
         place = uses_cuda(project, owner, node)
         return f"`{name}` uses CUDA ({owner.file.path}:{getattr(place, 'lineno', node.lineno)})" if place else ""
 
-    def _report(self, node: cst.Call, place: str) -> None:
+    def _parent_is_clean(self, node: cst.Call) -> bool:
+        """Whether a program starts the worker itself, below `__main__`, and nothing that it runs before uses CUDA."""
+        facts, project, function = self.module.facts, self.module.project, self.module.function_of(node)
+        if facts is None or project is None:
+            return False
+        lines = [self.module.span(node).line]
+        if function is not None:
+            guards = [n for n in facts.tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test)]
+            calls = (n for guard in guards for n in walk(guard) if isinstance(n, ast.Call))
+            lines += [n.lineno for n in calls if dotted_ast(n.func) == function.name.value][:1]
+        elif not any("__main__" in self.module.code(test) for test, _ in conditions(self.module, node)):
+            return False
+        before = [s for line in lines for s in runs_before(facts.tree, line) if not isinstance(s, _DEFINITIONS)]
+        asked = Initialiser(project, asks_driver)
+        started = function is None or len(lines) > 1
+        return started and not any(uses_cuda(project, facts, s) or asked.of(facts, s) for s in before)
+
+    def _report(self, node: cst.Call, place: str, sure: Confidence | None) -> None:
         self.report(
             node,
             f"{place} in a forked worker: it fails where this rank has used CUDA before",
@@ -191,6 +225,7 @@ class CudaAfterFork(Rule):
                 "the worker raises 'Cannot re-initialize CUDA in forked subprocess', and the other ranks wait for it"
             ],
             help='start it with get_context("spawn"), or torch.multiprocessing.spawn',
+            confidence=sure,
             fix=self._fix(node),
         )
 

@@ -10,7 +10,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.cuda import Initialiser
+from ddp_lint.launch.cuda import Initialiser, asks_driver, makes_context, runs_before
 from ddp_lint.launch.environment import Write, read_at
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.launch.variables import WriteRule
@@ -23,24 +23,10 @@ _STARTS = re.compile(
     r"\b(spawn|start_processes|Popen|Process|Pool|elastic_launch|notebook_launcher|subprocess|execv\w*|ProcessPoolExecutor)\b"
 )
 _FORKS = re.compile(r"\b(multiprocessing|mp)\.(Pool|Process)\b|\bfrom multiprocessing import .*\b(Pool|Process)\b")
-_HARMLESS_CUDA = (
-    "is_available",
-    "device_count",
-    "is_initialized",
-    "amp",
-    "is_bf16_supported",
-    "nvtx",
-    "GradScaler",
-    "memory",
-    "manual_seed",  # noted for when CUDA is used
-    "manual_seed_all",
-    "seed",
-    "seed_all",
-)
 _COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "barrier", "reduce_scatter_tensor", "all_gather_object",
                 "broadcast_object_list", "all_gather_into_tensor", "reduce", "all_to_all_single")  # fmt: skip
-#: The points that lie in the project's own use of a GPU.
-_ON_GPU = ("cuda", "allocation")
+#: The points that lie in the project's own use of a GPU, with the calls that are such a use.
+_ON_GPU = {"driver": asks_driver, "cuda": makes_context, "allocation": makes_context}
 
 
 class EnvironmentSetTooLate(WriteRule):
@@ -51,15 +37,17 @@ class EnvironmentSetTooLate(WriteRule):
     Finds `os.environ[...] = ...` (and `setdefault`, `update`, `putenv`) for variables that are read once, where the
     file shows that this happened before: `TORCH_DISTRIBUTED_DEBUG`, `OMP_NUM_THREADS`, `TORCH_LOGS` after `import
     torch`; `TORCHINDUCTOR_*` after `DDP(...)` or `torch.compile`; `TORCH_NCCL_*` after `init_process_group`; `NCCL_*`
-    after the first collective; `CUDA_VISIBLE_DEVICES` and the allocator's settings after CUDA was used, also by a call
-    into the project or by a file that an import runs.
+    after the first collective; `CUDA_VISIBLE_DEVICES` after the first look for GPUs (`torch.cuda.is_available()` is
+    one), and the allocator's settings after CUDA was used, also by a call into the project or by a file that an import
+    runs.
 
     ## Why it breaks
 
     Nothing is printed: the job runs with the old value on rank 0 and rank 1 alike, so the debug level, the number of
-    threads or the GPUs are not those that the script states. Measured: each of them is ignored after its point; and
-    `CUDA_VISIBLE_DEVICES` or `PYTORCH_CUDA_ALLOC_CONF` after `import torch`, even after `device_count()`, is honoured
-    as long as no GPU was used, so that is not flagged.
+    threads or the GPUs are not those that the script states. Measured: each of them is ignored after its point.
+    `CUDA_VISIBLE_DEVICES` after `import torch`, even after `device_count()` or `manual_seed_all()`, is honoured, so
+    that is not flagged; after `is_available()`, `set_device()` or `GradScaler()` it is not: the process goes on with
+    the first GPU of the machine (2 x H200, torch 2.11).
 
     ## Example
 
@@ -132,14 +120,16 @@ class EnvironmentSetTooLate(WriteRule):
             place = self._torch_import(write)
             if place is not None and not self._starts_processes() and not self._done_otherwise(write, point):
                 self._report(write, point, place, "torch is imported here")
+        elif point["at"] in _ON_GPU:
+            used = self._used(write, point)
+            if used is not None:
+                self._report(write, point, *used)
+            elif write.name == "CUDA_VISIBLE_DEVICES" and self._in_forked_worker(write):
+                self._report_fork(write)
         else:
             call = next(self._calls_before(write, point["at"]), None)
             if call is not None:
                 self._report(write, point, call, f"{point['point']}: it was read here")
-            elif point["at"] in _ON_GPU and (used := self._used_elsewhere(write)) is not None:
-                self._report(write, point, *used)
-            elif write.name == "CUDA_VISIBLE_DEVICES" and self._in_forked_worker(write):
-                self._report_fork(write)
 
     def _done_otherwise(self, write: Write, point: dict[str, Any]) -> bool:
         """Whether the file also calls what works after the import: the variable is then meant for children."""
@@ -201,28 +191,19 @@ class EnvironmentSetTooLate(WriteRule):
         if point == "wrap":
             listed = self.module.listed("wrappers", call)
             return bool(listed) or name in ("torch.nn.parallel.DistributedDataParallel", "torch.compile")
-        return self._uses_gpu(call, name)
+        return False
 
-    def _uses_gpu(self, call: cst.Call, name: str) -> bool:
-        if name.startswith("torch.cuda."):
-            return not any(part in _HARMLESS_CUDA for part in name.split("."))
-        method = call.func.attr.value if isinstance(call.func, cst.Attribute) and not name else ""
-        if method == "cuda":
-            return True
-        places = [a.value for a in call.args if (method == "to" and a.keyword is None) or _keyword(a) == "device"]
-        on_gpu = any(isinstance(p, cst.SimpleString) and "cuda" in p.value for p in places)
-        return on_gpu and (method == "to" or name.startswith("torch."))
+    # ---- after a use of the GPU, also by another place of the project
 
-    # ---- after what another place of the project does
-
-    def _used_elsewhere(self, write: Write) -> tuple[Span, str] | None:
-        """The import, the call or the line of the module above the write that surely uses a GPU, and what it says of
-        the place. Not in a program that starts processes: the variable may be meant for these."""
+    def _used(self, write: Write, point: dict[str, Any]) -> tuple[Span, str] | None:
+        """The import, the call or the line above the write that surely uses a GPU, and what it says of the place. Not
+        in a program that starts processes: the variable may be meant for these."""
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None or self._starts_processes():
             return None
-        for statement in self._runs_before(facts.tree, self.module.span(write.node).line):
-            found = Initialiser(project).of(facts, statement)
+        initialiser = Initialiser(project, _ON_GPU[point["at"]])
+        for statement in runs_before(facts.tree, self.module.span(write.node).line):
+            found = initialiser.of(facts, statement)
             if found is not None:
                 owner, place = found
                 there = f" ({owner.file.path}:{getattr(place, 'lineno', 1)})" if owner is not facts else ""
@@ -230,17 +211,8 @@ class EnvironmentSetTooLate(WriteRule):
                 line = statement.lineno
                 end_line = statement.end_lineno or line
                 span = Span(self.module.file.path, line, statement.col_offset + 1, end_line, end + 1)
-                return span, f"a GPU is used here{there}: the variable was read"
+                return span, f"{point['point']}{there}: it was read here"
         return None
-
-    def _runs_before(self, tree: ast.Module, line: int) -> Iterator[ast.stmt]:
-        """The statements that ran when the line `line` is reached: those above it, in each block around it."""
-        block: list[ast.stmt] = tree.body
-        while block:
-            above = [s for s in block if (s.end_lineno or s.lineno) < line]
-            yield from above
-            inside = [s for s in block if s.lineno <= line <= (s.end_lineno or s.lineno)]
-            block = next((arm for s in inside for arm in _arms(s) if arm and _holds(arm, line)), [])
 
     # ---- in a forked worker
 
@@ -304,22 +276,6 @@ class EnvironmentSetTooLate(WriteRule):
         return facts is not None and any(
             name in _names(s) and s.lineno < line for s in _top_imports(facts.tree.body) if isinstance(s, ast.Import)
         )
-
-
-def _arms(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The blocks of a statement, of which one runs; the one of a class has its methods run later, from outside."""
-    for name in ("body", "orelse", "finalbody"):
-        yield getattr(statement, name, [])
-    for handler in getattr(statement, "handlers", []):
-        yield handler.body
-
-
-def _holds(block: list[ast.stmt], line: int) -> bool:
-    return block[0].lineno <= line <= (block[-1].end_lineno or block[-1].lineno)
-
-
-def _keyword(arg: cst.Arg) -> str:
-    return arg.keyword.value if arg.keyword is not None else ""
 
 
 def _top_imports(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:

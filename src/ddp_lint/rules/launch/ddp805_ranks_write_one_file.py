@@ -11,7 +11,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.tree import subtree
+from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.source.wraps import argument
 
 #: Calls that every rank of a job makes: the function that holds one runs on all of them.
@@ -25,6 +25,10 @@ _RANKED = re.compile(
     r"rank|local|process_index|gpu|proc_id|worker|device|host|shard|pid|uuid|tempfile|mkdtemp|tmp", re.IGNORECASE
 )
 
+#: The time to the microsecond, which no two ranks share; a format may cut it to the second.
+_MOMENT = re.compile(r"\bnow\(\)|\btime_ns\(\)|(?<!int\()\btime\.time\(\)")
+_CUT = re.compile(r"strftime|timespec|%")
+
 
 class RanksWriteOneFile(Rule):
     """All ranks write the same file at once.
@@ -33,7 +37,7 @@ class RanksWriteOneFile(Rule):
 
     Finds `torch.save` and `open(..., "w")` to a path without the rank in it, and `os.makedirs` without `exist_ok`,
     outside of any test for the rank, in a function that every rank runs: it makes the process group or wraps the
-    model.
+    model, or is called by the training loop of its file, nowhere under such a test.
 
     ## Why it breaks
 
@@ -85,9 +89,9 @@ class RanksWriteOneFile(Rule):
 
     ## When it is silent
 
-    Writes under a test for the rank, paths with the rank (or a temporary name) in them, helpers that a caller may
-    guard, tests, and distributed checkpoints, which are written by all ranks on purpose. A function of the project that
-    returns whether this is the first rank counts as such a test.
+    Writes under a test for the rank, paths with the rank (or a temporary name, or the time to the microsecond) in them,
+    helpers that a caller may guard, tests, and distributed checkpoints, which are written by all ranks on purpose. A
+    function of the project that returns whether this is the first rank counts as such a test.
 
     ## How to confirm
 
@@ -115,20 +119,44 @@ class RanksWriteOneFile(Rule):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         calls = list(calls_in(node.body))
+        if not any(self._written(call) is not None for call in calls):
+            return
         every = next((c for c in calls if self._is_run_by_every_rank(c)), None)
+        given: set[str] = set()  # names whose values a caller decides, the rank perhaps among them
+        if every is None:
+            every, given = self._called_by_every_rank(node), {p.name.value for p in node.params.params} - {"self"}
         if every is None or on_one_rank(self.module, every):
             return
         reported: set[cst.CSTNode] = set()
         for call in calls:
             path = self._written(call)
             inside = any(up in reported for up in self.module.ancestors(call))  # ``torch.save(x, open(path, "wb"))``
-            if path is not None and not inside and not on_one_rank(self.module, call) and not self._own_path(path):
+            if (
+                path is not None
+                and not given & names_in(path)
+                and not inside
+                and not on_one_rank(self.module, call)
+                and not self._own_path(path)
+            ):
                 reported.add(call)
                 self._report(call, every)
 
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:
         listed = self.module.listed("wrappers", call) or self.module.listed("collectives", call)
         return self.module.qualified(call.func) in _EVERY_RANK or bool(listed)
+
+    def _called_by_every_rank(self, function: cst.FunctionDef) -> cst.Call | None:
+        """The call of a function in the training loop of this file, where no call of it is kept to one rank."""
+        owner = self.module.class_of(function)
+        name = f"self.{function.name.value}" if owner is not None else function.name.value
+        found = [call for call in self.module.of_type(cst.Call) if dotted(call.func) == name]
+        calls = [c for c in found if self.module.class_of(c) is owner or owner is None]
+        if not calls or any(on_one_rank(self.module, c) for c in calls):
+            return None
+        return next((c for c in calls if self._trains(self.module.function_of(c))), None)
+
+    def _trains(self, function: cst.FunctionDef | None) -> bool:
+        return function is not None and any(called(c) == "backward" for c in calls_in(function.body))
 
     def _written(self, call: cst.Call) -> cst.BaseExpression | None:
         """The path that a call writes, or makes and fails on when it exists."""
@@ -152,7 +180,10 @@ class RanksWriteOneFile(Rule):
         """Whether the path may hold the rank (it, or what its names are assigned, mentions one), or holds nothing."""
         if self.module.qualified(path) == "os.devnull":
             return True
-        return any(_RANKED.search(text) or mentions_own_rank(self.module, text) for text in self._texts(path, 3))
+        texts = list(self._texts(path, 3))
+        if any(map(_MOMENT.search, texts)) and not any(map(_CUT.search, texts)):
+            return True
+        return any(_RANKED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 
     def _texts(self, path: cst.BaseExpression, depth: int) -> Iterator[str]:
         yield self.module.code(path)

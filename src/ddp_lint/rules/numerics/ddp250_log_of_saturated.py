@@ -18,12 +18,23 @@ _HALF = re.compile(r"\.half\b|float16|fp16|autocast|\bamp\b|GradScaler|mixed_pre
 #: Words by which the files are found that may train in half precision what another file defines.
 _HALF_WORDS = ("autocast", "GradScaler", "fp16", "float16", "mixed_precision", "amp")
 
+#: Methods that take elements of a tensor as they are.
+_TAKES = ("gather", "index_select", "squeeze", "unsqueeze", "view", "reshape", "flatten", "transpose", "permute")
+_STEPS = 4  # names and parts that are followed
 # What saturates: the advice, and the function that a fix may put instead ("" where none takes the same arguments).
 _SATURATING = {
     "softmax": ("torch.nn.functional.log_softmax", "log_softmax"),
     "sigmoid": ("torch.nn.functional.logsigmoid", "logsigmoid"),
     "gumbel_softmax": ("the logits themselves, or clamp(min=eps) with an eps that the dtype can hold", ""),
 }
+
+
+def _whole(part: cst.BaseExpression) -> cst.BaseExpression | None:
+    """What some elements are taken from, None where nothing is taken."""
+    if isinstance(part, cst.Subscript):
+        return part.value
+    taken = isinstance(part, cst.Call) and isinstance(part.func, cst.Attribute) and part.func.attr.value in _TAKES
+    return part.func.value if taken and isinstance(part, cst.Call) and isinstance(part.func, cst.Attribute) else None
 
 
 def _is_tiny(value: cst.BaseExpression) -> bool:
@@ -153,11 +164,13 @@ class LogOfSaturated(Rule):
         return None
 
     def _behind_name(self, operand: cst.BaseExpression) -> cst.BaseExpression:
-        """The one value that a local name was assigned."""
-        if isinstance(operand, cst.Name):
-            values = self.module.assignments(operand)
-            if len(values) == 1:
-                return values[0]
+        """The one value that a local name was assigned, or that elements are taken from: ``p[:, 0]``,
+        ``p.gather(1, actions)``."""
+        for _ in range(_STEPS):
+            values = self.module.assignments(operand) if isinstance(operand, cst.Name) else [_whole(operand)]
+            if len(values) != 1 or values[0] is None:
+                break
+            operand = values[0]
         return operand
 
     def _report(self, node: cst.Call, what: str, instead: str, fix: Fix | None) -> None:

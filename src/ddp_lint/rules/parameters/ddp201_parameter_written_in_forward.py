@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.rules.parameters.in_place import InPlaceRule, is_moving_average
 from ddp_lint.rules.parameters.replicas import Replicas
@@ -71,8 +72,8 @@ class ParameterWrittenInForward(InPlaceRule):
     `requires_grad=False`, evaluation branches. The moving average of a momentum encoder in `forward`: it is right under
     DDP, for which it is written (FSDP loses it). In a project that wraps by DDP and never mentions FSDP, writes that
     are the same on all ranks: clamps, a norm that is kept to 1, what a function of the project makes of the parameter
-    alone. Writes that raise at once (a leaf with gradients on)
-    are DDP205. A `training_step` that calls its optimizers by itself (manual optimization).
+    alone. With `--preview` alone: the same in a file that does not mention FSDP itself. Writes that raise at once (a
+    leaf with gradients on) are DDP205. A `training_step` that calls its optimizers by itself (manual optimization).
 
     ## How to confirm
 
@@ -100,7 +101,8 @@ class ParameterWrittenInForward(InPlaceRule):
         if raises_at_once or is_moving_average(self.module, write, function):
             return
         flow = self.flow(function)
-        if self._has_replicas_only() and Replicas(self.module, flow).write_alike(write):
+        alike = Replicas(self.module, flow).write_alike(write)
+        if alike and self._has_replicas_only():
             return
         from_batch = any(flow.value(n).inputs for n in self.operands(write))
         ranks = (
@@ -115,7 +117,11 @@ class ParameterWrittenInForward(InPlaceRule):
             "apart",
             notes=[f"under FSDP each rank writes a gathered copy; under DDP {ranks}"],
             help="compute with a new tensor (`weight = self.weight * scale`), or write after optimizer.step()",
+            confidence=Confidence.LOW if alike and not self._speaks_of_sharding() else None,
         )
+
+    def _speaks_of_sharding(self) -> bool:
+        return any(word in self.module.file.text for word in table("wrappers")["sharding"])
 
     def _has_replicas_only(self) -> bool:
         """Whether the project wraps by DDP and never speaks of FSDP: writes that are the same on all ranks do no harm.

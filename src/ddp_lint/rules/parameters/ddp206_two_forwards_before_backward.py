@@ -12,9 +12,10 @@ from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.queries import calls_in
+from ddp_lint.source.queries import calls_as_run
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.wraps import Wrap, argument
+from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.contexts import without_gradient
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
@@ -94,9 +95,9 @@ class TwoForwardsBeforeBackward(Rule):
     ## When it is silent
 
     `broadcast_buffers=False`, a backward between the two calls, a first call under `torch.no_grad()` or with
-    `.detach()`, calls in different arms of an `if`, models whose wrap is not found, tests; and every file where
-    `target-torch` is 2.13 or newer. It cannot always see whether the model has buffers: without any, the finding is
-    wrong.
+    `.detach()`, calls in different arms of an `if`, models whose wrap is not found, models of which all is seen and no
+    part has buffers, tests; and every file where `target-torch` is 2.13 or newer. It cannot always see whether the
+    model has buffers: without any, the finding is wrong.
 
     ## How to confirm
 
@@ -121,7 +122,7 @@ class TwoForwardsBeforeBackward(Rule):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         open_calls: dict[str, cst.Call] = {}  # DDP models called with a graph that waits for its backward
-        for call in calls_in(node.body):
+        for call in calls_as_run(node.body):
             name = dotted(call.func)
             if is_backward(call):
                 self._report_pending(open_calls)
@@ -160,8 +161,15 @@ class TwoForwardsBeforeBackward(Rule):
             return False
         wrap = self.module.wraps.of(name, at) or self._at_top_level(name)
         if wrap is not None:
-            return _broadcasts(wrap)
+            return _broadcasts(wrap) and not self._has_no_buffers(wrap)
         return name.startswith("self.") and name.count(".") == 1 and self._wrapped_by_class(name[5:], at)
+
+    def _has_no_buffers(self, wrap: Wrap) -> bool:
+        model = argument(wrap.call, 0, "module")
+        kind = self.module.constructed_by(model) if model is not None else ""
+        classes = TensorFile.of(self.module).classes
+        made = classes.imported(kind) or classes.named(kind.removeprefix(f"{self.module.name}."))
+        return made is not None and classes.without_buffers(made)
 
     def _at_top_level(self, name: str) -> Wrap | None:
         """The wrap of a module-level name that functions use."""

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import dataclasses
+import functools
+from collections.abc import Callable
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import Confidence, Span
 from ddp_lint.launch.single import transforms_samples
-from ddp_lint.project.facts import assigned_in, parameters
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
@@ -16,7 +17,7 @@ from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
 from ddp_lint.tensors.callers import CallSite, call_sites
-from ddp_lint.tensors.operations import keeps_output, layer_kind, names, words_of
+from ddp_lint.tensors.operations import keeps_input, keeps_output, names, words_of
 
 #: Attributes and methods of a tensor that look at it and keep nothing.
 _ASKED = {"shape", "size", "dim", "ndim", "device", "dtype", "is_cuda", "numel", "new_zeros", "new_ones"}
@@ -29,7 +30,9 @@ class OverwritesCallersTensor(InPlaceRule):
     ## What it does
 
     Finds `x += y`, `x *= s`, `x[i] = y` and `x.add_(y)` in the forward of an `nn.Module` (or in a method that forward
-    calls) where `x` is an argument, or a view of one, and still the caller's object.
+    calls) where `x` is an argument, or a view of one, still the caller's object, and a call in the project is seen to
+    hand over a tensor that is needed afterwards: a softmax, a sigmoid or a layer before keeps it for backward, or the
+    caller reads it again.
 
     ## Why it breaks
 
@@ -101,20 +104,18 @@ class OverwritesCallersTensor(InPlaceRule):
 
     ## When it is silent
 
-    Places that are filled and not computed from what was there (`x[mask] = 0`, `masked_fill_`), or get a boolean
-    (`x[0] = torch.logical_not(x[0])`). The argument was replaced first (`x = x.clone()`, `x = x + 1`, `x =
-    self.norm(x)`), masks, tokens, indices, lengths, caches and states (they carry no gradient, or are there to be
-    written), audio and image frontends, augmentation, the arm where `x.requires_grad` is false, code under
-    `torch.no_grad()`, evaluation, inference and tests, helpers that return nothing (they are called for the write),
-    helpers that get a fresh tensor of a caller that takes the result in its place (`x = self.fc(x); x =
-    self._scale(x)`). With `--preview` alone: a module that gets such a tensor wherever the project calls it, and
-    whose callers do not read it again (`loss, parts = self.balance(loss)`, `self.drop(self.attend(x))`). Where the
-    function itself shows what keeps the tensor, DDP203 reports it instead.
+    Nothing in the project is seen to need the tensor afterwards: the caller has just made it and takes the result in
+    its place (`x = self.fc(x); x = self._scale(x)`), or the batch comes from the loader. Places that are filled and not
+    computed from what was there (`x[mask] = 0`, `masked_fill_`), or get a boolean (`x[0] = torch.logical_not(x[0])`).
+    The argument was replaced first (`x = x.clone()`, `x = x + 1`, `x = self.norm(x)`), masks, tokens, indices, lengths,
+    caches and states (they carry no gradient, or are there to be written), audio and image frontends, augmentation,
+    the arm where `x.requires_grad` is false, code under `torch.no_grad()`, evaluation, inference and tests, helpers
+    that return nothing (they are called for the write). Where the function itself shows what keeps the tensor, DDP203
+    reports it instead.
 
     ## How to confirm
 
-    `ddp-lint verify model.py`: the exception in backward when the caller's tensor was kept. A batch from the loader
-    written in place trains right, and verify then refutes the finding.
+    `ddp-lint verify model.py`: the exception in backward when the caller's tensor was kept.
 
     ## Fix safety
 
@@ -139,28 +140,18 @@ class OverwritesCallersTensor(InPlaceRule):
             return
         if self._is_data(write):
             return
-        if reached.chain and (not _returns(function) or self._is_given_up(function, reached)):
+        held = self._held(function, argument) if not reached.chain or _returns(function) else None
+        if held is None:
             return
-        doubtful = not reached.chain and self._is_taken_back(function, argument)
+        site, why = held
         self.report(
             write.node,
             "forward overwrites the caller's tensor "
             f"{self.module.quoted(write.target)}{self.way(reached)}: `backward()` may raise",
-            notes=[
-                "if autograd kept it, `backward()` raises on every rank; or the caller reads other values than it wrote"
-            ],
+            labels=[(_span(site), f"this caller still needs it: {why}")],
             help=f"make a new tensor: `{argument} = {argument} + ..`, or start with `{argument} = {argument}.clone()`",
-            confidence=Confidence.LOW if doubtful else None,
             fix=self.out_of_place(write),
         )
-
-    def _is_taken_back(self, function: Code, argument: str) -> bool:
-        """Whether every call of the module's `forward` gives away what it was given, which a call had made that keeps
-        nothing of it as far as one can see: ``loss, parts = self.balance(loss)``, ``self.drop(self.attend(x))``."""
-        if isinstance(function, cst.Module) or function.name.value != "forward":
-            return False
-        sites = call_sites(self.module, function)
-        return bool(sites) and all(_is_given_away(site, function, argument) for site in sites)
 
     def _is_data(self, write: Write) -> bool:
         """Whether no gradient flows to the argument: in a frontend, and where ``x.requires_grad`` is false."""
@@ -172,98 +163,93 @@ class OverwritesCallersTensor(InPlaceRule):
         asked = f"{self.module.code(write.target).partition('[')[0]}.requires_grad"
         return any(self.module.code(test) == asked and not taken for test, taken in conditions(self.module, write.node))
 
-    def _is_given_up(self, function: Code, reached: Reached) -> bool:
-        """Whether the method that calls the helper made the tensor itself, by a layer that keeps nothing of it, and
-        takes the result in its place: ``x = self.fc(x)``, ``x = self._scale(x)``."""
-        owner = TensorFile.of(self.module).owner(function)
-        caller = owner.methods.get(reached.chain[-1]) if owner is not None else None
-        if owner is None or caller is None or isinstance(function, cst.Module):
-            return False
-        calls = list(_calls_of(f"self.{function.name.value}", caller[1]))
-        return bool(calls) and all(_is_replaced(call, into, caller) for call, into in calls)
+    def _held(self, function: Code, argument: str) -> tuple[CallSite, str] | None:
+        """A call that hands over a tensor which is needed afterwards, with what needs it."""
+        if isinstance(function, cst.Module):
+            return None
+        for site in call_sites(self.module, function):
+            given = site.given(function, argument)
+            owner = TensorFile.of(self.module).class_around(site)
+            why = _Caller(site, owner).needs(given) if given is not None else ""
+            if why:
+                return site, why
+        return None
 
 
-def _is_given_away(site: CallSite, function: cst.FunctionDef, argument: str) -> bool:
-    """Whether the caller made the tensor by a call, and does not read it again under its name."""
-    given = site.given(function, argument)
-    if isinstance(given, ast.Call):
-        return not _keeps_result(given, site)
-    if site.around is None or not isinstance(given, ast.Name) or given.id in {p.arg for p in parameters(site.around)}:
-        return False
-    made = assigned_in(site.around, given.id)
-    if not made or not all(isinstance(m, ast.Call) and (m is site.node or not _keeps_result(m, site)) for m in made):
-        return False
-    into = next((n for n in walk(site.around) if isinstance(n, ast.Assign) and n.value is site.node), None)
-    bound = {n.id for t in into.targets for n in walk(t) if isinstance(n, ast.Name)} if into is not None else set()
-    names_read = (n for n in walk(site.around) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
-    last = site.node.end_lineno or site.node.lineno
-    return given.id in bound or not any(n.id == given.id and n.lineno > last for n in names_read)
+@dataclasses.dataclass(frozen=True)
+class _Caller:
+    """The function around a call, asked what becomes of a tensor that the call gets."""
+
+    site: CallSite
+    owner: ModuleClass | None
+
+    def needs(self, given: ast.expr) -> str:
+        """What still needs the tensor once the call has it, '' where nothing is seen to."""
+        maker = self._keeping(given, keeps_output)
+        if maker or not isinstance(given, ast.Name) or self.site.around is None:
+            return f"`{maker}` keeps its result for backward" if maker else ""
+        mentions = [
+            n for n in walk(self.site.around) if isinstance(n, ast.Name) and n.id == given.id and n is not given
+        ]
+        made = [n for n in mentions if isinstance(n.ctx, ast.Store) and n.lineno < given.lineno]
+        since = max((n.lineno for n in made), default=0)
+        if len(made) == 1 and (maker := self._keeping(self._made_by(made[0]), keeps_output)):
+            return f"`{maker}` keeps its result for backward"
+        for read in (n for n in mentions if isinstance(n.ctx, ast.Load) and not self._is_asked(n)):
+            if since < read.lineno < given.lineno and (layer := self._keeping(self._parents.get(read), keeps_input)):
+                return f"`{layer}` keeps it for backward"
+            if self._is_after(read):
+                return f"line {read.lineno} reads it again"
+        return ""
+
+    @functools.cached_property
+    def _parents(self) -> dict[ast.AST, ast.AST]:
+        around = self.site.around
+        nodes = walk(around) if around is not None else ()
+        return {child: parent for parent in nodes for child in ast.iter_child_nodes(parent)}
+
+    def _keeping(self, made: ast.AST | None, keeps: Callable[[str], bool]) -> str:
+        """The function, method or layer that makes something and keeps a tensor by it, as it is written."""
+        if isinstance(made, ast.BinOp) and isinstance(made.op, (ast.Mult, ast.Div, ast.MatMult)):
+            return ast.unparse(made) if keeps is keeps_input else ""
+        if not isinstance(made, ast.Call):
+            return ""
+        written = dotted_ast(made.func)
+        layer = self.owner.attribute(written[5:]) if self.owner is not None and written.startswith("self.") else None
+        if layer is not None:
+            return written if keeps(layer.maker) else ""
+        method = f".{made.func.attr}" if isinstance(made.func, ast.Attribute) else ""
+        qualified = self.site.facts.qualified(made.func)
+        return written or method[1:] if keeps(qualified or method) else ""
+
+    def _made_by(self, bound: ast.Name) -> ast.AST | None:
+        statement = self._parents.get(bound)
+        return statement.value if isinstance(statement, ast.Assign) else None
+
+    def _is_asked(self, read: ast.Name) -> bool:
+        """``x.shape``, ``x is None``: the values are not read."""
+        parent = self._parents.get(read)
+        return isinstance(parent, ast.Compare) or (isinstance(parent, ast.Attribute) and parent.attr in _ASKED)
+
+    def _is_after(self, read: ast.Name) -> bool:
+        """Whether a name is read in the same expression, or below the call while it still stands for the tensor."""
+        call, statement = self.site.node, self._statement(self.site.node)
+        if self._statement(read) is statement:
+            return not any(n is read for n in walk(call))
+        names_bound = (n for n in self._parents if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        bound = [n.lineno for n in names_bound if n.id == read.id and n.lineno >= call.lineno]
+        return read.lineno > (call.end_lineno or call.lineno) and not any(line <= read.lineno for line in bound)
+
+    def _statement(self, node: ast.AST) -> ast.AST:
+        while not isinstance(node, ast.stmt) and node in self._parents:
+            node = self._parents[node]
+        return node
 
 
-def _keeps_result(made: ast.Call, site: CallSite) -> bool:
-    """Whether a function or method of PyTorch's keeps its result for backward: ``torch.sigmoid(x)``."""
-    method = f".{made.func.attr}" if isinstance(made.func, ast.Attribute) else ""
-    return keeps_output(site.facts.qualified(made.func)) or keeps_output(method)
-
-
-def _calls_of(name: str, function: ast.FunctionDef) -> Iterator[tuple[ast.Call, str]]:
-    """The calls of a method, each with the name that the result gets."""
-    into = {id(n.value): dotted_ast(n.targets[0]) for n in walk(function) if isinstance(n, ast.Assign)}
-    for node in walk(function):
-        if isinstance(node, ast.Call) and dotted_ast(node.func) == name:
-            yield node, into.get(id(node), "")
-
-
-def _is_replaced(call: ast.Call, into: str, caller: tuple[ModuleClass, ast.FunctionDef]) -> bool:
-    cls, function = caller
-    given = {dotted_ast(a) for a in (*call.args, *(k.value for k in call.keywords))}
-    name = into if into in given else next((n for n in given if n and _is_spent(n, call, function)), "")
-    made = [
-        n
-        for n in walk(function)
-        if isinstance(n, ast.Assign) and n.lineno < call.lineno and name and name in _bound(n.targets[0])
-    ]
-    return bool(made) and _is_fresh(made[-1].value, cls) and not _kept_between(name, made[-1], call, function)
-
-
-def _bound(target: ast.expr) -> set[str]:
-    return {dotted_ast(t) for t in (target.elts if isinstance(target, ast.Tuple) else [target])}
-
-
-def _is_spent(name: str, call: ast.Call, function: ast.FunctionDef) -> bool:
-    """Whether a local name is not read any more once the call has it."""
-    if name in {p.arg for p in parameters(function)}:  # unless the function has given it another value, see `made`
-        made = any(name in _bound(n.targets[0]) for n in walk(function) if isinstance(n, ast.Assign))
-        if not made:
-            return False
-    last = call.end_lineno or call.lineno
-    reads = (n for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
-    return not any(n.id == name and n.lineno > last for n in reads)
-
-
-def _kept_between(name: str, made: ast.Assign, call: ast.Call, function: ast.FunctionDef) -> bool:
-    """Whether what lies between may keep the tensor for backward. Asking for its shape and packing it, which copies it,
-    does not."""
-    around = {id(c): parent for parent in walk(function) for c in ast.iter_child_nodes(parent)}
-    for node in walk(function):
-        between = isinstance(node, ast.Name) and made.lineno < node.lineno < call.lineno
-        if not isinstance(node, ast.Name) or not between or node.id != name:
-            continue
-        parent = around.get(id(node))
-        asked = isinstance(parent, ast.Attribute) and parent.attr in _ASKED
-        copied = isinstance(parent, ast.Call) and dotted_ast(parent.func).rpartition(".")[2] == "pack_padded_sequence"
-        if not asked and not copied:
-            return True
-    return False
-
-
-def _is_fresh(value: ast.expr, cls: ModuleClass) -> bool:
-    """Whether a value comes out of a layer of PyTorch's that does not keep its output, or out of a packed sequence."""
-    written = dotted_ast(value.func) if isinstance(value, ast.Call) else ""
-    if written.rpartition(".")[2] == "pad_packed_sequence":
-        return True
-    layer = cls.attribute(written[5:]) if written.startswith("self.") else None
-    return layer is not None and bool(layer_kind(layer.maker)) and not keeps_output(layer.maker)
+def _span(site: CallSite) -> Span:
+    node = site.node
+    end = node.end_lineno or node.lineno, (node.end_col_offset or node.col_offset) + 1
+    return Span(site.facts.file.path, node.lineno, node.col_offset + 1, *end)
 
 
 def _last(function: cst.BaseExpression) -> str:

@@ -53,10 +53,10 @@ class InPlaceRule(Rule):
         if self.module.file.is_test:  # for the rules that have more to look for there
             return
         tensors = TensorFile.of(self.module)
-        writes_here = tensors.flow(node).writes
+        writes_here = tensors.writes(node)
         if not writes_here:
             return
-        reached = tensors.trained(node) if self.in_training_step else tensors.reached(node)
+        reached = tensors.reached(node, training_step=self.in_training_step)
         for write in writes_here:
             if not evaluation_only(self.module, write.node) and not self._asked_for(write):
                 self.check(write, node, reached)

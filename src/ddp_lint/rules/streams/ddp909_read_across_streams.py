@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import bisect
 import dataclasses
 
 import libcst as cst
@@ -16,6 +17,7 @@ from ddp_lint.tensors import TensorFile
 
 #: Calls after which the order is not known: events, and the host waiting.
 _ORDER_ALL = frozenset({"synchronize", "wait_event", "wait", "stream_synchronize", "block", "record_event"})
+_WAITS = _ORDER_ALL | {"wait_stream"}
 #: What looks at a tensor without its values, is the handle of one that will be there, or may upload one of the host.
 _LOOKS = frozenset(
     {
@@ -154,6 +156,8 @@ class ReadAcrossStreams(Rule):
     """
 
     confidence = Confidence.MEDIUM
+    default = False
+    run_decides = True
     triggers = Triggers("stream", file=("torch",), tests=False)
     oracles = ("streams",)
     needs_cuda = True
@@ -162,15 +166,21 @@ class ReadAcrossStreams(Rule):
         sides = {self._side(n) for n in descendants(node.body) if isinstance(n, cst.With)} - {""}
         if not sides:
             return
-        self._calls = list(calls_in(node.body))
+        waits = [(self._place(call), call) for call in calls_in(node.body) if called(call) in _WAITS]
+        self._waits = sorted(waits, key=lambda wait: wait[0])
         made: dict[str, list[_Made]] = {}
         for statement in descendants(node.body):
             if isinstance(statement, cst.Assign) and self.module.function_of(statement) is node:
                 self._note(statement, made)
+        all_made = [m for found in made.values() for m in found]
         reported: set[cst.CSTNode] = set()
         for name in descendants(node.body):
             if isinstance(name, cst.Name) and name.value in made and self.module.function_of(name) is node:
-                self._visit_read(name, made[name.value], [m for found in made.values() for m in found], reported)
+                self._visit_read(name, made[name.value], all_made, reported)
+
+    def _place(self, node: cst.CSTNode) -> tuple[int, int]:
+        span = self.module.span(node)
+        return (span.line, span.column)
 
     def _note(self, statement: cst.Assign, made: dict[str, list[_Made]]) -> None:
         for target in statement.targets:
@@ -187,9 +197,9 @@ class ReadAcrossStreams(Rule):
         return isinstance(value, cst.BinaryOperation)
 
     def _visit_read(self, name: cst.Name, made: list[_Made], all_made: list[_Made], reported: set[cst.CSTNode]) -> None:
-        span, stream = self.module.span(name), self._stream_at(name)
-        before = [m for m in made if m.end <= (span.line, span.column)]
-        last = before[-1] if before else None
+        stream = self._stream_at(name)
+        earlier = bisect.bisect_right(made, self._place(name), key=lambda m: m.end)
+        last = made[earlier - 1] if earlier else None
         if last is None or last.stream == stream or last.node in reported or not self._uses(name, stream):
             return
         if opposed(self.module, last.node, name) or self._is_ordered(last, name, stream):
@@ -242,18 +252,14 @@ class ReadAcrossStreams(Rule):
 
     def _is_ordered(self, made: _Made, read: cst.Name, stream: str) -> bool:
         """Whether the reader's stream has waited for the maker's between the two."""
-        span = self.module.span(read)
         ready = {made.stream}
-        for call in self._calls:
-            place = self.module.span(call)
-            if (place.line, place.column) < made.end or (place.line, place.column) >= (span.line, span.column):
-                continue
+        first, end = (bisect.bisect_left(self._waits, at, key=lambda w: w[0]) for at in (made.end, self._place(read)))
+        for _, call in self._waits[first:end]:
             if opposed(self.module, call, read):
                 continue
             if called(call) in _ORDER_ALL:
                 return True
-            waits = called(call) == "wait_stream" and isinstance(call.func, cst.Attribute) and bool(call.args)
-            if waits and isinstance(call.func, cst.Attribute) and self._named(call.args[0].value) in ready:
+            if isinstance(call.func, cst.Attribute) and call.args and self._named(call.args[0].value) in ready:
                 ready.add(self._named(call.func.value))
         return stream in ready
 

@@ -12,6 +12,9 @@ from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.training import backward_of, loss_of
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
+from ddp_lint.source.accumulation import is_backward
+from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.queries import calls_as_run
 from ddp_lint.tensors.contexts import without_gradient
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -95,7 +98,8 @@ class ForwardBypassesWrapper(Rule):
     ## When it is silent
 
     Checkpoints, EMA, evaluation and everything else under `no_grad`, results that are detached or never reach a
-    `backward()`, a wrapper class that calls its own `self.module`, and FSDP2 (`fully_shard` wraps in place: there is
+    `backward()`, forwards besides one of DDP's own before the same `backward()` (the hooks are armed then), a wrapper
+    class that calls its own `self.module`, and FSDP2 (`fully_shard` wraps in place: there is
     no twin).
 
     ## How to confirm
@@ -170,6 +174,8 @@ class ForwardBypassesWrapper(Rule):
             return
         if wrap is None and not _is_forward(name):
             return
+        if (wrap is None or wrap.kind == "ddp") and self._is_armed(node, head, backward):
+            return
         labels: list[tuple[cst.CSTNode, str]] = [(backward, "this backward averages nothing")]
         if wrap is not None:
             labels.insert(0, (wrap.call, f"`{head}` is wrapped here"))
@@ -184,6 +190,19 @@ class ForwardBypassesWrapper(Rule):
             help=f"call `{head}(...)`; a further entry point has to be dispatched from `forward`",
             confidence=Confidence.HIGH if wrap is not None else Confidence.MEDIUM,
         )
+
+    def _is_armed(self, node: cst.Call, head: str, backward: cst.Call) -> bool:
+        """Whether the wrapper's own forward runs before the same backward: its hooks are armed then, and average
+        whatever reaches the parameters."""
+        function, armed = self.module.function_of(node), False
+        for call in calls_as_run(function.body) if function is not None else ():
+            if call is backward:
+                return armed
+            if is_backward(call):
+                armed = False
+            elif dotted(call.func) == head and not exclusive(self.module, call, node):
+                armed = armed or not without_gradient(self.module, call)
+        return False
 
     def _twin(self, node: cst.Call, name: str) -> None:
         wrap = self._wraps.twin(name, node)

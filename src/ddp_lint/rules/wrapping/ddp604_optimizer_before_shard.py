@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source import dotted
+from ddp_lint.source import Module, dotted
 from ddp_lint.source.edits import move_below
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import descendants, subtree
@@ -14,11 +14,14 @@ from ddp_lint.source.wraps import Wrap, argument, assigned_name
 _NAMES = {"fsdp1": "FullyShardedDataParallel", "fsdp2": "fully_shard"}
 
 
-def _models(call: cst.Call) -> set[str]:
-    """The names whose `.parameters()` or `.named_parameters()` occur in the arguments."""
+def _models(module: Module, call: cst.Call) -> set[str]:
+    """The names whose `.parameters()` or `.named_parameters()` occur in the arguments, or in what local names among
+    these were assigned just before: ``groups = [{"params": model.parameters()}]``."""
     found = set()
+    function = module.function_of(call)
     for arg in call.args:
-        for node in subtree(arg.value):
+        named = module.assignments(arg.value) if isinstance(arg.value, cst.Name) and function is not None else []
+        for node in (n for given in (arg.value, *named[-1:]) for n in subtree(given)):
             if isinstance(node, cst.Call):
                 owner, _, method = dotted(node.func).rpartition(".")
                 if method in ("parameters", "named_parameters"):
@@ -128,7 +131,11 @@ class OptimizerBeforeShard(Rule):
         if not self._is_optimizer(node):
             return
         for wrap in self.module.wraps.all:
-            if wrap.inner in _models(node) and self.module.wraps.before(node, wrap) and _replaces_parameters(wrap):
+            if (
+                wrap.inner in _models(self.module, node)
+                and self.module.wraps.before(node, wrap)
+                and _replaces_parameters(wrap)
+            ):
                 if self._rebuilt(node, wrap):
                     return
                 self.report(
