@@ -59,7 +59,7 @@ def forwards_in_a_row(n: int) -> str:
     )
 
 
-@text(2500)
+@text(10_000)
 def assignments_in_a_chain(n: int) -> str:
     links = "".join(f"    x{i + 1} = x{i}\n" for i in range(n))
     return f"{_TORCH}def f(x0):\n{links}    x{n}.item()\n    if x{n} > 0:\n        dist.all_reduce(x{n})\n"
@@ -70,7 +70,7 @@ def assignments_to_one_name(n: int) -> str:
     return f"{_TORCH}def f(x):\n{'    x = x + 1' * 0}" + "    x = torch.log(x)\n" * n + "    dist.all_reduce(x)\n"
 
 
-@text(2500)
+@text(10_000)
 def globals_in_a_chain(n: int) -> str:
     links = "".join(f"x{i + 1} = x{i}\n" for i in range(n))
     return f"{_TORCH}x0 = dist.get_rank()\n{links}if x{n} == 0:\n    dist.barrier()\n"
@@ -229,7 +229,7 @@ def environment(n: int) -> str:
     return "import os\nimport torch\n" + "".join(f"os.environ['NCCL_VARIABLE_{i}'] = '1'\n" for i in range(n))
 
 
-@text(3000)
+@text(20_000)
 def imports(n: int) -> str:
     return _TORCH + "".join(f"from package.module{i} import name{i}\n" for i in range(n)) + "dist.barrier()\n"
 
@@ -272,17 +272,17 @@ def streams(n: int) -> str:
     return f"{_TORCH}def f(x, s):\n" + "    with torch.cuda.stream(s):\n        y = x.cuda()\n    y.sum()\n" * n
 
 
-@text(1000)
+@text(5000)
 def subprocesses(n: int) -> str:
     return "import subprocess, torch\nfrom torch import distributed\n" + "subprocess.run(['nvidia-smi'])\n" * n
 
 
-@text(10_000)
+@text(200_000)
 def lines_of_strings(n: int) -> str:
     return f'{_TORCH}TEXT = """\n' + "dist.barrier() # noqa\n" * n + '"""\n'
 
 
-@text(20_000)
+@text(200_000)
 def comments(n: int) -> str:
     return _TORCH + "# dist.barrier() and torch.log(softmax)\n" * n + "x = 1\n"
 
@@ -351,7 +351,7 @@ def files(folder: pathlib.Path, n: int) -> None:
         (folder / f"m{i}.py").write_text(f"{_TORCH}def f(x):\n    if dist.get_rank() == {i}:\n        dist.barrier()\n")
 
 
-@kind(4000)
+@kind(40_000)
 def shell_script(folder: pathlib.Path, n: int) -> None:
     (folder / "run.sh").write_text(
         "#!/bin/bash\n" + "export NCCL_DEBUG=INFO\ntorchrun --nproc-per-node 2 a.py # noqa\n" * n
@@ -373,17 +373,26 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=120.0, help="CPU seconds after which a run is ended")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each, of which the fastest counts")
     options = parser.parse_args()
-    start = min(_seconds(lambda folder, n: None, 0, options.timeout) for _ in range(3))
     print(f"{'kind':36}{'size':>9}{'s':>8}{'2x s':>8}{'ratio':>7}")
     above = 0
     for name in options.kinds or KINDS:
         size, make = KINDS[name]
-        runs = [[_seconds(make, n, options.timeout) for _ in range(options.repeats)] for n in (size, 2 * size)]
-        once, twice = (min(seconds) - start for seconds in runs)
+        turns = [[_seconds(*run, options.timeout) for run in _runs(make, size)] for _ in range(options.repeats)]
+        start, once, twice = (min(seconds) for seconds in zip(*turns, strict=True))
+        once, twice = once - start, twice - start
         ratio = twice / max(once, 0.01)
         above += ratio > options.limit
         print(f"{name:36}{size:9}{once:8.2f}{twice:8.2f}{ratio:7.2f}{'  <--' * (ratio > options.limit)}", flush=True)
     return 1 if above else 0
+
+
+def _runs(make: Make, size: int) -> list[tuple[Make, int]]:
+    """An empty folder, which costs what a start costs on the machine as it is just now; the input; twice the input."""
+    return [(_nothing, 0), (make, size), (make, 2 * size)]
+
+
+def _nothing(folder: pathlib.Path, n: int) -> None:
+    (folder / "a.py").write_text(_TORCH)
 
 
 def _seconds(make: Make, n: int, limit: float) -> float:

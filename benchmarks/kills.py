@@ -65,7 +65,7 @@ def _kill_checks(kills: int) -> int:
         for turn in range(kills):
             (folder / f"f{turn % FILES}.py").write_text(FINDING + f"x = {turn}\n")  # something new to keep
             hits += _kill(command, folder, latest)
-            half += sum(not _is_json(path) for path in (folder / ".ddp_lint_cache").rglob("*.json"))
+            half += sum(not _is_whole(path) for path in (folder / ".ddp_lint_cache").rglob("*.json"))
         found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
         lost = FILES - found.count('"code": "DDP101"')
         return _told("check with a cache", kills, hits, half + lost, _left(folder))
@@ -107,9 +107,11 @@ def _kill_verify(target: pathlib.Path, kills: int) -> int:
         return _told("verify", kills, hits, int(target.read_bytes() != content), len(left))
 
 
-def _is_json(path: pathlib.Path) -> bool:
+def _is_whole(path: pathlib.Path) -> bool:
+    """Whether each line of a file of the cache is a JSON value."""
     try:
-        json.loads(path.read_bytes())
+        for line in path.read_bytes().splitlines():
+            json.loads(line)
     except ValueError:
         return False
     return True

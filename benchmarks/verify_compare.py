@@ -2,10 +2,11 @@
 
     python benchmarks/verify_compare.py [--device cuda] [--jobs 4] [--only uneven] [--timeout 20] [--limit 90]
 
-Three programs hang: ranks with unlike numbers of batches, a deadlock in a lock of Python, a collective on one rank.
+Three programs hang: ranks with unlike numbers of batches, a deadlock in a lock of Python, a collective on one rank. A
+fourth one is right: what ends it with an error tells nothing by the error of another one.
 Each runs under `ddp-lint verify`, under plain torchrun with the timeout of its process group cut to `--timeout`, with
 TORCH_DISTRIBUTED_DEBUG=DETAIL on top, and (on NCCL) with the Flight Recorder, whose dumps are then read by torch's own
-tool. Prints seconds until the command ended, and whether the lines that are to blame were named.
+tool. Prints seconds until the command ended, its exit status, and whether the lines that are to blame were named.
 """
 
 from __future__ import annotations
@@ -103,6 +104,15 @@ if cuda:
     torch.cuda.synchronize()
 dist.destroy_process_group()
 """,
+    "right": _START
+    + """
+model = DDP(nn.Linear(4, 2).to(device))
+for step in range(3):
+    model(torch.randn(4, 4, device=device)).sum().backward()
+if cuda:
+    torch.cuda.synchronize()
+dist.destroy_process_group()
+""",
 }
 
 
@@ -111,7 +121,8 @@ class Told:
     """What one command came to."""
 
     seconds: float
-    ended: bool
+    #: None: it was given up.
+    status: int | None
     lines: bool
     words: str
 
@@ -125,7 +136,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=pathlib.Path)
     given = parser.parse_args()
-    rows = ["| program | tool | seconds | names the lines | what it said first |", "|---|---|---|---|---|"]
+    rows = ["| program | tool | seconds | status | names the lines | what it said first |", "|---|---|---|---|---|---|"]
     todo = [
         (name, tool)
         for name in PROGRAMS
@@ -134,8 +145,9 @@ def main() -> None:
     ]
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         for (name, tool), told in zip(todo, pool.map(lambda one: run(*one, given), todo), strict=True):
-            ended = f"{told.seconds:.1f}" if told.ended else f"more than {told.seconds:.0f}"
-            rows.append(f"| {name} | {tool} | {ended} | {'yes' if told.lines else 'no'} | {told.words} |")
+            ended = f"{told.seconds:.1f}" if told.status is not None else f"more than {told.seconds:.0f}"
+            cells = (name, tool, ended, told.status, "yes" if told.lines else "no", told.words)
+            rows.append(f"| {' | '.join(map(str, cells))} |")
             print(rows[-1], file=sys.stderr, flush=True)
     text = "\n".join(rows) + f"\n\n{given.device}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n"
     print(text)
@@ -172,37 +184,40 @@ def run(name: str, tool: str, given: argparse.Namespace) -> Told:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         verify = [sys.executable, "-m", "ddp_lint", "verify", "train.py", "--device", given.device, "--quiet"]
         started = time.monotonic()
-        printed, ended = _output(verify if tool == "ddp-lint verify" else _TORCHRUN, folder, environment, given.limit)
+        printed, status = _output(verify if tool == "ddp-lint verify" else _TORCHRUN, folder, environment, given.limit)
         if tool == "flight recorder":
             reader = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", "--prefix", "dump_", place]
             printed += _output(reader, folder, environment, given.limit)[0]
         seconds = time.monotonic() - started
     wanted = [number for number, line in enumerate(source.splitlines(), 1) if line.endswith("# <-")]
     lines = all(re.search(rf'train\.py(:|", line ){number}\b|\bline {number}\b', printed) for number in wanted)
-    return Told(seconds, ended, lines, _first_words(printed))
+    return Told(seconds, status, lines, _first_words(printed))
 
 
-def _output(command: list[str], folder: pathlib.Path, environment: dict[str, str], limit: float) -> tuple[str, bool]:
-    """What a command printed, and whether it ended by itself."""
+def _output(
+    command: list[str], folder: pathlib.Path, environment: dict[str, str], limit: float
+) -> tuple[str, int | None]:
+    """What a command printed, and its exit status, None when it did not end by itself."""
     with (folder / "printed").open("w+", encoding="utf-8", errors="replace") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
-            process.wait(limit)
-            ended = True
+            status: int | None = process.wait(limit)
         except subprocess.TimeoutExpired:
-            ended = False
+            status = None
             process.terminate()
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
         log.seek(0)
-        return log.read(), ended
+        return log.read(), status
 
 
 def _first_words(printed: str) -> str:
     """The first line that tells of what happened."""
-    telling = re.compile(r"(Error|rror:|timeout|Timed out|confirmed:|mismatch:|stall:|stands still)", re.IGNORECASE)
+    telling = re.compile(
+        r"(Error:|error:|exitcode: -|Timed out|confirmed:|mismatch:|stall:|stands still|no findings)", re.IGNORECASE
+    )
     line = next((line for line in printed.splitlines() if telling.search(line)), "nothing")
     return " ".join(line.replace("|", "/").split())[:140]
 

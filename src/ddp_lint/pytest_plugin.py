@@ -62,17 +62,20 @@ class Verifier:
         __tracebackhide__ = True
         from ddp_lint.config import Configuration, Overrides
         from ddp_lint.output import Sources
+        from ddp_lint.verify.launch import started
         from ddp_lint.verify.options import Options, UsageError
         from ddp_lint.verify.report import render
         from ddp_lint.verify.session import verify
 
         path, name = _place(model)
         given = self._write(args, kwargs, inputs)
-        settings = Configuration(Overrides(select=tuple(select) if select else None, proving=True)).of(path.parent)
+        text, asked = f"{path}:{name}", Options(**options, given=given)
+        overrides = Overrides(select=tuple(select) if select else None, proving=True)
         sources = Sources()
         try:
-            asked = Options(**options, given=given)
-            verification = verify(f"{path}:{name}", asked, settings, sources, lambda _: None)
+            with started(text, asked) as pool:
+                settings = Configuration(overrides).of(path.parent)
+                verification = verify(text, asked, settings, sources, lambda _: None, pool)
         except UsageError as error:
             pytest.fail(f"ddp-lint verify: {error}", pytrace=False)
         return verification, render(verification, "full", sources)

@@ -13,7 +13,7 @@ import pytest
 
 from ddp_lint.cli.check import check
 from ddp_lint.config import Settings
-from ddp_lint.dev.calibration import class_of, judgements, toml
+from ddp_lint.dev.calibration import class_of, toml
 from ddp_lint.dev.docs import stale
 from ddp_lint.dev.finding_rules import complaints, symptoms
 from ddp_lint.dev.scaffold import FILL_IN, ScaffoldError, new_rule
@@ -96,7 +96,7 @@ def test_judgements_of_studies_can_be_read(path: pathlib.Path) -> None:
 
 def test_the_classes_of_rules_are_those_of_the_readings() -> None:
     table = ROOT / "src" / "ddp_lint" / "knowledge" / "calibration.toml"
-    assert table.read_text(encoding="utf-8") == toml(judgements(ROOT / "docs" / "studies"))
+    assert table.read_text(encoding="utf-8") == toml(ROOT / "docs" / "studies")
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def docs(check: bool) -> None:
 )
 def calibrate(checkouts: pathlib.Path | None) -> None:
     """Work out anew how sure each rule is, from the findings on public code that somebody has read."""
-    from ddp_lint.dev.calibration import judgements, reread, toml
+    from ddp_lint.dev.calibration import reread, toml
 
     root = _root()
     studies = root / "docs" / "studies"
@@ -54,7 +54,7 @@ def calibrate(checkouts: pathlib.Path | None) -> None:
         silent, absent = reread(studies, checkouts)
         say(f"{silent} readings are of what is not reported any more; {absent} could not be looked at")
     target = root / "src" / "ddp_lint" / "knowledge" / "calibration.toml"
-    target.write_text(toml(judgements(studies)), encoding="utf-8")
+    target.write_text(toml(studies), encoding="utf-8")
     say(f"written: {target.relative_to(root)}; `ddp-lint dev docs` brings the tables up to date")
 
 

@@ -2,7 +2,8 @@
 
 The readings are the rows of `docs/studies/*.tsv`. Half of the code bases calibrate, by a digest of their names; the
 other half, which `report` is of, has no say. Findings that the linter of today does not report any more are listed in
-`silent.tsv` and count for neither half: they are no findings of it.
+`silent.tsv` and count for neither half: they are no findings of it. But a rule whose findings were often false when
+they were first read is not `high`: on code that nobody has read, they are first readings again.
 """
 
 from __future__ import annotations
@@ -38,8 +39,13 @@ _HEAD = """\
 def judgements(studies: pathlib.Path) -> list[Judgement]:
     """The readings that calibrate or report: one for each finding that the linter of today still reports."""
     gone = _silent(studies)
+    return [j for j in first_readings(studies) if (j.repository, j.place, j.code) not in gone]
+
+
+def first_readings(studies: pathlib.Path) -> list[Judgement]:
+    """All readings, those of findings that are no longer reported too."""
     found = {(j.repository, j.place, j.code): j for name in _FILES for j in read(studies / name)}
-    return [j for key, j in found.items() if key not in gone]
+    return list(found.values())
 
 
 def calibrates(judgement: Judgement) -> bool:
@@ -47,10 +53,11 @@ def calibrates(judgement: Judgement) -> bool:
     return hashlib.sha256(judgement.repository.lower().encode()).digest()[0] % 2 == 0
 
 
-def classes(found: Iterable[Judgement]) -> dict[str, dict[str, str]]:
+def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
     """The content of `knowledge/calibration.toml`: the class of each rule and kind of place that has been read."""
-    half = [j for j in found if calibrates(j)]
+    half = [j for j in judgements(studies) if calibrates(j)]
     prior = _shares(half)
+    doubted = _doubted(first_readings(studies))
     rules, places = (
         collections.defaultdict[str, list[Judgement]](list),
         collections.defaultdict[str, list[Judgement]](list),
@@ -58,10 +65,26 @@ def classes(found: Iterable[Judgement]) -> dict[str, dict[str, str]]:
     for judgement in half:
         kind = place_kind(judgement.place.rpartition(":")[0])
         (places[kind] if kind else rules[judgement.code]).append(judgement)
-    return {
-        name: {key: class_of(rows, prior).value for key, rows in sorted(groups.items())}
+    found_classes = {
+        name: {key: class_of(rows, prior) for key, rows in sorted(groups.items())}
         for name, groups in (("rules", rules), ("places", places))
     }
+    return {
+        name: {
+            key: (Confidence.MEDIUM if sure is Confidence.HIGH and key in doubted else sure).value
+            for key, sure in rows.items()
+        }
+        for name, rows in found_classes.items()
+    }
+
+
+def _doubted(first: Iterable[Judgement]) -> set[str]:
+    """Rules of which less than `medium` promises was not false when it was first read."""
+    rows = collections.defaultdict[str, list[Judgement]](list)
+    for judgement in first:
+        if calibrates(judgement):
+            rows[judgement.code].append(judgement)
+    return {code for code, read in rows.items() if _shares(read)[0] < PROMISES[Confidence.MEDIUM][0]}
 
 
 def class_of(rows: Sequence[Judgement], prior: tuple[float, float]) -> Confidence:
@@ -85,8 +108,8 @@ def _shares(rows: Sequence[Judgement]) -> tuple[float, float]:
     return 1 - verdicts["false"] / count, verdicts["true"] / count
 
 
-def toml(found: Iterable[Judgement]) -> str:
-    tables = classes(found)
+def toml(studies: pathlib.Path) -> str:
+    tables = classes(studies)
     parts = [
         f"[{name}]\n" + "".join(f'{key} = "{sure}"\n' for key, sure in rows.items()) for name, rows in tables.items()
     ]
