@@ -125,6 +125,37 @@ def test_a_clean_model_exits_with_0(tmp_path: pathlib.Path) -> None:
     assert [run["outcome"] for run in report["runs"]] == ["completed"]
 
 
+RECURRENT = """\
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = torch.nn.LSTM(5, 16, batch_first=True)
+        self.head = torch.nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+def ddp_lint_example():
+    return Net(), (torch.randn(4, 6, 5),)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("wrap", ["ddp", "fsdp2"])
+def test_the_precision_of_cudnn_is_no_difference_from_one_process(tmp_path: pathlib.Path, wrap: str) -> None:
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices: run `make gpu-test` on a machine that has them")
+    (tmp_path / "model.py").write_text(RECURRENT)
+    status, report = verify(tmp_path, "model.py", "--wrap", wrap, "--device", "cuda")
+    assert (status, report["discovered"]) == (0, [])
+
+
 def test_what_only_a_run_decides_is_asked_without_being_selected(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(BRANCHES)
     for arguments, expected in (((), "refuted"), (("--", "everywhere"), "confirmed")):

@@ -45,6 +45,7 @@ class _Training:
             torch.cuda.set_device(self.device)
         with self.recorder.quieted():
             self.builder = Builder(load(self.spec.path, self.spec.root), self.spec.name, self.spec.recipe)
+            _round_alike()
             twin, why = self._twin()
         dist.init_process_group(
             "nccl" if self.device.type == "cuda" else "gloo",
@@ -145,3 +146,10 @@ class _Training:
 
 
 _REFERENCE = set(vars(trace.Reference())) - set(vars(trace.Event()))
+
+
+def _round_alike() -> None:
+    """cuDNN uses TF32 unless told otherwise, and rounds to 1e-3: an LSTM on batches of another size would seem to
+    differ from one process by more than damage does."""
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
