@@ -642,6 +642,46 @@ PARTING = {
                         break
                     dist.all_reduce(x)  # !loop-count
     """,
+    "a flag that is set before the function registers the handler, its own and one of the object": """
+        import signal
+
+        class Trainer:
+            def _catch(self, number, frame):
+                self.caught = True
+
+            def fit(self, loader, x):
+                self.caught = False
+                signal.signal(signal.SIGTERM, self._catch)
+                for batch in loader:
+                    if self.caught:
+                        break
+                    dist.all_reduce(x)  # !loop-count
+
+        def fit(loader, x):
+            caught = False
+
+            def catch(number, frame):
+                nonlocal caught
+                caught = True
+
+            signal.signal(signal.SIGTERM, catch)
+            for batch in loader:
+                if caught:
+                    break
+                dist.all_reduce(x)  # !loop-count
+    """,
+    "gradients that Horovod's optimizer reduces while they come": """
+        import horovod.torch as hvd
+
+        def fit(model, optimizer, loader):
+            optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+            for batch in loader:
+                loss = model(batch)
+                if torch.isnan(loss):
+                    continue
+                loss.backward()  # !optimizer-step
+                optimizer.step()
+    """,
     "a process that ends without an error: no launcher ends the others": """
         import sys
 
@@ -2062,6 +2102,45 @@ EQUAL = {
                     if self._pressed:
                         break
                     dist.all_reduce(x)
+    """,
+    "a handler whose variable is its own, and one that is registered when the loop is done": """
+        import signal
+
+        def fit(loader, x):
+            caught = False
+
+            def catch(number, frame):
+                caught = True
+
+            signal.signal(signal.SIGTERM, catch)
+            for batch in loader:
+                if caught:
+                    break
+                dist.all_reduce(x)
+
+        class Trainer:
+            def _catch(self, number, frame):
+                self.later = True
+
+            def fit(self, loader, x):
+                self.caught = False
+                signal.signal(signal.SIGTERM, self._catch)
+                for batch in loader:
+                    if self.caught:
+                        break
+                    dist.all_reduce(x)
+    """,
+    "Horovod that averages the loss alone": """
+        import horovod.torch as hvd
+
+        def fit(model, optimizer, loader):
+            for batch in loader:
+                loss = model(batch)
+                if torch.isnan(loss):
+                    continue
+                loss.backward()
+                optimizer.step()
+            hvd.allreduce(loss)
     """,
     "a signal that the ranks tell each other of": """
         import signal
