@@ -670,6 +670,30 @@ PARTING = {
                     break
                 dist.all_reduce(x)  # !loop-count
     """,
+    "a meter that was told of no samples on one rank": """
+        class Meter:
+            def __init__(self):
+                self.count = 0
+                self.sum = 0.0
+
+            def update(self, value, n=1):
+                self.sum += value * n
+                self.count += n
+
+            def synchronize(self):
+                if self.count == 0:
+                    return
+                both = torch.tensor([self.sum, self.count])
+                dist.all_reduce(both)  # !data-condition
+                self.sum, self.count = both.tolist()
+
+            def mean(self):
+                if not self.count:
+                    return 0.0
+                total = torch.tensor(self.sum)
+                dist.all_reduce(total)  # !data-condition
+                return total
+    """,
     "gradients that Horovod's optimizer reduces while they come": """
         import horovod.torch as hvd
 
@@ -2129,6 +2153,34 @@ EQUAL = {
                     if self.caught:
                         break
                     dist.all_reduce(x)
+    """,
+    "a meter of calls, one whose ranks agree on the count, and one that asks for many": """
+        class Meter:
+            def __init__(self):
+                self.count = 0
+                self.calls = 0
+                self.sum = 0.0
+
+            def update(self, value, n=1):
+                self.sum += value * n
+                self.count += n
+                self.calls += 1
+
+            def synchronize(self):
+                if self.calls == 0:
+                    return
+                dist.all_reduce(torch.tensor(self.sum))
+
+            def agreed(self):
+                count = torch.tensor(self.count)
+                dist.all_reduce(count)
+                if count == 0:
+                    return
+                dist.all_reduce(torch.tensor(self.sum))
+
+            def later(self):
+                if self.count > 100:
+                    dist.all_reduce(torch.tensor(self.sum))
     """,
     "Horovod that averages the loss alone": """
         import horovod.torch as hvd
