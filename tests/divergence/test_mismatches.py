@@ -3328,6 +3328,30 @@ def test_a_callee_that_communicates_for_sharded_models_alone(tmp_path: pathlib.P
     check(tmp_path, fsdp, saving=SAVES_SHARDS)
 
 
+@pytest.mark.parametrize(
+    ("place", "text", "kind"),
+    [
+        ("lora.py", "accelerator = Accelerator()\nzero = accelerator.state.deepspeed_plugin\n", "implicit-collective"),
+        ("lora.py", "accelerator = Accelerator()\n", ""),
+        ("lora.py", "zero = state.deepspeed_plugin\n", ""),
+        ("other/lora.py", "accelerator = Accelerator()\nzero = accelerator.state.deepspeed_plugin\n", ""),
+        ("test_lora.py", "accelerator = Accelerator()\nzero = accelerator.state.deepspeed_plugin\n", ""),
+    ],
+)
+def test_scripts_of_one_folder_are_launched_alike(place: str, text: str, kind: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text(text)
+    source = """
+        from accelerate import Accelerator
+
+        def main(step):
+            accelerator = Accelerator()
+            if accelerator.is_main_process:
+                accelerator.save_state("checkpoint")  # !KIND
+    """
+    check(tmp_path, source.replace("# !KIND", f"# !{kind}" if kind else ""))
+
+
 def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:
     source = """
         from helpers import Saver, is_main
