@@ -642,6 +642,70 @@ PARTING = {
                         break
                     dist.all_reduce(x)  # !loop-count
     """,
+    "a flag that is set before the function registers the handler, its own and one of the object": """
+        import signal
+
+        class Trainer:
+            def _catch(self, number, frame):
+                self.caught = True
+
+            def fit(self, loader, x):
+                self.caught = False
+                signal.signal(signal.SIGTERM, self._catch)
+                for batch in loader:
+                    if self.caught:
+                        break
+                    dist.all_reduce(x)  # !loop-count
+
+        def fit(loader, x):
+            caught = False
+
+            def catch(number, frame):
+                nonlocal caught
+                caught = True
+
+            signal.signal(signal.SIGTERM, catch)
+            for batch in loader:
+                if caught:
+                    break
+                dist.all_reduce(x)  # !loop-count
+    """,
+    "a meter that was told of no samples on one rank": """
+        class Meter:
+            def __init__(self):
+                self.count = 0
+                self.sum = 0.0
+
+            def update(self, value, n=1):
+                self.sum += value * n
+                self.count += n
+
+            def synchronize(self):
+                if self.count == 0:
+                    return
+                both = torch.tensor([self.sum, self.count])
+                dist.all_reduce(both)  # !data-condition
+                self.sum, self.count = both.tolist()
+
+            def mean(self):
+                if not self.count:
+                    return 0.0
+                total = torch.tensor(self.sum)
+                dist.all_reduce(total)  # !data-condition
+                return total
+    """,
+    "gradients that Horovod's optimizer reduces while they come": """
+        import horovod.torch as hvd
+
+        def fit(model, optimizer, loader):
+            optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+            for batch in loader:
+                loss = model(batch)
+                if torch.isnan(loss):
+                    continue
+                loss.backward()  # !optimizer-step
+                optimizer.step()
+    """,
     "a process that ends without an error: no launcher ends the others": """
         import sys
 
@@ -2063,6 +2127,73 @@ EQUAL = {
                         break
                     dist.all_reduce(x)
     """,
+    "a handler whose variable is its own, and one that is registered when the loop is done": """
+        import signal
+
+        def fit(loader, x):
+            caught = False
+
+            def catch(number, frame):
+                caught = True
+
+            signal.signal(signal.SIGTERM, catch)
+            for batch in loader:
+                if caught:
+                    break
+                dist.all_reduce(x)
+
+        class Trainer:
+            def _catch(self, number, frame):
+                self.later = True
+
+            def fit(self, loader, x):
+                self.caught = False
+                signal.signal(signal.SIGTERM, self._catch)
+                for batch in loader:
+                    if self.caught:
+                        break
+                    dist.all_reduce(x)
+    """,
+    "a meter of calls, one whose ranks agree on the count, and one that asks for many": """
+        class Meter:
+            def __init__(self):
+                self.count = 0
+                self.calls = 0
+                self.sum = 0.0
+
+            def update(self, value, n=1):
+                self.sum += value * n
+                self.count += n
+                self.calls += 1
+
+            def synchronize(self):
+                if self.calls == 0:
+                    return
+                dist.all_reduce(torch.tensor(self.sum))
+
+            def agreed(self):
+                count = torch.tensor(self.count)
+                dist.all_reduce(count)
+                if count == 0:
+                    return
+                dist.all_reduce(torch.tensor(self.sum))
+
+            def later(self):
+                if self.count > 100:
+                    dist.all_reduce(torch.tensor(self.sum))
+    """,
+    "Horovod that averages the loss alone": """
+        import horovod.torch as hvd
+
+        def fit(model, optimizer, loader):
+            for batch in loader:
+                loss = model(batch)
+                if torch.isnan(loss):
+                    continue
+                loss.backward()
+                optimizer.step()
+            hvd.allreduce(loss)
+    """,
     "a signal that the ranks tell each other of": """
         import signal
 
@@ -3195,6 +3326,30 @@ def test_a_callee_that_communicates_for_sharded_models_alone(tmp_path: pathlib.P
         uneven="  # !loop-count",
     )  # fmt: skip
     check(tmp_path, fsdp, saving=SAVES_SHARDS)
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "kind"),
+    [
+        ("lora.py", "accelerator = Accelerator()\nzero = accelerator.state.deepspeed_plugin\n", "implicit-collective"),
+        ("lora.py", "accelerator = Accelerator()\n", ""),
+        ("lora.py", "zero = state.deepspeed_plugin\n", ""),
+        ("other/lora.py", "accelerator = Accelerator()\nzero = accelerator.state.deepspeed_plugin\n", ""),
+        ("test_lora.py", "accelerator = Accelerator()\nzero = accelerator.state.deepspeed_plugin\n", ""),
+    ],
+)
+def test_scripts_of_one_folder_are_launched_alike(place: str, text: str, kind: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text(text)
+    source = """
+        from accelerate import Accelerator
+
+        def main(step):
+            accelerator = Accelerator()
+            if accelerator.is_main_process:
+                accelerator.save_state("checkpoint")  # !KIND
+    """
+    check(tmp_path, source.replace("# !KIND", f"# !{kind}" if kind else ""))
 
 
 def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:

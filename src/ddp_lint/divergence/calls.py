@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence import worlds
+from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
 from ddp_lint.divergence.definitions import stored_by, stores_of
@@ -245,6 +245,8 @@ def _gate_value(frame: Frame, gate: Gate, node: ast.AST) -> Value:
 
 
 def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> Value:
+    if name == signals.REGISTERING:
+        signals.register(frame, arguments, node)
     special = _LIBRARY.get(name)
     if special is not None:
         return special(frame, node, arguments)

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
+from ddp_lint.divergence.definitions import counts_of
 from ddp_lint.divergence.effects import Branch, Effect
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers, text_of
@@ -63,7 +64,7 @@ def _with_test(frame: Frame, node: ast.expr) -> tuple[Value, Test]:
         test = Test("and" if isinstance(node.op, ast.And) else "or", tuple(tests))
         return _joined(frame, node, parts, tests), test
     value = evaluate(frame, node)
-    if value.varies is None and not value.agreed and asks_for_any(frame, node):
+    if value.varies is None and ((not value.agreed and asks_for_any(frame, node)) or _is_own_count(frame, node)):
         value = divergent(("any", value.key), own_emptiness(frame, node))  # ``if not mask.any():``
     return value, value.truth(frame.text(node))
 
@@ -105,7 +106,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if lacking is None and _is_alike(left, right, result, opposite):
         return unknown(key)
     result = _among_ranks(node, left, right, result, key)
-    if opposite is ast.Eq and left.agreed is not right.agreed and result.varies and result.varies.cause == "data":
+    against = lacking is None and left.agreed is not right.agreed
+    if opposite is ast.Eq and against and result.varies and result.varies.cause == "data":
         # Its own number against what all have: mostly whether all have the same, to which they find one answer.
         result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
     if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
@@ -200,6 +202,8 @@ def _lacking(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Vari
     if operation in (ast.In, ast.NotIn) and may_be_lacking(node.left, node.comparators[0]) and not right.agreed:
         return own_modality(frame, node.left)
     own = left.varies is not None and left.varies.cause != "data"
+    if not own and _asks_for_any(operation, right) and _is_own_count(frame, node.left):
+        return own_emptiness(frame, node.left)
     if own or left.agreed or left.constant is not None:
         return None
     asks = operation in (ast.Is, ast.IsNot) and right.constant == Known(None)
@@ -210,6 +214,19 @@ def _lacking(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Vari
     ):
         return own_emptiness(frame, node.left)
     return None
+
+
+def _is_own_count(frame: Frame, node: ast.expr) -> bool:
+    """``self.count``: does a method of the class add to it how many samples it is told of, ``self.count += n``, and
+    this one has not set it yet?"""
+    if (
+        dotted(node) in frame.env
+        or not isinstance(node, ast.Attribute)
+        or dotted(node.value) != "self"
+        or frame.owner is None
+    ):
+        return False
+    return node.attr in counts_of(frame.owner.node)
 
 
 def _ends_a_loop(frame: Frame, node: ast.Compare) -> bool:

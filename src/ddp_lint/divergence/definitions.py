@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Mapping, Sequence
 
 from ddp_lint.divergence import references as ref
@@ -165,6 +166,28 @@ def _stores_in(
                         if not any(existing is method for existing, _ in entries):
                             entries.append((method, value))
     return found
+
+
+#: Methods of meters that are told of samples.
+_ADDING = frozenset({"update", "add", "record", "accumulate", "__call__"})
+_ADDED = re.compile(r"(^|_)(counts?|num\w*|n|samples|weights?)(_|$)")
+
+
+@kept_by_node(1024)
+def counts_of(node: ast.ClassDef) -> frozenset[str]:
+    """The attributes that `update` adds a number of samples to which it is given, so that they are 0 on a rank that
+    has had none; a number of calls is none."""
+    found = set[str]()
+    for method in node.body:
+        if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) or method.name not in _ADDING:
+            continue
+        given = {parameter.arg for parameter in (*method.args.args, *method.args.kwonlyargs)}
+        for child in children(method):
+            if isinstance(child, ast.AugAssign) and isinstance(child.op, ast.Add):
+                target, added = child.target, getattr(child.value, "id", "")
+                if isinstance(target, ast.Attribute) and added in given and _ADDED.search(added):
+                    found.add(target.attr)
+    return frozenset(found)
 
 
 @kept_by_node(4096)

@@ -8,6 +8,9 @@ from ddp_lint.knowledge.communication import Condition
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.tensors.classes import ModuleClasses
 
+#: What a script makes that runs under whatever its launcher is configured for.
+_SCRIPT = "Accelerator("
+
 
 class Evidence:
     """What files show, each looked up once."""
@@ -20,7 +23,24 @@ class Evidence:
         return self._is_shown(facts, owner, "wraps")
 
     def shows(self, facts: ModuleFacts, owner: ClassRef | None, when: Condition) -> bool:
-        return not when or self._is_shown(facts, owner, when)
+        return not when or self._is_shown(facts, owner, when) or (when == "launched" and self._is_among_launched(facts))
+
+    def _is_among_launched(self, facts: ModuleFacts) -> bool:
+        """Does a script beside this one, or elsewhere in its part of the project, cope with FSDP or DeepSpeed? What a
+        script runs under its launcher decides, and they are launched alike."""
+        project = self._linker.project
+
+        def part(inside: str) -> str:
+            first, _, rest = inside.partition("/")
+            return first if rest else ""
+
+        inside = facts.source.inside
+        for path in project.holding(_SCRIPT):
+            other = project.facts_of(path)
+            alike = other is not None and part(other.source.inside) == part(inside) and not other.source.is_test
+            if other is not None and alike and project.shows(other, "launched"):
+                return True
+        return False
 
     def has_buffers(self, model: ClassRef) -> bool:
         """Does a model whose class is seen surely have buffers, by itself or in a part of it?"""

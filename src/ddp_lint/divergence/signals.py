@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import Final
 
+from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.expressions import dotted
-from ddp_lint.divergence.frame import span_of
-from ddp_lint.divergence.values import Variation
+from ddp_lint.divergence.frame import Frame, span_of
+from ddp_lint.divergence.references import FunctionRef
+from ddp_lint.divergence.values import Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.source.syntax import walk
+
+REGISTERING: Final = "signal.signal"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -39,6 +44,20 @@ def of_variable(facts: ModuleFacts, name: str) -> Variation | None:
     return None
 
 
+def register(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
+    """``signal.signal(number, handler)``: from here on what the handler sets is no longer what the function has set."""
+    handler = arguments.positional[1].reference if len(arguments.positional) > 1 else None
+    if isinstance(handler, FunctionRef) and not isinstance(handler.node, ast.Lambda):
+        shared = {name for child in children(handler.node) if isinstance(child, ast.Nonlocal) for name in child.names}
+        this = dotted(node.args[1]).rpartition(".")[0]
+        own = handler.node.args.args[0].arg if handler.owner is not None and handler.node.args.args else ""
+        for path in _stored(handler.node):
+            head, _, rest = path.partition(".")
+            if path in shared or (own and head == own and f"{this}.{rest}" in frame.env):
+                there = path if path in shared else f"{this}.{rest}"
+                frame.env[there] = divergent(("signal", frame.key(node), there), _heard(node, frame.facts))
+
+
 def _heard(call: ast.Call, facts: ModuleFacts) -> Variation:
     origin = Label(span_of(facts, call), "each rank hears of the signal at a time of its own")
     description = "whether this rank has had the signal"
@@ -49,7 +68,7 @@ def _registered(facts: ModuleFacts) -> Iterator[ast.Call]:
     """Calls of ``signal.signal(number, handler)``."""
     imported = any(target.partition(".")[0] == "signal" for target in facts.imports.names.values())
     candidates = _candidates(facts.tree) if imported else ()
-    return (call for call in candidates if facts.imports.resolve(dotted(call.func)) == "signal.signal")
+    return (call for call in candidates if facts.imports.resolve(dotted(call.func)) == REGISTERING)
 
 
 @kept_by_node(512)
