@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import Linker
 from ddp_lint.knowledge.communication import Condition
@@ -26,21 +28,13 @@ class Evidence:
         return not when or self._is_shown(facts, owner, when) or (when == "launched" and self._is_among_launched(facts))
 
     def _is_among_launched(self, facts: ModuleFacts) -> bool:
-        """Does a script beside this one, or elsewhere in its part of the project, cope with FSDP or DeepSpeed? What a
-        script runs under its launcher decides, and they are launched alike."""
+        """Does a script beside this one cope with FSDP or DeepSpeed? What a script runs under its launcher decides,
+        and scripts of one folder are launched alike."""
         project = self._linker.project
-
-        def part(inside: str) -> str:
-            first, _, rest = inside.partition("/")
-            return first if rest else ""
-
-        inside = facts.source.inside
-        for path in project.holding(_SCRIPT):
-            other = project.facts_of(path)
-            alike = other is not None and part(other.source.inside) == part(inside) and not other.source.is_test
-            if other is not None and alike and project.shows(other, "launched"):
-                return True
-        return False
+        folder = posixpath.dirname(facts.source.inside)
+        beside = (p for p in project.holding(_SCRIPT) if posixpath.dirname(project.inside(p)) == folder)
+        others = filter(None, map(project.facts_of, beside))
+        return any(not other.source.is_test and project.shows(other, "launched") for other in others)
 
     def has_buffers(self, model: ClassRef) -> bool:
         """Does a model whose class is seen surely have buffers, by itself or in a part of it?"""

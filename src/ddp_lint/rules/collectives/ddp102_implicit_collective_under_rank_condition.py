@@ -70,7 +70,7 @@ class ImplicitCollectiveUnderRankCondition(MismatchRule):
     ## When it is silent
 
     Where the call communicates only for sharded models and nothing suggests that this one is sharded (for
-    `accelerator.save_state`: no script in the same part of the project copes with FSDP or DeepSpeed either), as with
+    `accelerator.save_state`: no script of the same folder copes with FSDP or DeepSpeed either), as with
     `state_dict()` or `get_model_state_dict` of a DDP model; where the receiver is an object of the project's own with
     a method of the same name; where the rank test is switched off in the modes that communicate (`if is_main or
     sharded:`); and in all cases in which DDP101 is silent.
