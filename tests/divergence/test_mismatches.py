@@ -3202,6 +3202,24 @@ def test_told_at_the_call_under_the_branch(tmp_path: pathlib.Path) -> None:
     check(tmp_path, source, helpers=helpers)
 
 
+def test_a_flag_is_what_the_class_itself_is_made_with(tmp_path: pathlib.Path) -> None:
+    """And not another one of the same name."""
+    source = """
+        class Trainer:
+            def __init__(self, saves=False):
+                self.saves = saves
+
+            def save(self):
+                if self.saves:
+                    dist.barrier()
+    """
+    made = "    Trainer(saves=dist.get_rank() == 0).save()\n"
+    other = f"    class Trainer:\n        def __init__(self, saves): ...\n        def save(self): ...\n\n{made}"
+    check(tmp_path, source, helpers=textwrap.dedent(other))
+    found = "dist.barrier()  # !rank-branch"
+    check(tmp_path, f"{textwrap.dedent(source)}\n\n{made.strip()}\n".replace("dist.barrier()", found))
+
+
 def test_a_framework_is_no_project_with_a_class_of_the_same_name(tmp_path: pathlib.Path) -> None:
     (tmp_path / "src" / "lightning").mkdir(parents=True)
     for folder in ("src", "src/lightning"):

@@ -8,6 +8,10 @@ import random
 import pytest
 
 from ddp_lint.config import Configuration, Overrides
+from ddp_lint.divergence.frame import Frame
+from ddp_lint.divergence.references import FunctionRef
+from ddp_lint.divergence.summaries import Summaries
+from ddp_lint.divergence.values import Value
 from ddp_lint.engine.checking import Checker
 from ddp_lint.findings import Finding
 from ddp_lint.source import SourceFile
@@ -141,6 +145,59 @@ def test_a_variable_that_changes_counts_with_its_new_value(tmp_path: pathlib.Pat
         checker.change(place, file_of(checker, place, text))
         assert [f.code for f in found(checker, place, text)] == codes
         assert [f.code for f in found(checker, train, train.read_text())] == codes
+
+
+DOCUMENTED = '''"""All of it."""
+import torch.distributed as dist
+
+
+class Meter:
+    """What is counted."""
+
+    def update(self):
+        """Add one."""
+        dist.barrier()
+
+
+def report(meter):
+    """Say it.
+
+    meter : Meter
+        What was counted.
+    """
+    if dist.get_rank() == 0:
+        meter.update()
+'''
+
+
+def test_a_docstring_is_no_code_but_for_the_classes_that_it_gives(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    train = tmp_path / "train.py"
+    train.write_text(DOCUMENTED)
+    checker = Checker(Configuration().of(tmp_path), changing=True)
+    evaluated: list[str] = []
+    evaluate = Summaries.evaluate
+
+    def counting(self: Summaries, function: FunctionRef, env: dict[str, Value]) -> Frame:
+        evaluated.append(function.name)
+        return evaluate(self, function, env)
+
+    monkeypatch.setattr(Summaries, "evaluate", counting)
+
+    def codes(text: str) -> list[str]:
+        evaluated.clear()
+        checker.change(train, file_of(checker, train, text))
+        return [f.code for f in found(checker, train, text)]
+
+    assert codes(DOCUMENTED) == ["DDP101"] and evaluated
+    for prose in ("Say it.", "What is counted.", "Add one.", "All of it.", "What was counted."):
+        assert codes(DOCUMENTED.replace(prose, f"{prose} Barriers are no code.")) == ["DDP101"]
+        assert not evaluated, prose
+    assert codes(DOCUMENTED.replace("meter : Meter", "meter : float")) == []
+    assert evaluated == ["report"]
+    assert codes(DOCUMENTED) == ["DDP101"]
 
 
 def test_what_is_kept_does_not_grow_with_the_number_of_changes(tmp_path: pathlib.Path) -> None:

@@ -74,6 +74,23 @@ def test_text_that_is_not_on_disk_is_checked_in_its_place(tmp_path: pathlib.Path
     assert [(f.code, f.span.line, f.span.column) for f in report.findings] == [("DDP250", 6, 12)]
 
 
+def test_text_that_was_saved_has_the_result_that_is_kept(tmp_path: pathlib.Path) -> None:
+    """As long as it would be the same: not of other text, and not when a file that it rests on has changed."""
+    write(tmp_path, {"ops.py": OPS, "a.py": HAZARD})
+    settings, kept = Settings(tmp_path, ALL), tmp_path / ".ddp_lint_cache"
+    report = check_paths([tmp_path / "a.py"], settings, cache_dir=kept)
+
+    def again(text: str) -> tuple[int, bool]:
+        told = check_text(text, tmp_path / "a.py", settings, cache_dir=kept)
+        assert told.findings == check_text(text, tmp_path / "a.py", settings).findings
+        return told.statistics.cached, told.findings == report.findings
+
+    assert again(HAZARD) == again(HAZARD.replace("\n", "\r\n")) == (1, True)
+    assert again(f"{HAZARD}\n\n{HAZARD}") == (0, False)
+    write(tmp_path, {"ops.py": "def softmax(x, dim):\n    return x\n"})
+    assert again(HAZARD) == (0, False)
+
+
 def test_what_cannot_be_read_is_an_error_with_a_reason(tmp_path: pathlib.Path) -> None:
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "nb.ipynb").write_text("{}")

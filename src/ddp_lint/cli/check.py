@@ -357,9 +357,7 @@ def _explain_silence(discovered: Discovered, options: _Options) -> None:
 
 
 def _run_stdin(configuration: Configuration, options: _Options) -> int:
-    from ddp_lint.cli.fix import fix_text
     from ddp_lint.engine.runner import check_text
-    from ddp_lint.fixes import Text
     from ddp_lint.source.file import SourceFile, Unreadable, decode
 
     started = time.perf_counter()
@@ -378,6 +376,9 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
         write(b"" if options.diff else data, options.output_file)
         return CLEAN
     if options.fix or options.diff:
+        from ddp_lint.cli.fix import fix_text
+        from ddp_lint.fixes import Text
+
         source = Text.of(path, data)
         result = fix_text(source, settings, unsafe=options.unsafe_fixes)
         if options.diff:

@@ -45,7 +45,7 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence
-from ddp_lint.project.parts import children
+from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.source.syntax import walk
 
 #: Arguments of a `getattr` that has a default.
@@ -231,8 +231,12 @@ def _is_own_count(frame: Frame, node: ast.expr) -> bool:
 
 def _ends_a_loop(frame: Frame, node: ast.Compare) -> bool:
     """``while images is not None``: until nothing is left, which is no question about what a sample has."""
-    loops = (child for child in children(frame.function or frame.facts.tree) if isinstance(child, ast.While))
-    return any(node is part for loop in loops for part in walk(loop.test))
+    return any(node is part for test in _tests_of_loops(frame.function or frame.facts.tree) for part in walk(test))
+
+
+@kept_by_node(8192)
+def _tests_of_loops(function: ast.AST) -> tuple[ast.expr, ...]:
+    return tuple(child.test for child in children(function) if isinstance(child, ast.While))
 
 
 def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, key: Hashable) -> Value:

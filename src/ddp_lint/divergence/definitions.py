@@ -8,7 +8,17 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.project.parts import by_asker, children, kept_by_node, note_stores, rebinding, touch, unnoted
+from ddp_lint.project.parts import (
+    by_asker,
+    children,
+    classes_documented,
+    docstring_of,
+    kept_by_node,
+    note_stores,
+    rebinding,
+    touch,
+    unnoted,
+)
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import defaults, statements
 
@@ -50,8 +60,12 @@ def is_flag(parameter: ast.arg, default: ast.expr | None) -> bool:
     return by_default or by_annotation or (parameter.annotation is None and parameter.arg.startswith("is_"))
 
 
-def documentation_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
-    return ast.get_docstring(node, clean=False) or ""
+def documented(node: ast.AST) -> Mapping[str, tuple[str, ...]]:
+    """What the docstring of a function or a class says of the classes of parameters."""
+    if not isinstance(node, ast.ClassDef):  # that of a class is in the outline
+        touch(node)
+    found = docstring_of(node)
+    return classes_documented(str(found.value)) if found is not None else {}
 
 
 @functools.lru_cache(maxsize=8192)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import re
 from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.definitions import defaults_of, documentation_of, is_positive
+from ddp_lint.divergence.definitions import defaults_of, documented, is_positive
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Evaluation, Frame, entering, reference_of, span_of
 from ddp_lint.divergence.groups import named, names_group
@@ -133,11 +132,7 @@ def _documented(linker: Linker, function: FunctionRef, name: str) -> ref.Instanc
     for node in (function.node, function.owner.node if function.owner is not None else None):
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
-        documentation = documentation_of(node)
-        if name not in documentation:
-            continue
-        match = re.search(rf"^\s*{re.escape(name)}\s*(?::|\()\s*(.+)$", documentation, re.M)
-        for path in re.findall(r"[A-Za-z_][\w.]*\.[A-Z]\w*|\b[A-Z]\w+", match[1]) if match else ():
+        for path in documented(node).get(name, ()):
             reference = linker.dotted(path) if "." in path else linker.in_module(function.facts, path)
             if isinstance(reference, ClassRef):
                 return ref.Instance(reference)

@@ -28,7 +28,7 @@ from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Condition, Known, Test, Value, divergent, is_absent, merge, unknown
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.uses import Use, uses
+from ddp_lint.project.uses import constructions
 
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
 _FILES = 4
@@ -279,24 +279,16 @@ class Variables:
         if method.name != "__init__" or flag is None or not is_flag(flag, defaults_of(method).get(name)):
             return None
         found: list[Value] = []
-        for facts, use in self._constructions(of):
-            assert use.call is not None
-            place = names.index(name) if name in names else len(use.call.args)
-            keywords = {keyword.arg: keyword.value for keyword in use.call.keywords}
-            argument = use.call.args[place] if place < len(use.call.args) else keywords.get(name)
-            if None in keywords or any(isinstance(each, ast.Starred) for each in use.call.args):
+        project = self._summaries.linker.project
+        made = project.class_of(of.facts, of.node).name
+        for facts, use, call in constructions(project, made, _FILES):
+            place = names.index(name) if name in names else len(call.args)
+            keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+            argument = call.args[place] if place < len(call.args) else keywords.get(name)
+            if None in keywords or any(isinstance(each, ast.Starred) for each in call.args):
                 return None
             frame = Frame(self._summaries, facts, use.around)
             if argument is not None:
                 found.append(evaluate(frame, assigned_once(frame, argument)))
         by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
         return by_rank[0] if by_rank and len(by_rank) == len(found) else None
-
-    def _constructions(self, of: ClassRef) -> Iterator[tuple[ModuleFacts, Use]]:
-        """The calls of the class in the project's own programs, none where there are too many files."""
-        project = self._summaries.linker.project
-        paths = project.holding(f"{of.node.name}(")
-        for path in paths if len(paths) <= _FILES else ():
-            facts = project.facts_of(path)
-            if facts is not None and not facts.source.is_test:
-                yield from ((facts, use) for use in uses(facts.tree, of.node.name) if use.call is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -128,8 +129,8 @@ class _Check:
 
 
 def check_text(text: str, path: pathlib.Path, settings: Settings, *, cache_dir: pathlib.Path | None = None) -> Report:
-    """Check text that is not (yet) on disk as if it were the content of `path`: standard input, flake8. `cache_dir`:
-    where earlier runs have kept what they know of the other files; nothing is written there."""
+    """Check text that need not be on disk as if it were the content of `path`: standard input, flake8. `cache_dir`:
+    where earlier runs have kept what they know of this text and of the other files; nothing is written there."""
     return _check_as(path, settings, lambda shown, inside: SourceFile.of_text(shown, text, inside), cache_dir)
 
 
@@ -144,19 +145,24 @@ def _check_as(
     read: Callable[[str, str], SourceFile],
     cache_dir: pathlib.Path | None = None,
 ) -> Report:
-    from ddp_lint.engine.checking import Checker
-
     path = path.absolute()
     project = Project(settings.root, names=settings.names)
     cache = Cache(cache_dir, settings, project) if cache_dir is not None else None
-    checker = Checker(settings, project=project)
-    shown = checker.project.shown(path)
+    shown = project.shown(path)
     try:
-        file = read(shown, checker.project.inside(path))
+        file = read(shown, project.inside(path))
     except Unreadable as e:
         return Report.of([FileResult(shown, error=str(e))])
     if cache is not None and len(project.python_files()) < FILES_LIMIT:
         place, unsaved = Place(str(project.root), cache.kept_in), {str(path): file.text}
-        project.reach = index(project.python_files(), project.own.names, place, read=False, unsaved=unsaved)
+        reach = functools.cache(
+            lambda: index(project.python_files(), project.own.names, place, read=False, unsaved=unsaved)
+        )
+        project.find_reach_by(reach)
+        if project.digest_now(str(path)) == file.digest and (kept := cache.get(path)):  # what was saved
+            return Report.of([kept])
+        project.reach = reach()
+    from ddp_lint.engine.checking import Checker
+
     with rare_collections():
-        return Report.of([checker.check_file(file, path)])
+        return Report.of([Checker(settings, project=project).check_file(file, path)])

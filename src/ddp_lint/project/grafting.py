@@ -1,7 +1,7 @@
 """An edit within functions that moves no line: their new bodies in the syntax tree that is there.
 
 What is kept of a file is kept by the nodes of its tree. Where an editor's user types within a function, all other nodes
-stay, and what rests on them holds.
+stay, and what rests on them holds. A docstring is no part of a body.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ast
 import itertools
 from typing import Any
 
-from ddp_lint.project.parts import is_part, parts_below
+from ddp_lint.project.parts import classes_documented, docstring_of, is_part, parts_below
 
 _PLACE = ("lineno", "col_offset", "end_lineno")
 
@@ -23,11 +23,13 @@ def graft(old: ast.Module, new: ast.Module, before: str, after: str) -> list[ast
     if len(lines[0]) != len(lines[1]):
         return None
     edited = [0, *itertools.accumulate(int(one != other) for one, other in zip(*lines, strict=True))]
-    comparison = _Comparison(edited)
+    comparison = _Comparison(edited, {})
     if not comparison.are_alike(old, new):
         return None
     for one, other in comparison.ending:
         one.__dict__["end_col_offset"] = other.__dict__["end_col_offset"]
+    for docstring, renewed in comparison.docstrings.values():
+        docstring.value, docstring.end_col_offset = renewed.value, renewed.end_col_offset
     for one, other in comparison.changed:
         one.__dict__["body"] = other.__dict__["body"]
         _outdate(one)
@@ -47,8 +49,10 @@ def _outdate(node: ast.AST) -> None:
 class _Comparison:
     """Two trees, side by side. `edited`: how many lines differ above each."""
 
-    def __init__(self, edited: list[int]) -> None:
+    def __init__(self, edited: list[int], docstrings: dict[int, tuple[ast.Expr, ast.Expr]]) -> None:
         self._edited = edited
+        #: Those that say the same of parameters, by the identity of the old one.
+        self.docstrings = docstrings
         #: Functions whose bodies differ.
         self.changed: list[tuple[ast.AST, ast.AST]] = []
         #: What ends in another column, since what it holds does.
@@ -70,6 +74,8 @@ class _Comparison:
             elif not isinstance(one, ast.AST):
                 if one != other:
                     return False
+            elif id(one) in self.docstrings:
+                continue
             elif not self._is_untouched(one, other):
                 if any(getattr(one, name, None) != getattr(other, name, None) for name in _PLACE):
                     return False
@@ -77,13 +83,23 @@ class _Comparison:
                     if not isinstance(one, ast.stmt) or "body" not in one._fields:
                         return False
                     self.ending.append((one, other))
+                self._take_docstring(one, other)
                 stack += self._fields(one, other)
         return True
+
+    def _take_docstring(self, one: ast.AST, other: ast.AST) -> None:
+        """Give a docstring to the old tree that says of parameters what its own says."""
+        old, new = docstring_of(one), docstring_of(other)
+        if old is None or new is None or (old.lineno, old.end_lineno) != (new.lineno, new.end_lineno):
+            return
+        if classes_documented(str(old.value)) == classes_documented(str(new.value)):
+            statement: ast.Expr = one.__dict__["body"][0]
+            self.docstrings[id(statement)] = statement, other.__dict__["body"][0]
 
     def _fields(self, one: ast.AST, other: ast.AST) -> list[tuple[Any, Any]]:
         fields = [name for name in one._fields if name != "body" or not is_part(one)]
         if is_part(one):
-            inside = _Comparison(self._edited)
+            inside = _Comparison(self._edited, self.docstrings)
             if not inside._are_alike([(one.__dict__["body"], other.__dict__["body"])]):
                 self.changed.append((one, other))
             else:

@@ -2,7 +2,8 @@
 
 A result that has looked at two functions of another file holds as long as these two and the outline are as they were.
 What was looked at is noted by the syntax tree itself: a function of a module or of a class whose `body` is read.
-Comments, empty lines and places in the file are no part of anything; who goes by these rests on the whole text.
+Comments, empty lines, docstrings and places in the file are no part of anything; who goes by these rests on the whole
+text. Of a docstring a part has what it says of the classes of parameters.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Parts:
 def parts_of(tree: ast.Module, text: str, besides: str, recorder: Recorder, inside: str) -> Parts:
     """The parts of a file; from now on the tree notes in `recorder` which of them are looked at. `besides`: what else
     belongs to the outline; `inside`: the path of the file below the root."""
-    lines = text.split("\n")
+    lines = _without_docstrings(tree, text.split("\n"))
     outline: list[str] = [besides]
     digests: dict[str, str] = {}
     rebinding: list[ast.AST] = []
@@ -123,6 +124,47 @@ def parts_of(tree: ast.Module, text: str, besides: str, recorder: Recorder, insi
     outline += lines[end:]
     digests[OUTLINE] = _digest(_code("\n".join(outline)))
     return Parts(digests)
+
+
+def docstring_of(node: ast.AST) -> ast.Constant | None:
+    """The docstring of a module, a class or a function. It is no part of its code: who goes by it goes by
+    `classes_documented`. Nothing is noted."""
+    body = node.__dict__.get("body") if isinstance(node, _DOCUMENTED) else None
+    first = body[0] if body else None
+    if not isinstance(first, ast.Expr) or not isinstance(first.value, ast.Constant):
+        return None
+    return first.value if isinstance(first.value.value, str) else None
+
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_PARAMETER = re.compile(r"^\s*(\w+)\s*(?::|\()\s*(.+)$", re.M)
+_CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*\.[A-Z]\w*|\b[A-Z]\w+")
+
+
+@functools.lru_cache(maxsize=1024)
+def classes_documented(documentation: str) -> Mapping[str, tuple[str, ...]]:
+    """What may be names of classes in the first line that a docstring has for a parameter:
+    ``name : Optional[package.Class]``."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, what in _PARAMETER.findall(documentation):
+        found.setdefault(name, tuple(_CLASS_NAME.findall(what)))
+    return {name: classes for name, classes in found.items() if classes}
+
+
+def _without_docstrings(tree: ast.Module, lines: list[str]) -> list[str]:
+    """The lines of a module with the classes that its docstrings give in the place of these, where nothing else is on
+    their lines."""
+    for node in statements(tree):
+        found = docstring_of(node)
+        if found is None:
+            continue
+        first, last = found.lineno - 1, (found.end_lineno or found.lineno) - 1
+        before = lines[first].encode("utf-8", "surrogatepass")[: found.col_offset]
+        after = lines[last].encode("utf-8", "surrogatepass")[found.end_col_offset :].strip()
+        if not before.strip() and (not after or after.startswith(b"#")):
+            given = repr(classes_documented(str(found.value)))
+            lines[first : last + 1] = [before.decode() + repr(given), *[""] * (last - first)]
+    return lines
 
 
 def _head_end(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

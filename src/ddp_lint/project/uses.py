@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ddp_lint.project.facts import FunctionNode
+from ddp_lint.project.facts import FunctionNode, ModuleFacts
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import below
+
+if TYPE_CHECKING:
+    from ddp_lint.project.project import Project
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,3 +42,15 @@ def uses(tree: ast.AST, name: str) -> Iterator[Use]:
             around, owner = None, node
         of_child = above if isinstance(node, ast.keyword) else node
         stack += ((child, around, owner, of_child) for child in below(node))
+
+
+def constructions(project: Project, name: str, most: int) -> Iterator[tuple[ModuleFacts, Use, ast.Call]]:
+    """The calls that make objects of a class, by its canonical name, without those of tests; none where its name is
+    called in more than `most` files."""
+    word = name.rpartition(".")[2]
+    paths = project.holding(f"{word}(")
+    for path in paths if len(paths) <= most else ():
+        facts = project.facts_of(path)
+        for use in uses(facts.tree, word) if facts is not None and not facts.source.is_test else ():
+            if facts is not None and use.call is not None and project.meaning(facts, use.node) == name:
+                yield facts, use, use.call

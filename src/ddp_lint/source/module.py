@@ -127,7 +127,11 @@ class Module:
 
     def function_of(self, node: cst.CSTNode) -> cst.FunctionDef | None:
         """The nearest enclosing `def` (lambdas and comprehensions are looked through)."""
-        return next((a for a in self.ancestors(node) if type(a) is cst.FunctionDef), None)
+        parents = self._parents
+        up = parents.get(node)
+        while up is not None and type(up) is not cst.FunctionDef:
+            up = parents.get(up)
+        return up
 
     def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The nearest enclosing class, also from inside one of its methods."""

@@ -12,6 +12,7 @@ import libcst as cst
 from ddp_lint.project import Project
 from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parameters
 from ddp_lint.project.uses import Use, uses
+from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
@@ -63,17 +64,12 @@ def constructions(module: Module, owner: cst.ClassDef) -> tuple[CallSite, ...]:
     project, name = module.project, module.name_of(owner)
     if project is None or module.facts is None:
         return ()
-    return project.remember(("constructions", name), lambda: tuple(_constructions(project, name)))
 
+    def found() -> tuple[CallSite, ...]:
+        uses_of_class = constructions_of(project, name, _FILES)
+        return tuple(CallSite(facts, call, use.around, bound=True) for facts, use, call in uses_of_class)
 
-def _constructions(project: Project, name: str) -> Iterator[CallSite]:
-    word = name.rpartition(".")[2]
-    paths = project.holding(word)
-    for path in paths if len(paths) <= _FILES else ():
-        facts = project.facts_of(path)
-        for use in uses(facts.tree, word) if facts is not None and not facts.source.is_test else ():
-            if facts is not None and use.call is not None and project.meaning(facts, use.node) == name:
-                yield CallSite(facts, use.call, use.around, bound=True)
+    return project.remember(("constructions", name), found)
 
 
 def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple[CallSite, ...]:

@@ -47,20 +47,19 @@ class State:
         return State(dict(self.names), dict(self.saved), self.gradient, self.left)
 
     def become(self, outcomes: Iterable[State]) -> None:
-        """Go on from where any of the outcomes ended that did not leave."""
+        """Go on from where any of the outcomes ended that did not leave. A local that one of them does not bind cannot
+        be read afterwards; an attribute can: it has an older value."""
         before = self.saved.keys()
         going_on = [s for s in outcomes if not s.left]
         self.left = not going_on
-        merged: dict[str, Value] = {}
-        for name in dict.fromkeys(name for s in going_on for name in s.names):
-            merged[name] = join(s.names.get(name, UNKNOWN) for s in going_on if _bound(name, s))
-        self.names = merged
+        every = [s.names for s in going_on]
+        self.names = dict(every[0]) if every else {}
+        for names in every[1:]:
+            self.names |= {name: value for name, value in names.items() if self.names.get(name) is not value}
+        for name, value in self.names.items() if len(every) > 1 else ():
+            if any(names.get(name) is not value for names in every):  # seldom: most are what no arm has changed
+                self.names[name] = join(names.get(name, UNKNOWN) for names in every if name in names or "." in name)
         self.saved = {storage: s.saved[storage] for s in reversed(going_on) for storage in _kept(s, before)}
-
-
-def _bound(name: str, state: State) -> bool:
-    """A local that one arm does not bind cannot be read after it; an attribute can: it has an older value."""
-    return name in state.names or "." in name
 
 
 def _kept(state: State, before: Set[int]) -> list[int]:

@@ -11,7 +11,7 @@ from ddp_lint.findings import CallSite, Cause, Confidence, Sharing
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.headlines import facts as facts_of
 from ddp_lint.rules.collectives.headlines import headline, remedy
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import nested
 from ddp_lint.tensors.operations import words_of
 
 #: What a test of ranks that part is named after.
@@ -35,11 +35,10 @@ class MismatchRule(Rule):
         if facts is None or project is None or is_of_one_process(self.module.file):
             return
         found = analyse(facts, project)
-        functions = [node for node in walk(facts.tree) if isinstance(node, ast.FunctionDef)] if found else []
         for mismatch in found:
             if mismatch.confidence is Confidence.LOW or not self.concerns(mismatch):
                 continue
-            around = _names_around(mismatch.span.line, functions)
+            around = _names_around(mismatch.span.line, facts.tree)
             called = (mismatch.call, *(step.callee for step in mismatch.way))
             alone = any(is_name_of_one_process(name.rpartition(".")[2]) for name in (*around, *called))
             alone = alone or bool(spawned_alone(facts.tree).intersection(around))
@@ -67,9 +66,16 @@ class MismatchRule(Rule):
         return any(words_of(each) & _CONSEQUENCES for each in (name, *around))
 
 
-def _names_around(line: int, functions: list[ast.FunctionDef]) -> list[str]:
+def _names_around(line: int, tree: ast.Module) -> list[str]:
     """The names of the functions that the line lies in."""
-    return [node.name for node in functions if node.lineno <= line <= (node.end_lineno or line)]
+    names: list[str] = []
+    stack: list[ast.AST] = [tree]
+    while stack:
+        # A handler or a case has no end in some trees: what is below it is looked at.
+        inside = (node for node in nested(stack.pop()) if line <= (getattr(node, "end_lineno", None) or line))
+        stack += (found := [node for node in inside if getattr(node, "lineno", line) <= line])
+        names += (node.name for node in found if isinstance(node, ast.FunctionDef))
+    return names
 
 
 def _cause(mismatch: Mismatch) -> Cause | None:

@@ -125,6 +125,7 @@ class OneAugmentationSeed(Rule):
 
     def start(self) -> None:
         self._reported: set[cst.CSTNode | None] = set()
+        self._helpers: dict[str, bool] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
         if not node.args or not self._seeds(node) or self._differs_by_rank(node):
@@ -150,9 +151,14 @@ class OneAugmentationSeed(Rule):
         """A seed for random or numpy that is decided here: not in a helper, whose caller decides it."""
         name = self.module.qualified(call.func)
         seed = call.args[0].value
-        if any(b.kind == "parameter" for b in self.module.bindings(seed, call)) and isinstance(seed, cst.Name):
+        if isinstance(seed, cst.Name) and any(b.kind == "parameter" for b in self.module.bindings(seed, call)):
             return False
-        return name in _SEEDERS or self._is_helper(self.module.callee(call))
+        return name in _SEEDERS or self._is_known_helper(self.module.callee(call))
+
+    def _is_known_helper(self, name: str) -> bool:
+        if name not in self._helpers:
+            self._helpers[name] = self._is_helper(name)
+        return self._helpers[name]
 
     def _is_helper(self, name: str) -> bool:
         """A function of the project that seeds random or numpy with its first parameter as it is."""

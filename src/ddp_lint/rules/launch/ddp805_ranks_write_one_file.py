@@ -117,7 +117,13 @@ class RanksWriteOneFile(Rule):
     )
     oracles = ("exception", "write")
 
+    def start(self) -> None:
+        calls = self.module.of_type(cst.Call)
+        self._writing = {self.module.function_of(call) for call in calls if self._written(call) is not None}
+
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        if node not in self._writing:
+            return
         calls = list(calls_in(node.body))
         if not any(self._written(call) is not None for call in calls):
             return

@@ -126,7 +126,13 @@ class FileReadBeforeWritten(Rule):
     triggers = Triggers("save", "open", "dump", "savez", "save_file", file=("torch",), tests=False)
     oracles = ("exception",)
 
+    def start(self) -> None:
+        calls = self.module.of_type(cst.Call)
+        self._writing = {self.module.function_of(call) for call in calls if self._path(call, _WRITES, "wx") is not None}
+
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        if node not in self._writing:
+            return
         calls = list(calls_in(node.body))
         written = dict(self._written(calls))
         if not written:
@@ -147,14 +153,17 @@ class FileReadBeforeWritten(Rule):
 
     def _written(self, calls: list[cst.Call]) -> Iterator[tuple[str, cst.Call]]:
         for call in calls:
-            place = _WRITES.get(self.module.qualified(call.func))
-            path = argument(call, *place) if place is not None else self._opened(call, "wx")
+            path = self._path(call, _WRITES, "wx")
             if path is not None and on_one_rank(self.module, call):
                 yield self.module.code(path), call
 
+    def _path(self, call: cst.Call, known: dict[str, tuple[int, str]], modes: str) -> cst.BaseExpression | None:
+        """The path of the file that a call of the `known` functions, or `open` in one of the modes, is for."""
+        place = known.get(self.module.qualified(call.func))
+        return argument(call, *place) if place is not None else self._opened(call, modes)
+
     def _read(self, call: cst.Call) -> str:
-        place = _READS.get(self.module.qualified(call.func))
-        path = argument(call, *place) if place is not None else self._opened(call, "r")
+        path = self._path(call, _READS, "r")
         if path is None or on_one_rank(self.module, call):
             return ""
         return self.module.code(path)
