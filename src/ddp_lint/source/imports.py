@@ -83,6 +83,13 @@ def absolute(node: ast.ImportFrom, module_name: str, is_package: bool) -> str:
     return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
 
 
+def absolute_target(target: str, module_name: str, is_package: bool) -> str:
+    """The absolute name of a relative import's target, which `imports_in` gives with its dots."""
+    name = target.lstrip(".")
+    parts = module_name.split(".") if module_name else []
+    return ".".join([*parts[: max(len(parts) - (len(target) - len(name)) + is_package, 0)], name])
+
+
 def dotted_ast(node: ast.AST | None) -> str:
     """`a.b.c` for a chain of names and attributes, else ''."""
     parts: list[str] = []
