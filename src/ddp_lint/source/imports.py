@@ -107,7 +107,7 @@ def last_part(node: ast.AST | None) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-_FROM = re.compile(r"^[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n#]*(?:\\\n[^\n#]*)*)", re.M)
+_FROM = re.compile(r"^[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n#\\]*(?:\\\n[^\n#\\]*)*)", re.M)
 _IMPORT = re.compile(r"^[ \t]*import\s+([^\n#]*)", re.M)
 _COMMENT = re.compile(r"#[^\n]*")
 
