@@ -97,7 +97,9 @@ def test_a_rank_whose_peer_came_to_its_end_waits_for_it(
     )
     assert [one.how for one in ranks] == [how, "completed"]
     assert run(tmp_path, *ranks)[0] == outcome
-    assert how == "exception" or ranks[0].message.startswith("waits for rank 1, which ended (RuntimeError: ")
+    assert how == "exception" or ranks[0].message.startswith(
+        "waits for rank 1, which ended; it was told: RuntimeError: "
+    )
 
 
 def test_a_rank_whose_peer_failed_does_not_wait_for_it(tmp_path: pathlib.Path) -> None:

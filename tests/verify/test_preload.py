@@ -55,15 +55,17 @@ def test_a_script_that_writes_to_the_environment_imports_torch_by_itself(
         ("from multiprocessing import Process\nProcess(target=f, args=(0,)).start()\n"
          "def f(r):\n    dist.init_process_group('gloo', rank=r, world_size=2)\n", True),
         ('"""Run with torchrun."""\nimport subprocess\nsubprocess.run(["git", "status"])\n', False),
+        ("from helper import launch\nlaunch(main, 2)\n", True),
         ("import game\ngame.spawn(monster)\n", False),
         ("from multiprocessing import Process\nProcess(target=log).start()\ndist.init_process_group('gloo')\n", False),
         (TRAIN, False),
     ],
 )  # fmt: skip
 def test_who_starts_the_ranks(tmp_path: pathlib.Path, source: str, expected: bool) -> None:
+    (tmp_path / "helper.py").write_text("import torch.multiprocessing as mp\ndef launch(f, n): mp.spawn(f, nprocs=n)\n")
     path = tmp_path / "train.py"
     path.write_text(source)
-    assert starts_own_ranks(path) is expected
+    assert starts_own_ranks(resolve(str(path), Options(arguments=("--a-script",)))) is expected
 
 
 @pytest.mark.parametrize(("source", "expected"), [("side = torch.cuda.Stream()\n", True), ("stream = 1\n", False)])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddp_lint.findings import Confidence, Finding, Label, RankTrace, Span
+from ddp_lint.findings import Cause, Confidence, Finding, Label, RankTrace, Span
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify.discovery import discover
@@ -266,6 +266,38 @@ def test_a_run_that_ends_early_refutes_nothing(path: str) -> None:
     broken = run(rank, rank, outcome="exception", how=["exception", "stopped"], message="rank 0 ValueError")
     judged = verdict(at(rule_with("write"), HEAD), broken)
     assert judged.verdict is Verdict.INCONCLUSIVE and "rank 0 ValueError" in judged.reason
+
+
+LOOP = """\
+import torch.distributed as dist
+
+
+def train(batches, rank, x):
+    for batch in batches:
+        with autocast():
+            dist.all_reduce(batch)
+        if rank == 0:
+            dist.barrier()
+    dist.broadcast(x, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("headers", "other", "expected"),
+    [(2, 7, Verdict.INCONCLUSIVE), (3, 7, Verdict.CONFIRMED), (2, 10, Verdict.CONFIRMED)],
+)
+def test_uneven_rounds_are_not_confirmed_by_ranks_that_diverge_within_one(
+    path: str, headers: int, other: int, expected: Verdict
+) -> None:
+    """All are in the loop: (2, 7). Rank 1 was through with it once: (3, 7). It is behind it: (2, 10)."""
+    span, cause = Span("train.py", 7, 13, 7, 35), Cause(Span("train.py", 5, 5, 5, 25))
+    finding = Finding(rule_with("sequence", "stall"), "slug", "message", span, Confidence.HIGH, cause=cause)
+    zero = [lines(path, {5: 2, 7: 2}), call(7, path=path), call(7, path=path)]
+    one = [lines(path, {5: headers, 7: 2}), call(7, path=path), call(other, shape=(8,), path=path)]
+    examined = run(zero, one, outcome="hang", how=["stalled", "stalled"])
+    judged = verdict(situation(finding, LOOP.splitlines()), examined)
+    assert judged.verdict is expected
+    assert expected is Verdict.CONFIRMED or "no rank has left the loop of line 5" in judged.reason
 
 
 def test_what_needs_cuda_is_inconclusive_on_cpu(path: str) -> None:

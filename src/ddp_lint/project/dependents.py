@@ -1,27 +1,27 @@
-"""Which files of a project depend on others: by their imports, read with a pattern and not parsed."""
+"""Which files of a project depend on others, and on which: by their imports, read with a pattern and not parsed."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hashlib
 import json
 import os
 import pathlib
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator
 
 from ddp_lint.files import read, write
 from ddp_lint.project.project import Project
 from ddp_lint.project.states import YOUNG, listing_of, state_of
+from ddp_lint.source.imports import imports_in
 
 _NAME = "imports.json"
 #: Bytes; what is larger was not written by us.
 _LIMIT = 256 * 2**20
 
-_FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#]*)", re.MULTILINE)
-_IMPORT = re.compile(rb"^[ \t]*import[ \t]+([^\n#]*)", re.MULTILINE)
-_COMMENT = re.compile(r"#[^\n]*")
+#: Files that are followed from one: more are another program.
+_MOST_FILES = 2000
 
 
 def dependents(
@@ -101,36 +101,22 @@ class _Imports:
             write(self._place, json.dumps(kept, separators=(",", ":")).encode())
 
 
+def imported_files(path: pathlib.Path, project: Project) -> list[pathlib.Path]:
+    """A file and the project's files that it imports, directly or not, the nearest first."""
+    found = {path: None}
+    queue = collections.deque([path])
+    while queue and len(found) < _MOST_FILES:
+        new = [file for file in map(project.find, _imported(queue.popleft(), project)) if file and file not in found]
+        found |= dict.fromkeys(new)
+        queue += dict.fromkeys(new)
+    return list(found)
+
+
 def _imported(path: pathlib.Path, project: Project) -> Iterator[str]:
     """The names of the project's modules that a file imports, and of the packages around them."""
     try:
-        text = path.read_bytes()
+        text = os.fsdecode(path.read_bytes())
     except OSError:
         return
-    name, is_package = project.module_name(path)
-    folder = name if is_package else name.rpartition(".")[0]
-    for target in set(_names(text, folder)):
-        located = project.locate(target, path, script=True)
-        parts = located.split(".")
-        yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
-
-
-def _names(text: bytes, package: str) -> Iterator[str]:
-    """The dotted names that import statements name: ``from a import b`` names `a` and `a.b`."""
-    for match in _IMPORT.finditer(text):
-        for part in _decoded(match[1]).split(","):
-            yield part.partition(" as ")[0].strip()
-    for match in _FROM.finditer(text):
-        module = _decoded(match[1])
-        level = len(module) - len(module.lstrip("."))
-        if level:
-            above = package.split(".")[: len(package.split(".")) - level + 1]
-            module = ".".join(filter(None, (*above, module.lstrip("."))))
-        yield module
-        for part in _COMMENT.sub("", _decoded(match[2])).strip("() \t\r\n").split(","):
-            if imported := part.partition(" as ")[0].strip():
-                yield f"{module}.{imported}"
-
-
-def _decoded(text: bytes) -> str:
-    return os.fsdecode(text)
+    for target in dict.fromkeys(target for target, _ in imports_in(text)):
+        yield from project.layout.imported(target, os.path.normpath(path), script=True)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from ddp_lint.knowledge import communication, frameworks
 from ddp_lint.project.layout import Layout
@@ -80,12 +79,12 @@ class FrameworkImports:
         text = self._text_of(path)
         if text is None:
             return _Look(False)
-        name, is_package = self._layout.name_of(path)
-        if not _packages().isdisjoint(name.split(".")):
+        if not _packages().isdisjoint(self._layout.name_of(path)[0].split(".")):
             return _Look(True)
         found: set[str] = set()
         for target, _ in imports_in(text):
-            files = set(self._files(target, path, name, is_package, "__main__" in text))
+            names = self._layout.imported(target, path, "__main__" in text)
+            files = set(filter(None, map(self._layout.find, names)))
             first = target.partition(".")[0]
             foreign = not files and first and first not in _STANDARD
             if foreign and (first in _packages() or COMMUNICATION.search(target)):
@@ -93,21 +92,6 @@ class FrameworkImports:
             found |= files
         words_at, pattern = _spoken()
         return _Look(not words_at.isdisjoint(words(text)) and pattern.search(text) is not None, frozenset(found))
-
-    def _files(self, target: str, path: str, name: str, is_package: bool, script: bool) -> Iterator[str]:
-        """The files that an import reads: of the module, of the name if that is one, and of the packages above."""
-        if target.startswith("."):
-            parts = name.split(".") if name else []
-            level = len(target) - len(target.lstrip("."))
-            parts = parts[: max(len(parts) - level + is_package, 0)]
-            located = ".".join([*parts, target.lstrip(".")])
-        else:
-            located = self._layout.locate(target, os.path.dirname(path), script)
-        while located:
-            file = self._layout.find(located)
-            if file is not None:
-                yield file
-            located = located.rpartition(".")[0]
 
 
 @functools.cache

@@ -8,6 +8,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ddp_lint.source.imports import absolute_target
+
 _MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
 #: Say so where nothing else does: in a folder of a project they hold the settings of that folder.
 _SETTINGS = ("ddp-lint.toml", ".ddp-lint.toml")
@@ -194,6 +196,17 @@ class Layout:
                 if path:
                     return ".".join([self.name_of(path)[0], *parts[length:]])
         return name
+
+    def imported(self, target: str, path: str, script: bool) -> Iterator[str]:
+        """The names inside the project of all that an import of `target` (as `imports_in` gives it) in a file may run:
+        the name itself, should it be a module, the module that it comes from, and the packages around that."""
+        if target.startswith("."):
+            name = absolute_target(target, *self.name_of(path))
+        else:
+            name = self.locate(target, os.path.dirname(path), script)
+        while name:
+            yield name
+            name = name.rpartition(".")[0]
 
     def _import_folders(self, folder: str, first: str, script: bool) -> Iterator[str]:
         """The folders that an import of `first` is looked for in, of those at and above the folder of a file."""

@@ -83,6 +83,13 @@ def absolute(node: ast.ImportFrom, module_name: str, is_package: bool) -> str:
     return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
 
 
+def absolute_target(target: str, module_name: str, is_package: bool) -> str:
+    """The absolute name of a relative import's target, which `imports_in` gives with its dots."""
+    name = target.lstrip(".")
+    parts = module_name.split(".") if module_name else []
+    return ".".join([*parts[: max(len(parts) - (len(target) - len(name)) + is_package, 0)], name])
+
+
 def dotted_ast(node: ast.AST | None) -> str:
     """`a.b.c` for a chain of names and attributes, else ''."""
     parts: list[str] = []
@@ -100,7 +107,7 @@ def last_part(node: ast.AST | None) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-_FROM = re.compile(r"^[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n#]*(?:\\\n[^\n#]*)*)", re.M)
+_FROM = re.compile(r"^[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n#\\]*(?:\\\n[^\n#\\]*)*)", re.M)
 _IMPORT = re.compile(r"^[ \t]*import\s+([^\n#]*)", re.M)
 _COMMENT = re.compile(r"#[^\n]*")
 

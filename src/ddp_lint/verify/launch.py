@@ -63,7 +63,7 @@ class Launcher:
     def __enter__(self) -> Launcher:
         self._device, self._torch = _device(self.options)
         self._fork = may_fork(self.target)
-        self._own_ranks = self.target.kind == SCRIPT and starts_own_ranks(self.target.path)
+        self._own_ranks = starts_own_ranks(self.target)
         self._folder = self._stack.enter_context(workspace(self.options.traces))
         # Processes start with the first run.
         self._pool = self._given or self._stack.enter_context(
@@ -208,7 +208,7 @@ def started(text: str, options: Options) -> Iterator[Pool | None]:
     """
     target = resolve(text, options)
     device, _ = _device(options)
-    if options.world or options.several_nodes or (target.kind == SCRIPT and starts_own_ranks(target.path)):
+    if options.world or options.several_nodes or starts_own_ranks(target):
         yield None
         return
     with workspace(None) as folder, Pool(folder, options, device, fork=may_fork(target)) as pool:

@@ -146,7 +146,7 @@ def _waiting(rank: RankOutcome, absent: tuple[int, ...]) -> RankOutcome:
     peers = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
     # torch's words without the place in its own source and its advice: "Connection closed by peer [...]".
     told = re.sub(r"\[[^\]]*:\d+\]\s*", "", rank.message).partition(". ")[0]
-    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended ({told})")
+    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended; it was told: {told}")
 
 
 def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-import pathlib
 from collections.abc import Iterator
+
+from ddp_lint.verify.target import Target, trees
 
 #: Functions that start ranks, by the last part of their name, with the packages that they come from.
 _STARTERS = {
@@ -18,12 +19,12 @@ _LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.
 _COMMANDS = frozenset({"run", "call", "check_call", "check_output", "Popen", "system", "execv", "execvp"})
 
 
-def starts_own_ranks(path: pathlib.Path) -> bool:
-    """A call of `mp.spawn`, of a process for each rank, or of torchrun is in the script."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return False
+def starts_own_ranks(target: Target) -> bool:
+    """A call of `mp.spawn`, of a process for each rank, or of torchrun is in the script, or in what it imports."""
+    return target.kind == "script" and any(map(_starts_ranks, trees(target)))
+
+
+def _starts_ranks(tree: ast.Module) -> bool:
     names = dict(_imports(tree))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return any(_starts(call, names) for call in calls) or _calls_launcher(tree, calls) or _processes(calls, names)

@@ -7,12 +7,9 @@ that touches the environment gets a Python of its own. Reads the source only.
 from __future__ import annotations
 
 import ast
-import collections
-import pathlib
-from collections.abc import Iterator
 
 from ddp_lint.verify.spec import CAN_FORK
-from ddp_lint.verify.target import Target
+from ddp_lint.verify.target import Target, trees
 
 _READS = frozenset({"get", "keys", "values", "items", "copy", "__getitem__", "__contains__"})
 _STORES = frozenset({"setdefault", "pop", "__setitem__", "__delitem__"})
@@ -24,56 +21,22 @@ _READ_AT_IMPORT = (
 )  # fmt: skip
 _WRITERS = frozenset({"putenv", "unsetenv", "load_dotenv"})
 _STREAMS = frozenset({"Stream", "ExternalStream", "wait_stream", "record_stream"})
-#: Files of the project that are looked at: more are another program.
-_MOST_FILES = 500
 
 
 def may_fork(target: Target) -> bool:
     """Ranks of this target may find torch imported. Those that build a model import it before its file in any case."""
-    return CAN_FORK and (target.kind != "script" or not any(map(_writes_environment, _trees(target))))
+    return CAN_FORK and (target.kind != "script" or not any(map(_writes_environment, trees(target))))
 
 
 def uses_streams(target: Target) -> bool:
     """The target, or a file that it imports, mentions CUDA streams: their order is worth following."""
     names = {
         node.attr if isinstance(node, ast.Attribute) else node.id
-        for tree in _trees(target)
+        for tree in trees(target)
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute | ast.Name)
     }
     return bool(names & _STREAMS)
-
-
-def _trees(target: Target) -> Iterator[ast.Module]:
-    """The target and the files below its folder that it imports, directly or not."""
-    seen = {target.path}
-    queue = collections.deque([target.path])
-    while queue and len(seen) < _MOST_FILES:
-        path = queue.popleft()
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (OSError, SyntaxError, ValueError):
-            continue
-        yield tree
-        for file in _imported(tree, path, target.root):
-            if file not in seen:
-                seen.add(file)
-                queue.append(file)
-
-
-def _imported(tree: ast.Module, path: pathlib.Path, root: pathlib.Path) -> Iterator[pathlib.Path]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names, folder = [alias.name for alias in node.names], root
-        elif isinstance(node, ast.ImportFrom):
-            folder = path.parents[node.level - 1] if 0 < node.level <= len(path.parents) else root
-            module = node.module or ""
-            names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
-        else:
-            continue
-        for name in names:
-            base = folder.joinpath(*name.split(".")) if name else folder
-            yield from (file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file())
 
 
 def _writes_environment(tree: ast.Module) -> bool:

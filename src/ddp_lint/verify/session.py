@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import pathlib
 from collections.abc import Callable, Sequence
 
 from ddp_lint.config import Settings
@@ -12,6 +10,7 @@ from ddp_lint.engine.runner import check_paths
 from ddp_lint.findings import Finding
 from ddp_lint.output import Sources
 from ddp_lint.project import Project
+from ddp_lint.project.dependents import imported_files
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import dry_run, launch
 from ddp_lint.verify.changes import changed_only
@@ -29,8 +28,6 @@ from ddp_lint.verify.verdicts import judge, wanted_stimuli
 Progress = Callable[[str], None]
 #: A pass with a stimulus may hang by the stimulus alone: it gets no more than this without progress.
 _STIMULUS_TIMEOUT = 8.0
-#: Files of the project that are linted besides the target: more are another program.
-_MOST_FILES = 2000
 
 
 def verify(
@@ -90,32 +87,6 @@ def lint(target: Target, settings: Settings) -> list[Finding]:
     files = imported_files(target.path, Project(settings.root))
     known = all_rules()
     return [finding for finding in check_paths(files, settings).findings if finding.code in known]
-
-
-def imported_files(path: pathlib.Path, project: Project) -> list[pathlib.Path]:
-    """A file and the project's files that it imports, directly or not, the nearest first."""
-    found = {path: None}
-    queue = collections.deque([path])
-    while queue and len(found) < _MOST_FILES:
-        facts = project.facts_of(queue.popleft())
-        if facts is None:
-            continue
-        for name in (*facts.imports.names.values(), *facts.imports.stars):
-            file = _file_of(name, project)
-            if file is not None and file not in found:
-                found[file] = None
-                queue.append(file)
-    return list(found)
-
-
-def _file_of(name: str, project: Project) -> pathlib.Path | None:
-    """The project's file that holds a dotted name: its longest prefix that is a module."""
-    while name:
-        file = project.find(name)
-        if file is not None:
-            return file
-        name = name.rpartition(".")[0]
-    return None
 
 
 def _runs(launcher: launch.Launcher, plan: launch.Plan, options: Options, at: Sequence[Situation]) -> list[Examined]:

@@ -32,6 +32,16 @@ class Guard:
 
 
 @dataclasses.dataclass(frozen=True)
+class Loop:
+    """The lines of a loop's body, and the two that show whether a rank has left it: the header runs once more than what
+    each round runs once."""
+
+    header: int
+    each: int
+    body: range
+
+
+@dataclasses.dataclass(frozen=True)
 class Situation:
     """`lines`: the statement that the primary span begins in (of a compound statement its header); `ran`: the lines
     of which one must run for the finding to be reached; `named`: (path, line) of everything that the finding points
@@ -47,6 +57,8 @@ class Situation:
     words: frozenset[str]
     function: str = ""
     entry: int = 0
+    #: The loop around the finding that is its cause.
+    loop: Loop | None = None
 
 
 def situation(finding: Finding, lines: list[str]) -> Situation:
@@ -77,6 +89,7 @@ def situation(finding: Finding, lines: list[str]) -> Situation:
         words=frozenset(_WORD.findall(text)),
         function=function.name if function else "",
         entry=function.body[0].lineno if function else 0,
+        loop=_loop(finding, inside),
     )
 
 
@@ -86,6 +99,7 @@ def watch(situations: Iterable[Situation], oracles: Collection[str]) -> Watch:
     guards: dict[str, set[int]] = {}
     for at in situations:
         firsts = {guard.first for guard in at.guards} | ({at.entry} if at.entry else set())
+        firsts |= {at.loop.header, at.loop.each} if at.loop else set()
         lines.setdefault(at.path, set()).update(at.lines | at.ran | firsts)
         guards.setdefault(at.path, set()).update({guard.line for guard in at.guards} | at.tests)
         for path, line in at.named:
@@ -132,6 +146,17 @@ def _start(block: _Block) -> int:
 def _end(block: _Block) -> int:
     last = block.body[-1] if isinstance(block, ast.match_case) else block
     return last.end_lineno or last.lineno
+
+
+def _loop(finding: Finding, chain: list[_Block]) -> Loop | None:
+    cause = finding.cause.place.line if finding.cause else 0
+    for block in chain:
+        if isinstance(block, (ast.For, ast.AsyncFor, ast.While)) and block.lineno == cause:
+            first = block.body[0]
+            while isinstance(first, (ast.With, ast.AsyncWith)):  # its line runs at the end of the block, too
+                first = first.body[0]
+            return Loop(cause, first.lineno, range(block.body[0].lineno, _end(block.body[-1]) + 1))
+    return None
 
 
 def _header(block: _Block) -> range:

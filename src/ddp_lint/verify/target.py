@@ -11,19 +11,21 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
+from ddp_lint.project import Project
+from ddp_lint.project.dependents import imported_files
 from ddp_lint.project.facts import CannotParse, parse
+from ddp_lint.project.layout import Roots
 from ddp_lint.source.file import SourceFile, Unreadable
+from ddp_lint.tensors.classes import ModuleClasses
+from ddp_lint.tensors.operations import names
 from ddp_lint.verify.options import Options, UsageError
 
 EXAMPLE = "ddp_lint_example"
-#: Files that are followed for the base of a class.
-_MOST_FILES = 8
 #: Words of a script that trains: a file that has one of them and a main guard (or runs code on import) is run as is.
 TRAINING_WORDS = (
     "init_process_group", "backward", "Trainer", "Accelerator", "Fabric", "DistributedDataParallel", "fully_shard",
     "FullyShardedDataParallel", "init_device_mesh", "spawn", "get_rank", "LOCAL_RANK",
 )  # fmt: skip
-_MODULE_BASES = ("Module", "LightningModule", "PreTrainedModel", "GenerationMixin", "Sequential")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,7 @@ def resolve(text: str, options: Options) -> Target:
     place, _, name = text.partition(":") if not pathlib.Path(text).exists() else (text, "", "")
     path = _file_of(place)
     tree = _parse(path)
-    classes = tuple(_module_classes(tree, path))
+    classes = tuple(_module_classes(path))
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     root = path.parent
     if options.entry:
@@ -163,50 +165,31 @@ def _known(name: str, names: set[str], what: str, path: pathlib.Path) -> str:
     raise UsageError(f"{path}: no {what} {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
-def _module_classes(tree: ast.Module, path: pathlib.Path, depth: int = 0) -> Iterator[ast.ClassDef]:
-    """Top-level classes that are modules by their base's name, or by that of a class, of this file or of one that it
-    imports from, that is one. Where a base cannot be found a `forward` decides."""
-    known = set(_MODULE_BASES)
-    imported: dict[str, tuple[ast.ImportFrom, str]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            imported |= {alias.asname or alias.name: (node, alias.name) for alias in node.names}
-    for node in tree.body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        bases = [_last(base) for base in node.bases]
-        if known & set(bases) or any(
-            base in imported and _is_module(node, *imported[base], path, depth) for base in bases
-        ):
-            known.add(node.name)
-            yield node
+def trees(target: Target) -> Iterator[ast.Module]:
+    """The syntax trees of the target and of the files of its project that it imports, directly or not."""
+    project = _project(target.path)
+    facts = map(project.facts_of, imported_files(target.path, project))
+    return (module.tree for module in facts if module is not None)
 
 
-def _is_module(node: ast.ClassDef, origin: ast.ImportFrom, name: str, path: pathlib.Path, depth: int) -> bool:
-    """The class `name` that `node` derives from, imported by `origin`, is a module."""
-    if name in _MODULE_BASES or any(isinstance(i, ast.FunctionDef) and i.name == "forward" for i in node.body):
-        return True
-    file = _imported_file(origin, path) if depth < _MOST_FILES else None
-    try:
-        tree = _parse(file) if file is not None else None
-    except UsageError:
-        return False
-    return tree is not None and any(found.name == name for found in _module_classes(tree, file or path, depth + 1))
+def _project(path: pathlib.Path) -> Project:
+    return Project(Roots().of(path.parent))
 
 
-def _imported_file(origin: ast.ImportFrom, path: pathlib.Path) -> pathlib.Path | None:
-    """The source file that a `from ... import` reads, None when it cannot be found."""
-    if origin.level:
-        folder = path.parents[origin.level - 1]
-        stem = folder.joinpath(*(origin.module or "").split("."))
-        return next((file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()), None)
-    sys.path[:0] = [str(path.parent), str(_in_package(path)[0])]
-    try:
-        spec = _found_from_here(origin.module or "")
-    finally:
-        del sys.path[:2]
-    found = spec is not None and spec.origin and spec.origin.endswith(".py")
-    return pathlib.Path(spec.origin) if found and spec and spec.origin else None
+def _module_classes(path: pathlib.Path) -> Iterator[ast.ClassDef]:
+    """Top-level classes that are modules. Where a base is from elsewhere and unknown, a `forward` decides."""
+    project = _project(path)
+    facts = project.facts_of(path)
+    if facts is None:
+        return
+    classes = ModuleClasses(facts, project)
+    for node in facts.tree.body:
+        if isinstance(node, ast.ClassDef):
+            lineage = project.lineage(project.class_of(facts, node).name)
+            foreign = any(name and project.class_facts(name) is None for name in lineage)
+            unknown = foreign and not names("layers", "not_modules").intersection(lineage)
+            if classes.named(node.name) or "torch.nn.Module" in lineage or (unknown and _has_own_forward(node)):
+                yield node
 
 
 def _last(node: ast.expr) -> str:
@@ -227,12 +210,16 @@ def _roots(tree: ast.Module, classes: tuple[ast.ClassDef, ...]) -> tuple[str, ..
 
 
 def _has_forward(node: ast.ClassDef, classes: tuple[ast.ClassDef, ...]) -> bool:
-    if any(isinstance(item, ast.FunctionDef) and item.name == "forward" for item in node.body):
+    if _has_own_forward(node):
         return True
     bases = {_last(base) for base in node.bases}
     return bool(bases & {"Sequential"}) or any(
         other.name in bases and other is not node and _has_forward(other, classes) for other in classes
     )
+
+
+def _has_own_forward(node: ast.ClassDef) -> bool:
+    return any(isinstance(item, ast.FunctionDef) and item.name == "forward" for item in node.body)
 
 
 def _is_script(tree: ast.Module) -> bool:

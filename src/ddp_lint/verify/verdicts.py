@@ -125,13 +125,13 @@ def _not_reached(case: Case) -> Ruling:
 
 def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
     facts = tuple(_facts(case))
+    doubt = tuple(case.evidence(name, opinion.doubt) for name, opinion in opinions.items() if opinion.doubt)
     if not case.examined.completed:
-        reason = f"the line ran, but the run ended early: {case.run.message}"
+        reason = doubt[0].message if doubt else f"the line ran, but the run ended early: {case.run.message}"
         return Ruling(case, Verdict.INCONCLUSIVE, reason, facts)
     seen = tuple(case.evidence(name, opinion.silent) for name, opinion in opinions.items() if opinion.silent)
     blind = tuple(case.evidence(name, opinion.blind) for name, opinion in opinions.items() if opinion.blind)
     backend = tuple(case.evidence("backend", opinion.backend) for opinion in opinions.values() if opinion.backend)
-    doubt = tuple(case.evidence(name, opinion.doubt) for name, opinion in opinions.items() if opinion.doubt)
     missed = backend or doubt or (blind if not seen else _missed(case, blind, seen))
     if missed:
         return Ruling(case, Verdict.INCONCLUSIVE, missed[0].message, (*missed, *seen, *facts))

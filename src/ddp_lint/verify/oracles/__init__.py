@@ -73,6 +73,21 @@ class Case:
     def ran_unequally(self) -> bool:
         return len(set(self.counts.values())) > 1
 
+    @functools.cached_property
+    def went_round_together(self) -> str:
+        """The ranks diverge in the loop whose rounds the finding is about, and none has left it: '' unless so."""
+        loop, path = self.situation.loop, self.situation.path
+        first = next(iter(self.examined.mismatches), None)
+        if loop is None or first is None:
+            return ""
+        for call in first.calls.values():
+            if call is None or not any(frame.line in loop.body and real(frame.path) == path for frame in call.frames):
+                return ""
+        counts = [tuple(line_counts(trace, path, (loop.header, loop.each))) for trace in self.traces]
+        if any(headers != rounds for headers, rounds in counts):
+            return ""
+        return f"no rank has left the loop of line {loop.header} when they diverge in it ({first})"
+
     def hit(self, event: Event) -> Frame | None:
         """The frame of the event that is on the finding's lines."""
         at = self.situation

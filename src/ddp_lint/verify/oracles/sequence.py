@@ -10,6 +10,8 @@ from ddp_lint.verify.trace import Collective, Frame
 
 
 def testify(case: Case) -> Opinion:
+    if case.went_round_together:
+        return Opinion(doubt=case.went_round_together)
     for mismatch in case.examined.mismatches:
         rank, frame = _cause(case, mismatch)
         if frame is not None:

@@ -8,6 +8,8 @@ from ddp_lint.verify.trace import Collective, Stall
 
 
 def testify(case: Case) -> Opinion:
+    if case.went_round_together:
+        return Opinion(doubt=case.went_round_together)
     stalls = [(trace, event) for trace in case.traces for event in trace.of(Stall) if event.stuck]
     if not stalls:
         return Opinion(silent="no rank stood still")
