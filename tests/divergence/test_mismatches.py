@@ -3,8 +3,12 @@
 A line that ends with `# !kind` must be the span of a mismatch of that kind, and no other line may be one.
 """
 
+import json
+import os
 import pathlib
 import re
+import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -3506,3 +3510,45 @@ def test_what_is_found_does_not_depend_on_how_deep_the_stack_is(tmp_path: pathli
 
     check(tmp_path, source)
     deeper(700)
+
+
+def test_a_witness_does_not_depend_on_the_hash_seed(tmp_path: pathlib.Path) -> None:
+    """A call kept whole holds events of several streams: they are looked at in source order."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        HEAD
+        + textwrap.dedent("""
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def train(config, model, batch):
+            ddp = DDP(model)
+            if dist.get_rank() == 0:
+                dist.barrier()
+            ddp(batch).sum().backward()
+            dist.all_reduce(batch, group=dist.new_group([0, 1]))
+
+        def main(config, model, batch):
+            dist.init_process_group("nccl")
+            try:
+                if config.profile:
+                    with torch.autograd.profiler.emit_nvtx():
+                        train(config, model, batch)
+                else:
+                    train(config, model, batch)
+            except Exception:
+                if config.strict:
+                    raise
+            dist.barrier()
+            DDP(model)(batch).sum().backward()
+        """)
+    )
+    command = [sys.executable, "-m", "ddp_lint", "check", "--no-cache", "--isolated", "--select", "DDP101,DDP112"]
+    shown = {
+        subprocess.run(
+            [*command, "--output-format", "json", str(program)],
+            env=os.environ | {"PYTHONHASHSEED": str(seed)}, capture_output=True, text=True, check=False,
+        ).stdout
+        for seed in (0, 2, 3)
+    }  # fmt: skip
+    assert len(shown) == 1
+    assert {finding["code"] for finding in json.loads(shown.pop())["findings"]} == {"DDP101", "DDP112"}

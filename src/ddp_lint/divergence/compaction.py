@@ -82,7 +82,7 @@ def whole_if_parted(effects: list[Effect], name: str) -> list[Effect]:
 def _whole(effects: list[Effect], name: str) -> list[Effect]:
     graph = EventGraph()
     start = build(effects, graph)
-    streams = frozenset(streams_of(graph.nodes))
+    streams = tuple(streams_of(graph.nodes))
     events = [node.event for node in reversed(graph.nodes) if isinstance(node, EventNode)]
     if not events:
         return []
