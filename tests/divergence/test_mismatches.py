@@ -3552,3 +3552,26 @@ def test_a_witness_does_not_depend_on_the_hash_seed(tmp_path: pathlib.Path) -> N
     }  # fmt: skip
     assert len(shown) == 1
     assert {finding["code"] for finding in json.loads(shown.pop())["findings"]} == {"DDP101", "DDP112"}
+
+
+def test_callers_see_into_a_large_function(tmp_path: pathlib.Path) -> None:
+    """A difference that rests on the name of a parameter stands where a caller shows that nobody makes up for it."""
+    many = "".join(f"            dist.all_reduce(losses[{n}])\n" for n in range(200))
+    others = """
+        import torch.multiprocessing as mp
+        from program import train
+
+        def worker(rank, size, losses):
+            dist.init_process_group("nccl", rank=rank, world_size=size)
+            train(losses, rank)
+
+        def launch(losses):
+            mp.spawn(worker, args=(2, losses), nprocs=2)
+    """
+    source = f"""
+        def train(losses, rank=None):
+            if rank == 0:
+                dist.barrier()  # !rank-branch
+{many}
+    """
+    check(tmp_path, source, launching=others)
