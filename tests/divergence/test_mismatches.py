@@ -55,6 +55,29 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a worker that keeps its failure for itself, and a handler that takes the exit": """
+        import numpy as np
+
+        def worker(args, number, queue):
+            try:
+                rank = dist.get_rank()
+                if rank != args.ranks[number]:
+                    raise AssertionError("another rank than asked for")
+                dist.barrier()  # !rank-branch
+            except AssertionError:
+                print("failed")
+
+        def train(batches):
+            dist.init_process_group("nccl")
+            try:
+                for batch in batches:
+                    loss = batch.mean().item()
+                    dist.barrier()  # !loop-count
+                    if not np.isfinite(loss):
+                        exit(1)
+            except (KeyboardInterrupt, SystemExit):
+                pass
+        """,
     "blocks of a size that is rounded up, a range that deals out, and what a subset of the data holds": """
         import math
         from torch.distributed.fsdp import FullyShardedDataParallel
@@ -1439,6 +1462,34 @@ PARTING = {
 }
 
 EQUAL = {
+    "an exit that fails, which a handler for something else does not catch": """
+        import numpy as np
+
+        def train(batches):
+            dist.init_process_group("nccl")
+            try:
+                for batch in batches:
+                    loss = batch.mean().item()
+                    dist.barrier()
+                    if not np.isfinite(loss):
+                        exit(1)
+            except KeyboardInterrupt:
+                pass
+        """,
+    "a worker whose failure its parent is told of, and ends the others": """
+        import traceback
+
+        def worker(args, number, queue):
+            try:
+                rank = dist.get_rank()
+                if rank != args.ranks[number]:
+                    raise AssertionError("another rank than asked for")
+                dist.barrier()
+            except KeyboardInterrupt:
+                pass
+            except Exception:
+                queue.put((args.ranks[number], traceback.format_exc()))
+        """,
     "blocks of one size, and of a list that was filled up": """
         import math
 
