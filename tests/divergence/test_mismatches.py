@@ -55,6 +55,18 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "the number of one sample's own, and a file that is made without a lock": """
+        def evaluate(loader):
+            for batch in loader:
+                if batch["answer"][0].item() > 3:
+                    dist.all_reduce(batch["answer"])  # !data-condition
+
+        def prepare(path, build):
+            if not path.is_file():
+                build(path)
+                dist.barrier()  # !data-condition
+                path.touch()
+        """,
     "a worker that keeps its failure for itself, and a handler that takes the exit": """
         import numpy as np
 
@@ -1462,6 +1474,22 @@ PARTING = {
 }
 
 EQUAL = {
+    "whether a split has labels, as the first of a batch says": """
+        def evaluate(loader):
+            for batch in loader:
+                if batch["answer"][0].item() != -1:
+                    dist.all_reduce(batch["answer"])
+        """,
+    "a file that is made behind a lock: each job makes it for itself": """
+        from filelock import FileLock
+
+        def prepare(path, build):
+            with FileLock("done.lock"):
+                if not path.is_file():
+                    build(path)
+                    dist.barrier()
+                    path.touch()
+        """,
     "an exit that fails, which a handler for something else does not catch": """
         import numpy as np
 
@@ -3626,3 +3654,19 @@ def test_callers_see_into_a_large_function(tmp_path: pathlib.Path) -> None:
 {many}
     """
     check(tmp_path, source, launching=others)
+
+
+@pytest.mark.parametrize(
+    ("own", "mark"), [("class Timers:\n    def log(self, names): print(names)", ""), ("", "  # !implicit-collective")]
+)
+def test_a_fork_of_a_framework_has_classes_of_its_own(tmp_path: pathlib.Path, own: str, mark: str) -> None:
+    """A class of the fork's in another module than the framework's is not the framework's."""
+    source = f"""
+        from megatron import get_timers
+
+        def train():
+            timers = get_timers()
+            if dist.get_rank() == 0:
+                timers.log(["forward"]){mark}
+    """
+    check(tmp_path, source, megatron=f"{own}\ndef get_timers(): return _TIMERS")

@@ -360,14 +360,15 @@ def _of_own_tensor(
 
 def _is_project_method(frame: Frame, method: ref.Method) -> bool:
     """Has the project a class of its own under the guessed name, with such a method? Then that is what is meant."""
-    framework, last = method.of.partition(".")[0], method.of.rpartition(".")[2]
+    module, _, last = method.of.rpartition(".")
     project = frame.linker.project
     for path in project.holding(f"class {last}"):
         facts = project.facts_of(path)
         definition = facts.definitions.get(last) if facts is not None else None
         if facts is not None and isinstance(definition, ast.ClassDef):
             of = frame.linker.class_ref(definition, facts)
-            if method.name in frame.linker.members(of) and framework not in facts.name.split("."):
+            # Within the framework's own code, or a copy of it, it is that very class; in a fork it may be another one.
+            if method.name in frame.linker.members(of) and f".{module}." not in f".{facts.name}.":
                 return True
     return False
 
