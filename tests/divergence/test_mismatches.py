@@ -3155,10 +3155,12 @@ def test_told_at_the_call_under_the_branch(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_framework_is_no_project_with_a_class_of_the_same_name(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "src" / "lightning").mkdir(parents=True)
-    for folder in ("src", "src/lightning"):
-        (tmp_path / folder / "__init__.py").touch()
-    (tmp_path / "src" / "lightning" / "strategy.py").write_text("class Strategy:\n    def barrier(self): ...\n")
+    for part in ("pytorch", "fabric"):
+        folder = tmp_path / "src" / "lightning" / part / "strategies"
+        folder.mkdir(parents=True)
+        for package in (folder, folder.parent, folder.parent.parent):
+            (package / "__init__.py").touch()
+        (folder / "strategy.py").write_text("class Strategy:\n    def barrier(self): ...\n")
     source = """
         def f(trainer):
             if trainer.is_global_zero:
