@@ -3,8 +3,12 @@
 A line that ends with `# !kind` must be the span of a mismatch of that kind, and no other line may be one.
 """
 
+import json
+import os
 import pathlib
 import re
+import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -51,6 +55,41 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "the number of one sample's own, and a file that is made without a lock": """
+        def evaluate(loader):
+            for batch in loader:
+                if batch["answer"][0].item() > 3:
+                    dist.all_reduce(batch["answer"])  # !data-condition
+
+        def prepare(path, build):
+            if not path.is_file():
+                build(path)
+                dist.barrier()  # !data-condition
+                path.touch()
+        """,
+    "a worker that keeps its failure for itself, and a handler that takes the exit": """
+        import numpy as np
+
+        def worker(args, number, queue):
+            try:
+                rank = dist.get_rank()
+                if rank != args.ranks[number]:
+                    raise AssertionError("another rank than asked for")
+                dist.barrier()  # !rank-branch
+            except AssertionError:
+                print("failed")
+
+        def train(batches):
+            dist.init_process_group("nccl")
+            try:
+                for batch in batches:
+                    loss = batch.mean().item()
+                    dist.barrier()  # !loop-count
+                    if not np.isfinite(loss):
+                        exit(1)
+            except (KeyboardInterrupt, SystemExit):
+                pass
+        """,
     "blocks of a size that is rounded up, a range that deals out, and what a subset of the data holds": """
         import math
         from torch.distributed.fsdp import FullyShardedDataParallel
@@ -1499,6 +1538,50 @@ PARTING = {
 }
 
 EQUAL = {
+    "whether a split has labels, as the first of a batch says": """
+        def evaluate(loader):
+            for batch in loader:
+                if batch["answer"][0].item() != -1:
+                    dist.all_reduce(batch["answer"])
+        """,
+    "a file that is made behind a lock: each job makes it for itself": """
+        from filelock import FileLock
+
+        def prepare(path, build):
+            with FileLock("done.lock"):
+                if not path.is_file():
+                    build(path)
+                    dist.barrier()
+                    path.touch()
+        """,
+    "an exit that fails, which a handler for something else does not catch": """
+        import numpy as np
+
+        def train(batches):
+            dist.init_process_group("nccl")
+            try:
+                for batch in batches:
+                    loss = batch.mean().item()
+                    dist.barrier()
+                    if not np.isfinite(loss):
+                        exit(1)
+            except KeyboardInterrupt:
+                pass
+        """,
+    "a worker whose failure its parent is told of, and ends the others": """
+        import traceback
+
+        def worker(args, number, queue):
+            try:
+                rank = dist.get_rank()
+                if rank != args.ranks[number]:
+                    raise AssertionError("another rank than asked for")
+                dist.barrier()
+            except KeyboardInterrupt:
+                pass
+            except Exception:
+                queue.put((args.ranks[number], traceback.format_exc()))
+        """,
     "blocks of one size, and of a list that was filled up": """
         import math
 
@@ -3221,10 +3304,12 @@ def test_a_flag_is_what_the_class_itself_is_made_with(tmp_path: pathlib.Path) ->
 
 
 def test_a_framework_is_no_project_with_a_class_of_the_same_name(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "src" / "lightning").mkdir(parents=True)
-    for folder in ("src", "src/lightning"):
-        (tmp_path / folder / "__init__.py").touch()
-    (tmp_path / "src" / "lightning" / "strategy.py").write_text("class Strategy:\n    def barrier(self): ...\n")
+    for part in ("pytorch", "fabric"):
+        folder = tmp_path / "src" / "lightning" / part / "strategies"
+        folder.mkdir(parents=True)
+        for package in (folder, folder.parent, folder.parent.parent):
+            (package / "__init__.py").touch()
+        (folder / "strategy.py").write_text("class Strategy:\n    def barrier(self): ...\n")
     source = """
         def f(trainer):
             if trainer.is_global_zero:
@@ -3679,3 +3764,84 @@ def test_what_is_found_does_not_depend_on_how_deep_the_stack_is(tmp_path: pathli
 
     check(tmp_path, source)
     deeper(700)
+
+
+def test_a_witness_does_not_depend_on_the_hash_seed(tmp_path: pathlib.Path) -> None:
+    """A call kept whole holds events of several streams: they are looked at in source order."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        HEAD
+        + textwrap.dedent("""
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def train(config, model, batch):
+            ddp = DDP(model)
+            if dist.get_rank() == 0:
+                dist.barrier()
+            ddp(batch).sum().backward()
+            dist.all_reduce(batch, group=dist.new_group([0, 1]))
+
+        def main(config, model, batch):
+            dist.init_process_group("nccl")
+            try:
+                if config.profile:
+                    with torch.autograd.profiler.emit_nvtx():
+                        train(config, model, batch)
+                else:
+                    train(config, model, batch)
+            except Exception:
+                if config.strict:
+                    raise
+            dist.barrier()
+            DDP(model)(batch).sum().backward()
+        """)
+    )
+    command = [sys.executable, "-m", "ddp_lint", "check", "--no-cache", "--isolated", "--select", "DDP101,DDP112"]
+    shown = {
+        subprocess.run(
+            [*command, "--output-format", "json", str(program)],
+            env=os.environ | {"PYTHONHASHSEED": str(seed)}, capture_output=True, text=True, check=False,
+        ).stdout
+        for seed in (0, 2, 3)
+    }  # fmt: skip
+    assert len(shown) == 1
+    assert {finding["code"] for finding in json.loads(shown.pop())["findings"]} == {"DDP101", "DDP112"}
+
+
+def test_callers_see_into_a_large_function(tmp_path: pathlib.Path) -> None:
+    """A difference that rests on the name of a parameter stands where a caller shows that nobody makes up for it."""
+    many = "".join(f"            dist.all_reduce(losses[{n}])\n" for n in range(200))
+    others = """
+        import torch.multiprocessing as mp
+        from program import train
+
+        def worker(rank, size, losses):
+            dist.init_process_group("nccl", rank=rank, world_size=size)
+            train(losses, rank)
+
+        def launch(losses):
+            mp.spawn(worker, args=(2, losses), nprocs=2)
+    """
+    source = f"""
+        def train(losses, rank=None):
+            if rank == 0:
+                dist.barrier()  # !rank-branch
+{many}
+    """
+    check(tmp_path, source, launching=others)
+
+
+@pytest.mark.parametrize(
+    ("own", "mark"), [("class Timers:\n    def log(self, names): print(names)", ""), ("", "  # !implicit-collective")]
+)
+def test_a_fork_of_a_framework_has_classes_of_its_own(tmp_path: pathlib.Path, own: str, mark: str) -> None:
+    """A class of the fork's in another module than the framework's is not the framework's."""
+    source = f"""
+        from megatron import get_timers
+
+        def train():
+            timers = get_timers()
+            if dist.get_rank() == 0:
+                timers.log(["forward"]){mark}
+    """
+    check(tmp_path, source, megatron=f"{own}\ndef get_timers(): return _TIMERS")

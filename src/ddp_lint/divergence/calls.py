@@ -362,16 +362,15 @@ def _of_own_tensor(
 
 def _is_project_method(frame: Frame, method: ref.Method) -> bool:
     """Has the project a class of its own under the guessed name, with such a method? Then that is what is meant."""
-    framework, last = method.of.partition(".")[0], method.of.rpartition(".")[2]
-    project = frame.linker.project
-    for path in project.holding(f"class {last}"):
-        facts = project.facts_of(path)
-        definition = facts.definitions.get(last) if facts is not None else None
-        if facts is not None and isinstance(definition, ast.ClassDef):
-            of = frame.linker.class_ref(definition, facts)
-            if method.name in frame.linker.members(of) and framework not in facts.name.split("."):
-                return True
-    return False
+    module, _, last = method.of.rpartition(".")
+    framework, project = module.partition(".")[0], frame.linker.project
+    files = [facts for path in project.holding(f"class {last}") if (facts := project.facts_of(path)) is not None]
+    # In the framework's own code, or a copy of it, it is that very class; a fork may have another one in its place.
+    own = [facts for facts in files if framework not in facts.name.split(".")]
+    if not any(f".{module}." in f".{facts.name}." for facts in files):
+        own = files
+    classes = (frame.linker.class_ref(d, f) for f in own if isinstance(d := f.definitions.get(last), ast.ClassDef))
+    return any(method.name in frame.linker.members(of) for of in classes)
 
 
 def _unresolved(

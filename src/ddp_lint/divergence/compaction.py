@@ -25,6 +25,8 @@ from ddp_lint.divergence.values import Condition, Test, negated
 
 #: Effects of a callee that are spliced into its caller; a larger one stays one event.
 _SPLICED = 160
+#: The same where a caller is asked what becomes of a difference in the callee, which one event would not show.
+_SPLICED_TO_SEE = 4_000
 
 
 def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
@@ -40,7 +42,7 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
         return [Leave(last.what)] if last.raised != "NotImplementedError" else []
     if is_generator(function.node):
         return effects
-    if is_larger(effects, _SPLICED):
+    if is_larger(effects, _SPLICED if frame.summaries.whole else _SPLICED_TO_SEE):
         return _whole(effects, function.name)
     kept = function.closure is not None or not frame.summaries.whole
     return effects if kept else whole_if_parted(effects, function.name)
@@ -82,7 +84,7 @@ def whole_if_parted(effects: list[Effect], name: str) -> list[Effect]:
 def _whole(effects: list[Effect], name: str) -> list[Effect]:
     graph = EventGraph()
     start = build(effects, graph)
-    streams = frozenset(streams_of(graph.nodes))
+    streams = tuple(streams_of(graph.nodes))
     events = [node.event for node in reversed(graph.nodes) if isinstance(node, EventNode)]
     if not events:
         return []

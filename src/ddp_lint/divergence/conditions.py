@@ -103,7 +103,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     key = ("compare", opposite.__name__, _keys(values))
     lacking = _lacking(frame, node, left, right)
     result = combine(COMPARE[opposite], (left, right), key) if lacking is None else divergent(key, lacking)
-    if lacking is None and _is_alike(left, right, result, opposite):
+    if lacking is None and (_is_alike(left, right, result, opposite) or _asks_for_labels(node, left, right)):
         return unknown(key)
     result = _among_ranks(node, left, right, result, key)
     against = lacking is None and left.agreed is not right.agreed
@@ -117,6 +117,16 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if negative:
         return _truth_value(frame, node, negated(result.truth(_text_of_opposite(node, opposite))), [result])
     return result
+
+
+def _asks_for_labels(node: ast.Compare, left: Value, right: Value) -> bool:
+    """``batch["label"][0].item() != -1``: the first one speaks for all, since a split has labels or has none."""
+    asked = node.left
+    if isinstance(asked, ast.Call) and isinstance(asked.func, ast.Attribute) and asked.func.attr == "item":
+        asked = asked.func.value
+    first = isinstance(asked, ast.Subscript) and isinstance(asked.slice, ast.Constant) and asked.slice.value == 0
+    of_data = left.varies is not None and left.varies.cause == "data"
+    return first and of_data and right.constant == Known(-1) and isinstance(node.ops[0], (ast.Eq, ast.NotEq))
 
 
 def _is_any_of(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Value | None:

@@ -44,8 +44,8 @@ class Event:
     """One effect that other ranks wait for.
 
     `span` is the call in the function at hand, `chain` where the effect is when a callee has it (outermost first).
-    `streams` are those that a call holds events of when it is kept whole; else its own one. `buffer` is the name
-    of the first tensor that it moves, '' where that is no name.
+    `streams` are those that a call holds events of when it is kept whole, in source order; else its own one. `buffer`
+    is the name of the first tensor that it moves, '' where that is no name.
     """
 
     op: str
@@ -66,7 +66,7 @@ class Event:
     #: Why the group that is made has other members on each rank, if it has.
     members: Variation | None = None
     chain: tuple[Called, ...] = ()
-    streams: frozenset[Hashable] = frozenset()
+    streams: tuple[Hashable, ...] = ()
     buffer: str = ""
     #: It comes about only where something is sharded, as a test around the call says.
     sharded: bool = False

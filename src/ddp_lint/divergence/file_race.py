@@ -23,6 +23,8 @@ _MAKES_NONE = re.compile(
     r"^(_*[A-Z]|exists|is_?(file|dir)|load|read|list|get_|from_pretrained|snapshot_|hf_hub_|join|dirname|basename|abspath|"
     r"Path|open|print|log|info|warn|error|debug|format|str|len)|_(load|rank0|once)$"
 )
+#: Locks that hold for all processes of a machine.
+_LOCK = re.compile(r"file_?lock$", re.IGNORECASE)
 #: The cause of a variation that is such a race.
 MADE: Final = "made"
 
@@ -50,11 +52,13 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     """Can nobody have made the file when the others look for it?
 
     Those that miss it make another one or none (``if not exists(given): torch.save(x, initial)``), or wait for each
-    other before they do anything.
+    other before they do anything. And who holds a lock over it is alone there: these are jobs that follow each other.
     """
     branch, line = mismatch.branch, mismatch.span.line
     if mismatch.cause != MADE or branch is None or branch.path != mismatch.span.path or branch.path != facts.file.path:
         return False
+    if _is_locked(facts.tree, line):
+        return True
     node = next((n for n in walk(facts.tree) if isinstance(n, ast.If) and n.lineno == branch.line), None)
     arms = (node.body, node.orelse) if node is not None else ()
     arm = next((arm for arm in arms if any(part.lineno <= line <= (part.end_lineno or line) for part in arm)), ())
@@ -66,6 +70,13 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     making = [call for call, name in named if not _MAKES_NONE.search(name) and name not in _WAITS]
     asked = _names_in(node.test) if node is not None else set()
     return not any(asked & _names_in(part) for call in making for part in (call.func, *call.args, *call.keywords))
+
+
+def _is_locked(tree: ast.Module, line: int) -> bool:
+    """Is the line in a ``with FileLock(path):``?"""
+    around = (n for n in walk(tree) if isinstance(n, ast.With) and n.lineno <= line <= (n.end_lineno or line))
+    managers = (item.context_expr for node in around for item in node.items)
+    return any(isinstance(call, ast.Call) and _LOCK.search(last_part(call.func)) for call in managers)
 
 
 def _names_in(node: ast.AST) -> set[str]:

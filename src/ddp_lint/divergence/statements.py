@@ -51,6 +51,7 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.project.parts import PART_OF, children, kept_by_node
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
@@ -435,6 +436,8 @@ def _try(frame: Frame, node: ast.Try) -> None:
         if handler.name:
             frame.env[handler.name] = unknown(("error", frame.key(handler)))
         effects, after, handler_alive = _arm(frame, handler.body, test)
+        if _tells_parent(handler):
+            effects, handler_alive = [Leave("raise")], False
         handlers.append((condition, effects))
         caught.append(_names_of(handler))
         if handler_alive:
@@ -446,6 +449,17 @@ def _try(frame: Frame, node: ast.Try) -> None:
     frame.alive = any_alive and final_alive
     if body or final or any(effects for _, effects in handlers):
         frame.effects.append(Attempt(body, handlers, final, frame.span(node), caught))
+
+
+def _tells_parent(handler: ast.ExceptHandler) -> bool:
+    """Does it put the traceback into a queue, for the process that has started this one and ends the others then?"""
+    calls = list(_calls_in(handler.body))
+    put = (call for call in calls if getattr(call.func, "attr", "") in ("put", "put_nowait"))
+    return any(last_part(inner.func) == "format_exc" for call in put for inner in _calls_of(call))
+
+
+def _calls_of(call: ast.Call) -> Iterator[ast.Call]:
+    return (node for node in walk(call) if isinstance(node, ast.Call))
 
 
 def _may_raise(body: list[ast.stmt]) -> bool:
@@ -680,7 +694,10 @@ def _raise(frame: Frame, node: ast.Raise) -> None:
 def _expression(frame: Frame, node: ast.Expr) -> None:
     value = evaluate(frame, node.value)
     if isinstance(node.value, ast.Call) and _ends_process(frame, node.value):
-        _leave(frame, "exit" if _succeeds(node.value) else "raise")
+        if _succeeds(node.value):
+            _leave(frame, "exit")
+        else:
+            _leave(frame, "raise", "SystemExit" if _name_of(node.value) in _EXITING else "")
     if isinstance(reference_of(value), ref.Generator) and isinstance(node.value, ast.Await):
         frame.effects.append(reference_of(value).call)  # type: ignore[union-attr]
 
@@ -691,12 +708,16 @@ def _ends_process(frame: Frame, node: ast.Call) -> bool:
     return resolved in _NO_RETURN or (name.startswith("self.") and f"unittest.TestCase.{name[5:]}" in _NO_RETURN)
 
 
+def _name_of(node: ast.Call) -> str:
+    return dotted(node.func).rpartition(".")[2]
+
+
 def _succeeds(node: ast.Call) -> bool:
     """``sys.exit()`` or ``exit(0)``: a launcher ends the other ranks only when one fails."""
-    if dotted(node.func).rpartition(".")[2] not in _EXITING:
+    if _name_of(node) not in _EXITING:
         return False
     if not node.args:
-        return not dotted(node.func).endswith("abort")
+        return _name_of(node) != "abort"
     return isinstance(node.args[0], ast.Constant) and node.args[0].value in (0, None)
 
 

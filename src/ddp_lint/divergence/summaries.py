@@ -454,7 +454,7 @@ def _deciding(env: dict[str, Value], effects: list[Effect], returned: Value) -> 
     atoms = [*choices(effects), *(returned.test.atoms() if returned.test is not None else ())]
     if not atoms:
         return ()
-    asked = symbols_in({truth for atom in atoms for truth in atom.truths})
+    asked = symbols_in(dict.fromkeys(truth for atom in atoms for truth in atom.truths))
     return tuple(name for name, value in env.items() if any(leaf in asked for leaf in leaves(value)))
 
 
