@@ -85,7 +85,7 @@ Look = Callable[[Project, ModuleFacts], object]
         ("# one more", "# two more", {text}),
         ("  # one more", "", {text}),
         ("\n\nclass Net", "\n# A class.\n\n\nclass Net", {text}),
-        ("Says # nothing", "Says # less", {body_of_first, text, everything}),
+        ("Says # nothing", "Says # less", {text}),
         ("LIMIT = 3", "LIMIT = 4", {body_of_first, names, stored_rank, called, text, everything}),
         ("def first(x)", "def first(x, *more)", {body_of_first, names, stored_rank, called, text, everything}),
         ("self.seen = x", "self.seen = y", {text, everything}),
