@@ -63,7 +63,8 @@ PARTING = {
 
         def prepare(path, build):
             if not path.is_file():
-                build(path)
+                if dist.get_rank() == 0:
+                    build(path)
                 dist.barrier()  # !data-condition
                 path.touch()
         """,
@@ -762,6 +763,29 @@ PARTING = {
             if dist.get_rank() == 0 and done:
                 finish()
             dist.all_reduce(x)  # !rank-branch
+    """,
+    "a file that all make who miss it": """
+        def f(path, make):
+            if not os.path.exists(path):
+                make(path)
+                dist.barrier()
+            return open(path)
+    """,
+    "whether a batch has a field, and how large it is": """
+        def train(model, loader):
+            for batch in loader:
+                if batch.get("extra"):
+                    dist.all_reduce(model.count)
+                returned = batch.get("returned", None)
+                if returned:
+                    dist.all_reduce(model.count)
+                output = model(batch)
+                if output.auxiliary:
+                    dist.all_reduce(model.count)
+                if output.auxiliary.item() > 3:
+                    dist.all_reduce(model.count)  # !data-condition
+                if batch.get("extra").any():
+                    dist.all_reduce(model.count)  # !data-condition
     """,
     "a barrier for those that found the file missing": """
         def f(path, make):

@@ -62,7 +62,7 @@ def test_what_is_kept_of_the_rules_is_what_they_declare() -> None:
 @pytest.mark.slow
 def test_what_is_kept_is_made_again_when_a_rule_or_what_it_knows_changes(tmp_path: pathlib.Path) -> None:
     package = tmp_path / "ddp_lint"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "verify"))
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "verify", "index.json"))
     rule = package / "rules" / "devices" / "ddp407_shared_memory_per_sample.py"
     table = package / "knowledge" / "environment.toml"
 

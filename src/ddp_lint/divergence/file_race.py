@@ -52,7 +52,8 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     """Can nobody have made the file when the others look for it?
 
     Those that miss it make another one or none (``if not exists(given): torch.save(x, initial)``), or wait for each
-    other before they do anything. And who holds a lock over it is alone there: these are jobs that follow each other.
+    other before they do anything; or all of them make it, no one of them for the others (of those that were read,
+    none was real). And who holds a lock over it is alone there: these are jobs that follow each other.
     """
     branch, line = mismatch.branch, mismatch.span.line
     if mismatch.cause != MADE or branch is None or branch.path != mismatch.span.path or branch.path != facts.file.path:
@@ -68,6 +69,8 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     calls = [part for statement in arm for part in walk(statement) if isinstance(part, ast.Call)]
     named = [(call, last_part(call.func)) for call in calls]
     making = [call for call, name in named if not _MAKES_NONE.search(name) and name not in _WAITS]
+    if arm and not any(isinstance(part, (ast.If, ast.Assert)) for statement in arm for part in walk(statement)):
+        return True
     asked = _names_in(node.test) if node is not None else set()
     return not any(asked & _names_in(part) for call in making for part in (call.func, *call.args, *call.keywords))
 

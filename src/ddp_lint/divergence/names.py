@@ -123,6 +123,8 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
         return divergent(("grown", key), of.varies)
     if is_method and name == "keys" and not node.args:
         return unknown(key)  # what a batch has is the same for all
+    if is_method and name == "get" and node.args:  # ``batch.get("mask")`` is ``batch["mask"]``
+        key = ("item", *(part.key for part in parts[:2]))
     value = passed_on(frame, node, parts, key)
     if is_method and (size := sized(frame, node, parts)) is not None:
         return size

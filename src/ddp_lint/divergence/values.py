@@ -358,13 +358,19 @@ class Value:
     def key(self) -> Hashable:
         return self.components if self.reference is None else (self.components, self.reference)
 
+    @property
+    def _is_field(self) -> bool:
+        """Is it a field of a batch, or of what a model made of it? Asked for alone, whether it is there: a tensor of
+        several numbers has no truth, and the configuration decides which fields there are."""
+        return self.varies is not None and self.varies.aspect == "batches" and self.kind in ("item", "attribute")
+
     def truth(self, text: str) -> Test:
         if self.test is not None:
             return self.test
         if self.missing is not None and self.missing.parts and self.kind in _PARTS:
             return negated(self.missing)  # there, or not: what it holds is no number
         plain = self.reference is not None and self.varies is None and not isinstance(self.components[0], Known)
-        if plain or is_filled(self):  # a list is true for its length
+        if plain or is_filled(self) or self._is_field:  # a list is true for its length
             return Test("atom", atom=Condition((("truth", self.components[0]),) * worlds.COUNT, text))
         truths: tuple[bool | Hashable, ...] = tuple(_truth(component) for component in self.components)
         if self.varies is not None and not self.open:

@@ -57,7 +57,7 @@ class Roots:
 
 def _unmarked(folder: pathlib.Path, start: pathlib.Path | None) -> pathlib.Path:
     around = [f for f in (start, _workplace()) if f is not None and folder.is_relative_to(f)]
-    return min(around, key=lambda f: len(f.parts), default=_above_packages(folder))
+    return min(around, key=lambda f: len(f.parts)) if around else _above_packages(folder)
 
 
 def _workplace() -> pathlib.Path | None:
@@ -68,7 +68,9 @@ def _workplace() -> pathlib.Path | None:
 
 
 def _above_packages(folder: pathlib.Path) -> pathlib.Path:
-    return next(f for f in (folder, *folder.parents) if f.parent == f or not (f / _INIT).exists())
+    while folder.parent != folder and (folder / _INIT).exists():
+        folder = folder.parent
+    return folder
 
 
 #: Folders of other people's or generated code, by name.
