@@ -416,6 +416,8 @@ class Comparison:
         loop = self._projection.loop_of(side.node) if isinstance(side.node, End) else None
         if loop is None or side.node is not loop.again or self._is_for_good(side, loop):
             return False
+        if not loop.endless and self._depends_on_data(side, loop):
+            return False
         if not self._comes_to(loop, lambda node: node is loop.again, after_events=True):
             return True
         if not loop.endless or not self._was_empty(side, loop, matched):
@@ -428,6 +430,13 @@ class Comparison:
         if step is None or not step.span.starts_in(loop.span) or step.condition.varies is None:
             return False
         return step.condition.varies.cause == "rank" and not step.condition.open
+
+    @staticmethod
+    def _depends_on_data(side: Side, loop: Loop) -> bool:
+        """Did the rank pass by the events because of its own batches, none of which may lead to them before they end?"""
+        step = side.trail
+        varies = step.condition.varies if step is not None and step.span.starts_in(loop.span) else None
+        return varies is not None and varies.cause == "data"
 
     def _was_empty(self, side: Side, loop: Loop, matched: int) -> bool:
         """Did the round of this side have no events, neither since its last choice nor before?"""
