@@ -49,11 +49,11 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
 
 
 def _may_raise_on_some(effects: list[Effect]) -> bool:
-    """Does it raise by an argument that differs between ranks: ``check(rank == 0)``?"""
+    """Does it raise by an argument that differs between ranks, ``check(rank == 0)``, or on some ranks by itself?"""
     return any(
         isinstance(effect, Branch)
         and (varies := effect.test.varying()) is not None
-        and varies.call_depth > 0
+        and (varies.call_depth > 0 or varies.cause == "rank")
         and any(isinstance(inner, Leave) and inner.what == "raise" for inner in (*effect.yes, *effect.no))
         for effect in effects
     )
