@@ -396,7 +396,7 @@ def _differences(graph: EventGraph, projection: Projection, start: Node) -> Iter
     for first, second in worlds.PAIRS:
         yield from comparison.of_worlds(start, first, second)
     yield from comparison.of_open_choices(start)
-    yield from comparison.of_rounds()
+    yield from comparison.of_rounds(start)
     yield from comparison.of_crossings()
 
 

@@ -274,10 +274,13 @@ class Comparison:
             return [(node.yes, {key: True}), (node.no, {key: False})]
         return []
 
-    def of_rounds(self) -> Iterator[Difference]:
+    def of_rounds(self, start: Node) -> Iterator[Difference]:
         """Loops with events that ranks go round a different number of times."""
+        possible = self._assumed(start)
         for node in self._graph.nodes:
             if not isinstance(node, Loop) or node.rounds is None or not self._projection.is_live(node):
+                continue
+            if node.number not in possible:  # behind choices that exclude each other
                 continue
             if node.rounds.varies is None or not self._may_part(node.rounds):
                 continue
