@@ -18,7 +18,7 @@ from ddp_lint.divergence.callers import Callers, may_run_on_some
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.early_exit import one_for_each_exit
 from ddp_lint.divergence.effects import Effect
-from ddp_lint.divergence.event_graph import EventGraph, EventNode, Node, Projection, TooLarge, streams_of
+from ddp_lint.divergence.event_graph import Event, EventGraph, EventNode, Node, Projection, TooLarge, streams_of
 from ddp_lint.divergence.file_race import is_no_race
 from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.mismatches import Mismatch
@@ -381,7 +381,8 @@ def _mismatches(
             if len(seen) > _MOST_MISMATCHES:  # each is sought through the whole graph
                 raise TooLong
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
-            if is_no_race(mismatch, facts) or (needs_shards(difference) and not sharded()):
+            unshown = _is_of_recursion(difference.event, root) or (needs_shards(difference) and not sharded())
+            if unshown or is_no_race(mismatch, facts):
                 mismatch = dataclasses.replace(mismatch, confidence=Confidence.LOW)
             placed = _in_class(mismatch, root.seen_from) if root.seen_from else mismatch
             if root.function is not None and placed is not None and placed.span.line == region.line:
@@ -389,6 +390,13 @@ def _mismatches(
             if placed is not None:
                 yield placed
     yield from wrong_arguments(graph)
+
+
+def _is_of_recursion(event: Event, root: Root) -> bool:
+    """Does the function come to it through a call of itself? What the ranks do then is followed some calls deep alone,
+    and where they diverge in it they do so at its first call."""
+    name = getattr(root.node, "name", "")
+    return bool(event.chain) and event.call in (name, f"self.{name}") and not root.decorated
 
 
 def _differences(graph: EventGraph, projection: Projection, start: Node) -> Iterator[Difference]:

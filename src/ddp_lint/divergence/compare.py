@@ -106,7 +106,7 @@ class Comparison:
         #: Pairs of places that were reached, each with the choices that led there and are asked again.
         self._seen: dict[Hashable, set[Hashable]] = {}
         self._asked_below: list[frozenset[Hashable]] = []
-        #: Events that met one of another place, each with the world of the other side.
+        #: Events and loops that met one of another place, each with the world of the other side.
         self._met: set[tuple[int, int]] = set()
         self._doomed = self._ends_in_error()
         self._equalities: dict[Hashable, tuple[Hashable, Hashable] | None] = {}
@@ -120,7 +120,10 @@ class Comparison:
         """Where the event graphs of two worlds diverge, if they do."""
         if not all(self._group.may_hold(worlds.WORLDS[world]) for world in (first, second)):
             return
-        differences = list(self._walk(Side(start, first, {}), Side(start, second, {})))
+        yield from self._of_like_questions(Side(start, first, {}), Side(start, second, {}))
+
+    def _of_like_questions(self, first: Side, second: Side) -> Iterator[Difference]:
+        differences = list(self._walk(first, second))
         yield from (difference for difference in differences if not self._is_of_unlike_questions(difference))
 
     def _is_of_unlike_questions(self, difference: Difference) -> bool:
@@ -132,7 +135,7 @@ class Comparison:
         if difference.where is None:
             return False
         one, two = difference.where
-        met = isinstance(one.node, EventNode) and (one.node.number, two.world) in self._met
+        met = isinstance(one.node, (EventNode, Loop)) and (one.node.number, two.world) in self._met
         return met and all(_own_question(side, other, difference.fork) for side, other in ((one, two), (two, one)))
 
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
@@ -159,7 +162,7 @@ class Comparison:
                 for world, other in pairs:
                     yes = Step(node.condition, True, node.span, None, 0)
                     no = Step(node.condition, False, node.span, None, 0)
-                    yield from self._walk(
+                    yield from self._of_like_questions(
                         Side(node.yes, world, {**common, key: True}, yes),
                         Side(node.no, other, {**common, key: False}, no),
                     )
@@ -355,8 +358,9 @@ class Comparison:
                 drift = (one, two)
             stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1, drift))
         elif isinstance(one.node, Loop) and isinstance(two.node, Loop):
-            if one.node is not two.node and drift is None:
-                drift = (one, two)
+            if one.node is not two.node:
+                self._met |= {(one.node.number, two.world), (two.node.number, one.world)}
+                drift = drift or (one, two)
             stack.append((one.at(one.node.after), two.at(two.node.after), matched + 1, drift))
             stack.append((one.at(one.node.body), two.at(two.node.body), matched, drift))
         else:
