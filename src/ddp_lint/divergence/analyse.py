@@ -375,7 +375,7 @@ def _mismatches(
         telling = Comparison(graph, projection)
         for difference in _differences(graph, projection, start):
             key = (difference.event.span, id(difference.fork.condition))
-            if key in seen or id(difference.fork.condition) in given:
+            if key in seen or id(difference.fork.condition) in given or telling.is_of_no_value_listed(difference):
                 continue
             seen.add(key)
             if len(seen) > _MOST_MISMATCHES:  # each is sought through the whole graph

@@ -564,6 +564,19 @@ class Comparison:
         known = [(other, chosen) for key, chosen in side.own.items() if (other := self._bound(key)) is not None]
         return implied(bound, [(other, chosen) for other, chosen in known if other.of == bound.of])
 
+    def is_of_no_value_listed(self, difference: Difference) -> bool:
+        """Do the ranks come there with a setting that is none of those which the code compares it with, one by one?
+
+        ``if mode == "train": .. elif mode == "test": ..`` without an `else` is written for the two values that there are.
+        """
+        refused: dict[Hashable, int] = {}
+        met: set[Hashable] = set()
+        for choice, chosen in difference.first.own.items():
+            if (asked := self._equality(choice)) is not None:
+                refused[asked[0]] = refused.get(asked[0], 0) + 1
+                met |= {asked[0]} if chosen else set()
+        return any(count > 1 and of not in met for of, count in refused.items())
+
     def _bound(self, choice: Hashable) -> Bound | None:
         if choice not in self._bounds:
             self._bounds[choice] = comparison(choice)
@@ -606,8 +619,10 @@ class Comparison:
         assert isinstance(node, Choice)
         world = one.world if node is one.node else two.world
         key = self._projection.truth(node.condition, world)
-        # The last is walked first: a job that shards parameters, since others may not communicate at all.
-        for chosen in (False, True) if SHARDED_MODE.search(node.condition.text) else (True, False):
+        # The last is walked first: a job that shards parameters, since others may not communicate at all, and a value
+        # that is asked for, since there may be no other one.
+        listed = self._equality(key) is not None or SHARDED_MODE.search(node.condition.text) is not None
+        for chosen in (False, True) if listed else (True, False):
             if self._leaves_alone(node.condition, chosen):
                 continue
             sides = [

@@ -103,7 +103,12 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     key = ("compare", opposite.__name__, _keys(values))
     lacking = _lacking(frame, node, left, right)
     result = combine(COMPARE[opposite], (left, right), key) if lacking is None else divergent(key, lacking)
-    if lacking is None and (_is_alike(left, right, result, opposite) or _asks_for_labels(node, left, right)):
+    alike = lacking is None and (
+        _is_alike(left, right, result, opposite)
+        or _asks_for_labels(node, left, right)
+        or _asks_for_form(node, opposite, right)
+    )
+    if alike:
         return unknown(key)
     result = _among_ranks(node, left, right, result, key)
     against = lacking is None and left.agreed is not right.agreed
@@ -127,6 +132,14 @@ def _asks_for_labels(node: ast.Compare, left: Value, right: Value) -> bool:
     first = isinstance(asked, ast.Subscript) and isinstance(asked.slice, ast.Constant) and asked.slice.value == 0
     of_data = left.varies is not None and left.varies.cause == "data"
     return first and of_data and right.constant == Known(-1) and isinstance(node.ops[0], (ast.Eq, ast.NotEq))
+
+
+def _asks_for_form(node: ast.Compare, operation: type, right: Value) -> bool:
+    """``loss.numel() == 2``: of how many numbers a value consists, which the code that makes it says."""
+    against = right.constant.value if right.constant is not None else None
+    counts = isinstance(node.left, ast.Call) and isinstance(node.left.func, ast.Attribute)
+    counts = counts and node.left.func.attr in ("numel", "nelement", "dim")
+    return counts and operation is ast.Eq and type(against) is int and against > 0
 
 
 def _is_any_of(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Value | None:
