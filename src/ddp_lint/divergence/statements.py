@@ -753,7 +753,9 @@ def _assert(frame: Frame, node: ast.Assert) -> None:
     """Where a rank alone may come by (``assert rank == 0``), the others end here; other tests hold on all ranks."""
     test = evaluate(frame, node.test).truth(frame.text(node.test))
     varies = test.varying()
-    if varies is not None and varies.cause == "rank":
+    if isinstance(node.test, ast.Constant) and not node.test.value:
+        _leave(frame, "raise", "AssertionError")
+    elif varies is not None and varies.cause == "rank":
         frame.effects.append(Branch(test, [], [Leave("raise", "AssertionError")], frame.span(node)))
 
 

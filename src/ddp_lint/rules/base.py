@@ -14,6 +14,7 @@ from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace,
 from ddp_lint.knowledge import table
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
+from ddp_lint.source.control_flow import is_never_reached
 from ddp_lint.source.file import place_kind
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
@@ -118,8 +119,10 @@ class Rule(Documented):
 
         `message` is one sentence of at most `findings.HEADLINE` characters (code in backquotes is cut to fit) that says
         what goes wrong for the user; `labels` point at the places that explain it, `notes` give further facts, `cause`
-        is what others may rest on too.
+        is what others may rest on too. What no run reaches is not reported.
         """
+        if isinstance(where, cst.CSTNode) and is_never_reached(self.module, where):
+            return
         span_of = self._span_of
         self._emit(
             Finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -59,10 +60,26 @@ def _exits(
 
 def leaves(body: cst.BaseSuite) -> bool:
     """Whether a block ends by leaving the function or the round of its loop."""
-    last = body.body[-1] if body.body else None
-    if isinstance(last, cst.SimpleStatementLine):
-        last = last.body[-1]
+    return bool(body.body) and _goes_no_further(body.body[-1])
+
+
+def _goes_no_further(statement: cst.CSTNode) -> bool:
+    last = statement.body[-1] if isinstance(statement, cst.SimpleStatementLine) else statement
+    if isinstance(last, cst.Assert):
+        return isinstance(last.test, cst.Name) and last.test.value == "False"
     return isinstance(last, (cst.Return, cst.Raise, cst.Continue, cst.Break))
+
+
+def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
+    """Whether a statement before it in one of its blocks always leaves: what follows a `return` or ``assert False``."""
+    below: cst.CSTNode = node
+    for up in module.ancestors(node):
+        if isinstance(up, (cst.IndentedBlock, cst.Module)):
+            before = itertools.takewhile(lambda statement, here=below: statement is not here, up.body)
+            if any(_goes_no_further(statement) for statement in before):
+                return True
+        below = up
+    return False
 
 
 def exclusive(module: Nodes, first: cst.CSTNode, second: cst.CSTNode, *, holds: bool = False) -> bool:
