@@ -11,7 +11,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import EventStep
 from ddp_lint.divergence.event_graph import Event
-from ddp_lint.divergence.expressions import dotted, passed_on
+from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, of_callee
 from ddp_lint.divergence.names import is_agreement
@@ -53,7 +53,7 @@ def communicate(
     if group.is_world and entry.scope != "world":
         group = Group(entry.scope, entry.scope)
     given = arguments.get(entry.group, entry.takes)
-    if not group.is_world and (_may_be_no_member(frame, *given) or _is_kept_by_some(given[0])):
+    if not group.is_world and (_may_be_no_member(frame, *given) or _is_kept_by_some(frame, *given)):
         confidence = Confidence.LOW
     if entry.kind == "group":  # made by the whole world, or by the ranks of a mesh
         is_method = entry.name.rpartition(".")[0] in known().types and isinstance(node.func, ast.Attribute)
@@ -84,9 +84,11 @@ def _may_be_no_member(frame: Frame, group: Value | None, node: ast.expr | None) 
     return placed and any(asks in atom.truths for atom in tests)
 
 
-def _is_kept_by_some(group: Value | None) -> bool:
-    """Was it kept under a test of the rank, or made for an address of this host, and not by `new_group`? Then its other
-    members are processes of another kind (inference servers)."""
+def _is_kept_by_some(frame: Frame, group: Value | None, node: ast.expr | None) -> bool:
+    """Was it, or the list that holds it, kept under a test of the rank, or made for an address of this host, and not by
+    `new_group`? Then its other members are processes of another kind (inference servers)."""
+    if isinstance(node, ast.Subscript) and _is_kept_by_some(frame, evaluate(frame, node.value), None):
+        return True
     varies = group.varies if group is not None else None
     if group is None or varies is None or isinstance(group.reference, ref.GroupRef):
         return False
