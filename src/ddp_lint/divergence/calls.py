@@ -323,7 +323,9 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             return communicate(frame, knows.collectives[method.of], arguments, node)
         entry = knows.method(method.of, method.name)
         if entry is None and is_generated(node, method.name):  # the forwards of the parts communicate
-            entry = knows.method(method.of, "__call__")
+            forward = knows.method(method.of, "__call__")
+            # DDP hands on no method of the module inside.
+            entry = forward if forward is not None and forward.when != "buffers" else None
         if method.guessed and method.name == "step" and len(arguments.positional) > 1:
             entry = None  # whatever it is called, no optimizer and no schedule: a diffusion's ``scheduler.step(x, t)``
         if entry is not None and not (method.guessed and _is_project_method(frame, method)):

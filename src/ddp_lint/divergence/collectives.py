@@ -25,6 +25,7 @@ from ddp_lint.project.parts import children
 
 _GROUP = "group"
 _TOLD = "the project's configuration"
+_WRAPS = re.compile(r"DataParallel$|\b(Distributed)?DDP$|\bFSDP$|fully_shard|prepare$|deepspeed\.initialize|parallelize")
 _SHARDS = re.compile(r"fully_shard|shard_model|FullyShardedDataParallel|\bFSDP$|parallelize|prepare$")
 
 
@@ -38,7 +39,8 @@ def communicate(
         _turn_arguments(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
     replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != LEARNING_RATE
-    if replicas and not frame.summaries.evidence.is_distributed(frame.facts, frame.owner):
+    shown = frame.summaries.evidence.is_distributed(frame.facts, frame.owner)
+    if replicas and (not shown or _is_wrapped_later(frame, node)):
         return passed_on(frame, node, arguments.values, key)
     model = _inside(frame, node.func) if entry.when == "buffers" else None
     evidence = frame.summaries.evidence
@@ -137,6 +139,16 @@ def turn(frame: Frame, argument: ast.expr | None, type_: str) -> None:
     if path:
         frame.env[path] = unknown(("turned", path), ref.Instance(type_))
         frame.turned[path] = type_
+
+
+def _is_wrapped_later(frame: Frame, node: ast.Call) -> bool:
+    """Is the model still no replica: the function wraps one further down, none before, and in no loop around both?"""
+    scope = frame.function or frame.facts.tree
+    wraps = [n.lineno for n in children(scope) if isinstance(n, ast.Call) and _WRAPS.search(dotted(n.func))]
+    if not wraps or min(wraps) <= node.lineno:
+        return False
+    loops = (n for n in children(scope) if isinstance(n, (ast.For, ast.While)))
+    return not any(loop.lineno < node.lineno < (loop.end_lineno or 0) for loop in loops)
 
 
 def _is_sharded_later(frame: Frame, node: ast.Call) -> bool:

@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import iterated, known
-from ddp_lint.divergence.values import Known, Symbol, Value, Variation, divergent
+from ddp_lint.divergence.values import Known, Symbol, Value, Variation, divergent, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
@@ -160,9 +160,12 @@ def shape_of(key: Hashable, base: Value) -> Value | None:
 
 
 def dimension_of(shape: Value, dimension: Known | None) -> Value | None:
-    """``batch.shape[0]``; None where it is no shape or the dimension is not known."""
-    if shape.varies is None or dimension is None or shape.kind not in ("size", _SHAPE_OF_PIECE):
+    """``batch.shape[0]``; None where it is no shape. Of a dimension with a name (``shape[TIME]``) nothing is known: that
+    of the rows or of the length is mostly written as a number."""
+    if shape.varies is None or shape.kind not in ("size", _SHAPE_OF_PIECE):
         return None
+    if dimension is None:
+        return unknown(("item", shape.key))
     key = (shape.key, dimension)
     if dimension != Known(0):
         return extent_of(key, shape.varies)

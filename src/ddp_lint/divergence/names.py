@@ -104,6 +104,8 @@ def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
         frame.env[path] = unknown(frame.key(node, "list"), ref.Instance(LISTED[kind]))
     elif (own := passed_on(frame, node, given).varies) is not None:
         frame.env[path] = filled(frame.key(node), own)
+    elif given and all(value.agreed for value in given):
+        frame.env[path] = unknown(frame.key(node, "list"), agreed=True)
 
 
 def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Hashable) -> Value:
