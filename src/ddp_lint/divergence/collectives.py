@@ -16,7 +16,15 @@ from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, of_callee
 from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import is_padded, is_selection, is_sized, needs_one_shape, own_longest, own_size
+from ddp_lint.divergence.selections import (
+    handed,
+    is_padded,
+    is_selection,
+    is_sized,
+    needs_one_shape,
+    own_longest,
+    own_size,
+)
 from ddp_lint.divergence.values import NEVER, Known, Symbol, Value, Variation, constant, divergent, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Source
@@ -164,12 +172,15 @@ def _uneven_payload(
     payload = [arguments.get(name, entry.takes) for name in entry.payload]
     pairs = [(each, at) for value, at in payload if value is not None for each in (value, *(value.items or ()))]
     for value, at in pairs:
+        varies = None
         if is_selection(value):
-            return own_size(frame, at or node)
-        if is_sized(value) and needs_one_shape(entry.op):
-            return value.varies
-        if is_padded(value) and group.is_world and "gather" in entry.op:
-            return own_longest(frame, at or node)
+            varies = own_size(frame, at or node)
+        elif is_padded(value) and group.is_world and "gather" in entry.op:
+            varies = own_longest(frame, at or node)
+        elif is_sized(value) and needs_one_shape(entry.op):
+            varies = value.varies
+        if varies is not None:
+            return dataclasses.replace(varies, call_depth=handed(value))
     return None
 
 
