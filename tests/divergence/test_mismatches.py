@@ -3657,6 +3657,25 @@ def test_a_function_has_arguments_of_its_own_followed(tmp_path: pathlib.Path) ->
     check(tmp_path, source)
 
 
+def test_flags_are_followed_however_often_a_function_is_called(tmp_path: pathlib.Path) -> None:
+    """A log that can wait for all is called with another text each time; whether it waits is in the flag."""
+    logs = "".join(f"            log('step {number}', {number})\n" for number in range(14))
+    source = f"""
+        def log(*texts, wait=True, **more):
+            if wait:
+                dist.barrier()
+            print(*texts, **more)
+
+        def evaluate(score):
+{logs}
+            if dist.get_rank() == 0:
+                log("score", score, wait=False)
+                log("better", score + 1, wait=False)
+                log("best", score)  # !rank-branch
+    """
+    check(tmp_path, source)
+
+
 def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
     (mismatch,) = mismatches(tmp_path, PARTING["early return"])
     first, second = mismatch.witness
