@@ -3506,6 +3506,44 @@ def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:
     assert "helpers.py" in {label.span.path for label in mismatch.labels if "differs between ranks" in label.message}
 
 
+def test_a_model_that_is_handed_to_a_file_without_wraps(tmp_path: pathlib.Path) -> None:
+    source = """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from helpers import losses
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = FSDP(model)
+                self.plain = model
+
+            def log(self, batch):
+                if dist.get_rank() == 0:
+                    losses(self.model, batch)  # !one-rank-forward
+
+            def log_of_one(self, net, batch):
+                if dist.get_rank() == 0:
+                    losses(net, batch)
+
+            def log_of_all(self, batch):
+                found = losses(self.model, batch)
+                if dist.get_rank() == 0:
+                    print(found)
+    """
+    helpers = """
+        def losses(model, batch):
+            with torch.no_grad():
+                return [output(model, x) for x in (batch, batch + 1)]
+
+        def output(model, x):
+            return model(x)
+
+        def alone(model, x):
+            if dist.get_rank() == 0:
+                model(x)
+    """
+    check(tmp_path, source, helpers=helpers)
+
+
 STEPS = "".join(f"    step({number}, False)\n" for number in range(12))
 
 

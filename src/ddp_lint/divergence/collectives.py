@@ -45,8 +45,7 @@ def communicate(
     if entry.kind in ("p2p", "local") or frame.single or not happens(entry, arguments):
         _turn_arguments(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
-    replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != LEARNING_RATE
-    if replicas and not frame.summaries.evidence.is_distributed(frame.facts, frame.owner):
+    if _is_of_one_process(frame, entry, guessed):
         return passed_on(frame, node, arguments.values, key)
     model = _inside(frame, node.func) if entry.when == "buffers" else None
     evidence = frame.summaries.evidence
@@ -79,6 +78,15 @@ def communicate(
         agree(frame, arguments.get(name, entry.takes)[1])
     _turn_arguments(frame, entry, arguments)
     return _result(frame, entry, arguments, node, key)
+
+
+def _is_of_one_process(frame: Frame, entry: Collective, guessed: bool) -> bool:
+    """Is it a forward, a backward or a step in a file that wraps no models for several ranks? One that a caller has
+    wrapped and handed over communicates in any file."""
+    if entry.kind not in ("backward", "step", "forward", "leave") or entry.op == LEARNING_RATE:
+        return False
+    handed_over = entry.kind == "forward" and not guessed and frame.depth > 0
+    return not handed_over and not frame.summaries.evidence.is_distributed(frame.facts, frame.owner)
 
 
 def _may_be_no_member(frame: Frame, group: Value | None, node: ast.expr | None) -> bool:
