@@ -3506,6 +3506,44 @@ def test_callee_in_another_file(tmp_path: pathlib.Path) -> None:
     assert "helpers.py" in {label.span.path for label in mismatch.labels if "differs between ranks" in label.message}
 
 
+def test_a_model_that_is_handed_to_a_file_without_wraps(tmp_path: pathlib.Path) -> None:
+    source = """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from helpers import losses
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = FSDP(model)
+                self.plain = model
+
+            def log(self, batch):
+                if dist.get_rank() == 0:
+                    losses(self.model, batch)  # !one-rank-forward
+
+            def log_of_one(self, net, batch):
+                if dist.get_rank() == 0:
+                    losses(net, batch)
+
+            def log_of_all(self, batch):
+                found = losses(self.model, batch)
+                if dist.get_rank() == 0:
+                    print(found)
+    """
+    helpers = """
+        def losses(model, batch):
+            with torch.no_grad():
+                return [output(model, x) for x in (batch, batch + 1)]
+
+        def output(model, x):
+            return model(x)
+
+        def alone(model, x):
+            if dist.get_rank() == 0:
+                model(x)
+    """
+    check(tmp_path, source, helpers=helpers)
+
+
 STEPS = "".join(f"    step({number}, False)\n" for number in range(12))
 
 
@@ -3653,6 +3691,25 @@ def test_a_function_has_arguments_of_its_own_followed(tmp_path: pathlib.Path) ->
 
         def second():
             step(12, dist.get_rank() == 0)  # !rank-branch
+    """
+    check(tmp_path, source)
+
+
+def test_flags_are_followed_however_often_a_function_is_called(tmp_path: pathlib.Path) -> None:
+    """A log that can wait for all is called with another text each time; whether it waits is in the flag."""
+    logs = "".join(f"            log('step {number}', {number})\n" for number in range(14))
+    source = f"""
+        def log(*texts, wait=True, **more):
+            if wait:
+                dist.barrier()
+            print(*texts, **more)
+
+        def evaluate(score):
+{logs}
+            if dist.get_rank() == 0:
+                log("score", score, wait=False)
+                log("better", score + 1, wait=False)
+                log("best", score)  # !rank-branch
     """
     check(tmp_path, source)
 

@@ -21,7 +21,7 @@ from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.names import by_name, distinctive, from_source, grow, is_of_plain_model, sized
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import PADDED, SELECTION, is_generated, keeps, selection
+from ddp_lint.divergence.selections import LISTED, PADDED, is_generated, keeps, with_kept_shape
 from ddp_lint.divergence.standard import BUILTINS, LIBRARY
 from ddp_lint.divergence.targets import fill
 from ddp_lint.divergence.values import (
@@ -355,10 +355,8 @@ def _of_own_tensor(
     frame: Frame, function: Value, method: ref.Method, arguments: Arguments, node: ast.Call
 ) -> Value | None:
     """What a method of a tensor gives that has a shape of its own on each rank; None where it is no such tensor."""
-    if method.of == SELECTION and keeps(method.name):
-        return selection(frame, node, [function])
-    if method.of == PADDED and keeps(method.name):
-        return unknown(frame.key(node), ref.Instance(PADDED))
+    if method.of in LISTED and keeps(method.name):
+        return with_kept_shape(frame, node, function, method)
     return sized(frame, node, [function, *arguments.values]) if method.of == PADDED else None
 
 

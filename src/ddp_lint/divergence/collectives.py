@@ -16,7 +16,15 @@ from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, of_callee
 from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import is_padded, is_selection, is_sized, needs_one_shape, own_longest, own_size
+from ddp_lint.divergence.selections import (
+    handed,
+    is_padded,
+    is_selection,
+    is_sized,
+    needs_one_shape,
+    own_longest,
+    own_size,
+)
 from ddp_lint.divergence.values import NEVER, Known, Symbol, Value, Variation, constant, divergent, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Source
@@ -38,9 +46,7 @@ def communicate(
     if entry.kind in ("p2p", "local") or frame.single or not happens(entry, arguments):
         _turn_arguments(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
-    replicas = entry.kind in ("backward", "step", "forward", "leave") and entry.op != LEARNING_RATE
-    shown = frame.summaries.evidence.is_distributed(frame.facts, frame.owner)
-    if replicas and (not shown or _is_wrapped_later(frame, node)):
+    if _is_of_one_process(frame, entry, node, guessed):
         return passed_on(frame, node, arguments.values, key)
     model = _inside(frame, node.func) if entry.when == "buffers" else None
     evidence = frame.summaries.evidence
@@ -73,6 +79,16 @@ def communicate(
         agree(frame, arguments.get(name, entry.takes)[1])
     _turn_arguments(frame, entry, arguments)
     return _result(frame, entry, arguments, node, key)
+
+
+def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed: bool) -> bool:
+    """Is it a forward, a backward or a step in a file that wraps no models for several ranks, or before the wrap? One
+    that a caller has wrapped and handed over communicates in any file."""
+    if entry.kind not in ("backward", "step", "forward", "leave") or entry.op == LEARNING_RATE:
+        return False
+    handed_over = entry.kind == "forward" and not guessed and frame.depth > 0
+    shown = handed_over or frame.summaries.evidence.is_distributed(frame.facts, frame.owner)
+    return not shown or _is_wrapped_later(frame, node)
 
 
 def _may_be_no_member(frame: Frame, group: Value | None, node: ast.expr | None) -> bool:
@@ -178,12 +194,15 @@ def _uneven_payload(
     payload = [arguments.get(name, entry.takes) for name in entry.payload]
     pairs = [(each, at) for value, at in payload if value is not None for each in (value, *(value.items or ()))]
     for value, at in pairs:
+        varies = None
         if is_selection(value):
-            return own_size(frame, at or node)
-        if is_sized(value) and needs_one_shape(entry.op):
-            return value.varies
-        if is_padded(value) and group.is_world and "gather" in entry.op:
-            return own_longest(frame, at or node)
+            varies = own_size(frame, at or node)
+        elif is_padded(value) and group.is_world and "gather" in entry.op:
+            varies = own_longest(frame, at or node)
+        elif is_sized(value) and needs_one_shape(entry.op):
+            varies = value.varies
+        if varies is not None:
+            return dataclasses.replace(varies, call_depth=handed(value))
     return None
 
 

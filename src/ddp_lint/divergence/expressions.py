@@ -15,6 +15,7 @@ from ddp_lint.divergence.lengths import PIECE, cuts_unevenly, dealt_evenly, dime
 from ddp_lint.divergence.project_names import absolute, as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
+    LISTED,
     PADDED,
     SELECTION,
     SIZES,
@@ -165,13 +166,14 @@ def _of_outside(frame: Frame, base: Value, reference: ref.Instance, name: str, n
     if of == SELECTION and name in SIZES:
         method = ref.Method(of, name, path.rpartition(".")[0])
         return divergent(("size", base.key), own_size(frame, node)).with_reference(method)
+    tensor = reference if of in LISTED else None
     if base.varies is not None and base.open and name not in _STATIC:
-        method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
+        method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed, tensor)
         return divergent(("attribute", path), base.varies).with_reference(method)
     value = frame.named_rank("attribute", name, node, of)
     if value is not None:
         return value
-    method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed)
+    method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed, tensor)
     return unknown(("attribute", path), method)
 
 

@@ -13,7 +13,7 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.evidence import Evidence
-from ddp_lint.divergence.references import SET, ClassRef, FunctionRef, Generator, Instance, Reference
+from ddp_lint.divergence.references import HANDED, ClassRef, FunctionRef, Generator, Instance, Reference
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.values import Condition, Known, Test, Value, Variation, constant, divergent, per_rank, unknown
 from ddp_lint.findings import Confidence, Label, Span
@@ -237,7 +237,7 @@ def _handed(value: Value, reference: Generator | Instance, by: int) -> Value:
     if isinstance(reference, Generator):
         call = dataclasses.replace(reference.call, handed=max(0, reference.call.handed + by))
         return value.with_reference(dataclasses.replace(reference, call=call))
-    if reference.of == SET and reference.handed + by >= 0:
+    if reference.of in HANDED and reference.handed + by >= 0:
         return value.with_reference(dataclasses.replace(reference, handed=reference.handed + by))
     return value
 

@@ -16,7 +16,7 @@ from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
 from ddp_lint.divergence.lengths import PIECE, extent_of, of_batches, padded_to, size_of
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import LISTED, PADDED, SELECTING, is_generated, kind_of, selection
+from ddp_lint.divergence.selections import LISTED, PADDED, SELECTING, is_generated, selection, tensor_in
 from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
@@ -100,8 +100,9 @@ def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
     if varies is not None and not varies.local_only:
         frame.env[path] = divergent(("grown", frame.key(node)), varies)
         return
-    if kind := next((kind for value in given if (kind := kind_of(value))), ""):
-        frame.env[path] = unknown(frame.key(node, "list"), ref.Instance(LISTED[kind]))
+    if tensor := next((tensor for value in given if (tensor := tensor_in(value)) is not None), None):
+        listed = dataclasses.replace(tensor, of=LISTED[str(tensor.of)])
+        frame.env[path] = unknown(frame.key(node, "list"), listed)
     elif (own := passed_on(frame, node, given).varies) is not None:
         frame.env[path] = filled(frame.key(node), own)
     elif given and all(value.agreed for value in given):

@@ -14,7 +14,7 @@ from ddp_lint.divergence.frame import Evaluation, Frame, entering, reference_of,
 from ddp_lint.divergence.groups import named, names_group
 from ddp_lint.divergence.hooks import is_batch
 from ddp_lint.divergence.iteration import emptiness
-from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.references import ClassRef, FunctionRef, GroupRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import GRADIENTS, are_gradients
 from ddp_lint.divergence.values import Value, Variation, constant, divergent, unknown
@@ -66,6 +66,22 @@ def general(summaries: Evaluation, function: FunctionRef, heuristic: bool) -> di
         else:
             env[parameter.arg] = unseen(summaries, function, parameter, heuristic)
     return env
+
+
+def widened(summaries: Evaluation, function: FunctionRef, env: dict[str, Value]) -> dict[str, Value]:
+    """Parameters for a function that is called again and again with other arguments: flags (``sync=False``) and what
+    it communicates with (a group, a model, a function to call) are the caller's, anything else is unknown."""
+    known_of_none = general(summaries, function, heuristic=False)
+    return {name: _as_given(value, env.get(name)) for name, value in known_of_none.items()}
+
+
+def _as_given(unknown_one: Value, given: Value | None) -> Value:
+    if given is None:
+        return unknown_one
+    if given.constant is not None and given.constant.value in (True, False, None):
+        return given
+    kept = isinstance(given.reference, (GroupRef, ref.Instance, FunctionRef)) and given.varies is None
+    return unknown_one.with_reference(given.reference) if kept else unknown_one
 
 
 def _default(summaries: Evaluation, function: FunctionRef, default: ast.expr) -> Value:

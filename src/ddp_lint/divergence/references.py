@@ -48,7 +48,7 @@ class Instance:
     streams: bool = False
     #: Of a wrapped model: the class of the module inside, where the project has it.
     inside: ClassRef | None = None
-    #: Of a set: through how many calls it came in as an argument (see `Variation.call_depth`).
+    #: Of what is in `HANDED`: through how many calls it came in as an argument (see `Variation.call_depth`).
     handed: int = 0
     #: Of a list in the order of a set: the loop over the set that has filled it.
     filled: Any = dataclasses.field(default=None, compare=False)
@@ -143,6 +143,15 @@ class Enumerated:
 
 #: The class of sets.
 SET: Final = "builtins.set"
+#: Tensors of another shape on each rank: what its own data select, what is made of a size that follows from the rank,
+#: and sequences as long as the longest of its own.
+SELECTION: Final = "builtins.selection"
+SIZED: Final = "builtins.sized"
+PADDED: Final = "builtins.padded"
+#: Lists of such tensors.
+LISTED: Final = {SELECTION: f"{SELECTION}s", PADDED: f"{PADDED}s"}
+#: Classes of objects that differ between ranks by what they are, also where they were handed to another function.
+HANDED: Final = frozenset({SET, SELECTION, SIZED, PADDED, *LISTED.values()})
 
 Reference = (
     External | ModuleRef | ClassRef | Instance | FunctionRef | Method | Partial | GroupRef | Generator | Super | Dynamic

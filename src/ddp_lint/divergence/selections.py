@@ -4,6 +4,7 @@ generated from them or padded to the longest of its own batch."""
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from typing import Final
 
@@ -15,13 +16,11 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.source.syntax import walk
 
-SELECTION = "builtins.selection"
-#: Made of a size that follows from the rank.
-SIZED = "builtins.sized"
-#: Sequences as long as the longest of the rank's own.
-PADDED = "builtins.padded"
+SELECTION: Final = ref.SELECTION
+SIZED: Final = ref.SIZED
+PADDED: Final = ref.PADDED
 #: Lists of the tensors of a kind, which have its shape once they are one tensor.
-LISTED: Final = {SELECTION: f"{SELECTION}s", PADDED: f"{PADDED}s"}
+LISTED: Final = ref.LISTED
 _KIND_OF: Final = {listed: kind for kind, listed in LISTED.items()}
 #: How the key of a list of gradients begins, and of its length.
 GRADIENTS: Final = "gradients"
@@ -69,6 +68,12 @@ def selection(frame: Frame, node: ast.AST, parts: list[Value]) -> Value:
     return unknown(frame.key(node), None if agreed else ref.Instance(SELECTION), agreed=agreed)
 
 
+def with_kept_shape(frame: Frame, node: ast.AST, function: Value, method: ref.Method) -> Value:
+    """What a method gives that keeps the shape of a tensor that has one of its own on each rank: ``x.contiguous()``."""
+    tensor = method.instance or ref.Instance(method.of)
+    return unknown(frame.key(node), None if function.agreed else tensor, agreed=function.agreed)
+
+
 def is_selection(value: Value) -> bool:
     return _is(value, SELECTION)
 
@@ -87,10 +92,22 @@ def _is(value: Value, kind: str) -> bool:
 
 def kind_of(value: Value) -> str:
     """`SELECTION` or `PADDED` for such a tensor and for a list of them, else ''."""
-    of = value.reference.of if isinstance(value.reference, ref.Instance) else ""
-    if of in LISTED or of in _KIND_OF:
-        return _KIND_OF.get(of, of)
-    return next((kind for item in value.items or () if (kind := kind_of(item))), "")
+    reference = tensor_in(value)
+    return reference.of if reference is not None and isinstance(reference.of, str) else ""
+
+
+def tensor_in(value: Value) -> ref.Instance | None:
+    """What such a tensor refers to, or one of a list of them; None for anything else.
+
+    What is listed beside it may fill it up to one length: ``[x, zeros(longest - len(x))]``.
+    """
+    reference = value.reference
+    if isinstance(reference, ref.Instance) and reference.of in LISTED:
+        return reference
+    if isinstance(reference, ref.Instance) and reference.of in _KIND_OF:
+        return dataclasses.replace(reference, of=_KIND_OF[str(reference.of)])
+    held = [tensor_in(item) for item in value.items or ()]
+    return held[0] if held and None not in held else None
 
 
 def is_generated(node: ast.Call, method: str) -> bool:
@@ -131,6 +148,11 @@ def needs_one_shape(op: str) -> bool:
 def keeps(method: str) -> bool:
     """Has the result of the method as many elements as what it is called on?"""
     return method in _KNOWN["keeping"]
+
+
+def handed(value: Value) -> int:
+    """Through how many calls such a tensor came in as an argument."""
+    return value.reference.handed if isinstance(value.reference, ref.Instance) else 0
 
 
 def own_size(frame: Frame, node: ast.AST) -> Variation:

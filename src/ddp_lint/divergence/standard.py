@@ -23,9 +23,9 @@ from ddp_lint.divergence.selections import (
     SELECTING,
     SIZED,
     is_selection,
-    kind_of,
     own_size,
     selection,
+    tensor_in,
 )
 from ddp_lint.divergence.values import (
     SET,
@@ -117,8 +117,8 @@ def _selected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 def _joined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``torch.cat(parts)``: as long as the parts are together."""
     value = passed_on(frame, node, arguments.values)
-    kind = kind_of(arguments.positional[0]) if arguments.positional else ""
-    return value.with_reference(ref.Instance(kind)) if kind and not value.agreed else value
+    tensor = tensor_in(arguments.positional[0]) if arguments.positional else None
+    return value.with_reference(tensor) if tensor is not None and not value.agreed else value
 
 
 def _made(count: int, frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

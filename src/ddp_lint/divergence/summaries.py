@@ -24,7 +24,7 @@ from ddp_lint.divergence.frame import JOB_SIZE, Frame, Handlers, either_way, lea
 from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
 from ddp_lint.divergence.memory import Key, Memory, Summary
 from ddp_lint.divergence.names import is_agreement
-from ddp_lint.divergence.parameters import bound, general, is_static
+from ddp_lint.divergence.parameters import bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.statements import run
@@ -51,8 +51,9 @@ from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
 
-#: Different argument lists that one root has a function summarised for; the next is summarised for arguments unknown.
-#: Each root by itself: what a call does must not depend on the files and functions that were evaluated before.
+#: Different argument lists that one root has a function summarised for. Of those that follow only flags, groups,
+#: models and functions count (`parameters.widened`), and after as many again the arguments are unknown. Each root by
+#: itself: what a call does must not depend on the files and functions that were evaluated before.
 _CONTEXTS = 12
 
 
@@ -322,8 +323,11 @@ class Summaries:
         key = self._key(function, env)
         asked = self._asked.setdefault(function.node, set())
         if key not in asked and len(asked) >= _CONTEXTS:
-            env = general(self, function, heuristic=False)
+            env = widened(self, function, env)
             key = self._key(function, env)
+            if key not in asked and len(asked) >= 2 * _CONTEXTS:
+                env = general(self, function, heuristic=False)
+                key = self._key(function, env)
         asked.add(key)
         summary = self._kept(key, function, env)
         if not summary.deciding:
@@ -332,7 +336,7 @@ class Summaries:
         components = tuple((name, leaves(env[name])) for name in summary.deciding)
         exact = key._replace(deciding=components)
         first = self._decided.setdefault(key, components)
-        if components == first or (exact not in asked and len(asked) >= 2 * _CONTEXTS):
+        if components == first or (exact not in asked and len(asked) >= 3 * _CONTEXTS):
             return summary
         asked.add(exact)
         return self._kept(exact, function, env)

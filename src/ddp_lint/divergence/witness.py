@@ -213,9 +213,11 @@ def wrong_arguments(graph: EventGraph) -> Iterator[Mismatch]:
     """Collectives whose root, reduce operation or shape is another one on every rank: ``broadcast(x, src=rank)``."""
     paired = {way for node in graph.nodes if isinstance(node, Choice) for way in _alternatives(node)}
     for node in graph.nodes:
-        if isinstance(node, EventNode) and not node.event.streams and not node.event.chain and node not in paired:
-            if node.event.uneven is not None:
-                yield _uneven_payload(node.event, node.event.uneven)
+        if not isinstance(node, EventNode) or node.event.streams or node in paired:
+            continue
+        if node.event.uneven is not None and node.event.uneven.call_depth == len(node.event.chain):
+            yield _uneven_payload(node.event, node.event.uneven)
+        if not node.event.chain:
             if node.event.decided is not None:
                 yield _own_number(node.event, node.event.decided)
             if node.event.members is not None:

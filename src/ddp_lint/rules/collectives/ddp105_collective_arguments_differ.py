@@ -14,7 +14,7 @@ class CollectiveArgumentsDiffer(MismatchRule):
     the same call with another root or reduce operation. Also finds tensors that have another shape on each rank where
     all ranks must send the same: made of a size that follows from the rank (`torch.zeros(rank + 1)`), selected from
     its own data (`x[mask]`, `torch.nonzero(x)`), and, gathered from all ranks, what `model.generate(...)` returns or
-    `batch["input_ids"]`, as long as the longest of each rank's own.
+    `batch["input_ids"]`, as long as the longest of each rank's own; also where a helper makes the call.
 
     ## Why it breaks
 

@@ -7,11 +7,11 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import mentions_own_rank
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADER, framework_loads, is_evaluation
+from ddp_lint.rules.data.loading import LOADER, framework_loads, is_evaluation, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, exclusive
-from ddp_lint.source.queries import calls_in
+from ddp_lint.source.queries import calls_in, is_true
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 
@@ -25,7 +25,7 @@ class LoaderNotDivided(Rule):
 
     Finds `DataLoader(..., shuffle=True)` without a sampler in a function that also wraps a model with DDP or FSDP,
     in a class or by a function that it calls where `backward()` is called, too; and nothing in the file divides the
-    data.
+    data. Also a loader without a sampler beside a `DistributedSampler` over the same dataset that no loader is given.
 
     ## Why it breaks
 
@@ -101,22 +101,65 @@ class LoaderNotDivided(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DataLoader", *_WRAPS, "backward", file=_WRAPS)
+    triggers = Triggers("DataLoader", *_WRAPS, "backward", file=(*_WRAPS, "DistributedSampler"))
     oracles = ("samples",)
     confidence = Confidence.MEDIUM
 
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != LOADER or not node.args or any(arg.star for arg in node.args):
             return
-        shuffle = argument(node, 2, "shuffle")
-        if not isinstance(shuffle, cst.Name) or shuffle.value != "True":
-            return
         if argument(node, 3, "sampler") is not None or argument(node, 4, "batch_sampler") is not None:
             return
-        wrap = self._wrap_beside(node)
-        if wrap is None or self._is_divided(node) or framework_loads(self.module):
+        if framework_loads(self.module) or is_evaluation(assigned_name(self.module, node)):
             return
-        if is_evaluation(assigned_name(self.module, node)) or is_evaluation(self.module.code(node.args[0].value)):
+        if is_evaluation(self.module.code(node.args[0].value)):
+            return
+        if (left_out := self._sampler_left_out(node)) is not None:
+            self._report_left_out(node, left_out)
+        elif is_true(argument(node, 2, "shuffle")) and not self._is_divided(node):
+            self._report_whole(node)
+
+    def _report_left_out(self, node: cst.Call, sampler: cst.Call) -> None:
+        name = assigned_name(self.module, sampler)
+        self.report(
+            node,
+            f"`{name}` is given to no loader: every rank reads all of this data",
+            notes=["rank 0 and rank 1 each read all of it, and an epoch costs the world size as much"],
+            labels=[(sampler, "the sampler that was to divide it is made here")],
+            help=f"pass sampler={name}, and shuffle only where there is none",
+        )
+
+    def _sampler_left_out(self, node: cst.Call) -> cst.Call | None:
+        """The sampler over the loader's dataset that is made beside it and asked for nothing but its epoch."""
+        function = self.module.function_of(node)
+        scope = function.body if function is not None else self.module.tree
+        dataset = self.module.code(node.args[0].value)
+        for call in calls_in(scope):
+            over = argument(call, 0, "dataset")
+            if over is None or not is_sampler(self.module, call) or self.module.code(over) != dataset:
+                continue
+            name = assigned_name(self.module, call)
+            if name.isidentifier() and not exclusive(self.module, call, node) and not self._is_used(name, scope):
+                return call
+        return None
+
+    def _is_used(self, name: str, scope: cst.CSTNode) -> bool:
+        """Whether anything is done with what the name stands for, but ``name.set_epoch(n)`` and ``name is None``."""
+        uses = [n for n in descendants(scope) if isinstance(n, cst.Name) and n.value == name]
+        return any(not self._asks_little(self.module.parent(use), use) for use in uses)
+
+    def _asks_little(self, parent: cst.CSTNode | None, use: cst.Name) -> bool:
+        if isinstance(parent, cst.Attribute):
+            return parent.attr is use or parent.attr.value == "set_epoch"
+        if isinstance(parent, cst.Comparison):
+            return isinstance(parent.comparisons[0].operator, (cst.Is, cst.IsNot))
+        return isinstance(parent, (cst.AssignTarget, cst.AnnAssign, cst.If)) or (
+            isinstance(parent, cst.Arg) and parent.keyword is use
+        )
+
+    def _report_whole(self, node: cst.Call) -> None:
+        wrap = self._wrap_beside(node)
+        if wrap is None:
             return
         self.report(
             node,
