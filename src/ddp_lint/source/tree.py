@@ -19,7 +19,7 @@ def _hash_in_c(kind: type[cst.CSTNode]) -> None:
         _hash_in_c(below)
 
 
-_hash_in_c(cst.CSTNode)
+_hash_in_c(cst.CSTNode)  # type: ignore[type-abstract]
 
 _TRIVIA = (
     "whitespace", "comma", "semicolon", "lpar", "rpar", "lbracket", "rbracket", "lbrace", "rbrace", "leading_lines",
