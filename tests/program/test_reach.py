@@ -120,6 +120,34 @@ PROJECTS: dict[str, tuple[dict[str, str], set[str], set[str]]] = {
         {"a:Writer.flush", "a:Trainer.end"},
         {"a:Trainer.start"},
     ),
+    "what nobody has to mention, where objects are called and managers entered": (
+        {
+            "a": """
+                import torch.distributed as dist
+
+                class Manager:
+                    def __enter__(self): return self
+                    def __exit__(self, *error): dist.barrier()
+
+                class Loader:
+                    def __iter__(self): dist.barrier()
+
+                class Layer:
+                    def __call__(self, x): dist.all_reduce(x)
+
+                class Owner:
+                    def __init__(self):
+                        self.manager, self.loader, self.layer = Manager(), Loader(), Layer()
+                    def enters(self):
+                        with self.manager: pass
+                    def calls(self, x): return self.layer(x)
+                    @property
+                    def size(self): return self.loader.size
+            """
+        },
+        {"a:Owner.enters", "a:Owner.calls", "a:Manager.__exit__", "a:Loader.__iter__"},
+        {"a:Owner.size", "a:Manager.__enter__"},
+    ),
     "a decorator, a default, an attribute by name": (
         {
             "a": """

@@ -23,7 +23,7 @@ from ddp_lint.divergence.values import INDEX, Value, argument_key
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.parts import children
+from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import walk
@@ -103,7 +103,7 @@ class Callers(Generic[R]):
             return  # a handler of signals, a hook: called from elsewhere, too
         for facts in files:
             for root in self.roots(facts, self.summaries):
-                if root.node is not function.node and _calls(root.node, function.name):
+                if root.node is not function.node and function.name in _called_in(root.node):
                     yield facts, root
 
     def _contexts(
@@ -152,10 +152,12 @@ def _more_specific(given: Value | None, alone: Value) -> Value:
 _COUNTED = frozenset({"element", INDEX})
 
 
-def _calls(node: ast.AST, name: str) -> bool:
+@kept_by_node(8192)
+def _called_in(node: ast.AST) -> frozenset[str]:
+    """The last parts of the names that a function calls, or hands on to be called."""
     calls = [child for child in children(node) if isinstance(child, ast.Call)]
     called = [*(call.func for call in calls), *(call.args[0] for call in calls if _takes_closure(call))]
-    return any(name == last_part(func) for func in called)
+    return frozenset(map(last_part, called))
 
 
 def _takes_closure(call: ast.Call) -> bool:

@@ -20,7 +20,7 @@ from ddp_lint.project.parts import (
     unnoted,
 )
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import defaults, statements
+from ddp_lint.source.syntax import defaults, statements, walk
 
 
 @kept_by_node(16384)
@@ -242,3 +242,45 @@ def is_never_none(function: ast.AST) -> bool:
     name = last_part(of)
     is_class = len(name) > 1 and name[0].isupper() and not name.isupper() and name not in _PERHAPS_NONE
     return is_class or name in _CONTAINERS or name.lower() in _CONTAINERS
+
+
+@kept_by_node(8192)
+def made_anew(loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
+    """Names that each round of a loop sets before it looks at them: what the last round left in them is lost."""
+    anew: set[str] = set()
+    others: set[str] = set()
+    if isinstance(loop, ast.While):
+        _look(loop.test, anew, others)
+    else:
+        _set(loop.target, anew, others)
+    _follow(loop.body, anew, others)
+    return frozenset(anew)
+
+
+def _follow(body: Sequence[ast.stmt], anew: set[str], others: set[str]) -> None:
+    """The statements of a block that is entered whenever it is reached, in order."""
+    for statement in body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+            _look(statement.value, anew, others)
+            for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+                _set(target, anew, others)
+        elif isinstance(statement, (ast.With, ast.AsyncWith)):
+            for item in statement.items:
+                _look(item.context_expr, anew, others)
+                if item.optional_vars is not None:
+                    _set(item.optional_vars, anew, others)
+            _follow(statement.body, anew, others)
+        else:
+            _look(statement, anew, others)
+
+
+def _look(node: ast.AST, anew: set[str], others: set[str]) -> None:
+    others.update(part.id for part in walk(node) if isinstance(part, ast.Name) and part.id not in anew)
+
+
+def _set(target: ast.expr, anew: set[str], others: set[str]) -> None:
+    for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
+        if not isinstance(part, ast.Name):
+            _look(part, anew, others)
+        elif part.id not in others:
+            anew.add(part.id)

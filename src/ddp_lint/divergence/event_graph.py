@@ -8,7 +8,7 @@ two ranks are equal when their projections are (`Projection`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.groups import Group, can_diverge, replicas_can_diverge
@@ -205,29 +205,28 @@ def guards_of_all(graph: EventGraph, start: Node) -> list[tuple[Condition, bool]
         for node in graph.nodes
         if isinstance(node, Choice) and node.condition.varies is None and not node.condition.open
     }
-    found = []
-    for condition in list(shared.values())[:_GUARDS]:
-        reached = [_has_events(start, condition, outcome) for outcome in (False, True)]
-        if reached[0] != reached[1]:
-            found.append((condition, reached[1]))
-    return found
+    guards = list(shared.values())[:_GUARDS]
+    reached = _reached(graph, start, {condition.truths: 2 * place for place, condition in enumerate(guards)})
+    outcomes = [(reached >> 2 * place) & 3 for place in range(len(guards))]
+    return [(condition, ways == 2) for condition, ways in zip(guards, outcomes, strict=True) if ways in (1, 2)]
 
 
-def _has_events(start: Node, condition: Condition, outcome: bool) -> bool:
-    """Is an event reached where the condition comes out like this?"""
-    stack, seen = [start], {start.number}
-    while stack:
-        node = stack.pop()
+def _reached(graph: EventGraph, start: Node, places: Mapping[Hashable, int]) -> int:
+    """Whether an event is reached: two bits for each condition, where it comes out False, where True. All conditions
+    are followed in one pass: a node comes after those that it leads to."""
+    everything = (1 << 2 * len(places)) - 1
+    reached = [0] * len(graph.nodes)
+    for node in graph.nodes:
         if isinstance(node, EventNode):
-            return True
-        if isinstance(node, Choice):
-            settled = node.condition.truths == condition.truths
-            ways = [node.yes if outcome else node.no] if settled else [node.yes, node.no]
-        else:
-            ways = [node.body, node.after] if isinstance(node, Loop) else []
-        stack += [way for way in ways if way.number not in seen]
-        seen.update(way.number for way in ways)
-    return False
+            reached[node.number] = everything
+        elif isinstance(node, Choice):
+            yes, no = reached[node.yes.number], reached[node.no.number]
+            place = places.get(node.condition.truths)
+            other = 0 if place is None else 1 << place
+            reached[node.number] = (yes | no) & ~(3 * other) | no & other | yes & 2 * other
+        elif isinstance(node, Loop):
+            reached[node.number] = reached[node.body.number] | reached[node.after.number]
+    return reached[start.number]
 
 
 class Projection:

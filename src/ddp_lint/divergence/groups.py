@@ -142,17 +142,27 @@ def seen_through(scope: str, receiver: str) -> str:
 _SEVERAL = re.compile(r"(?:^|\.)(?:is_(\w+)_parallel|(?:get_)?(\w*size)(?:\(.*\))? > 1)$")
 _SINGLE = re.compile(r"(?:^|\.)(?:get_)?(\w*size)(?:\(.*\))? == 1$")
 _DISTRIBUTED = re.compile(r"(?:^|\.)is_distributed(?:\(\))?$")
+_ALL = "*"
 
 
 def leaves_alone(test: str, chosen: bool, group: Group) -> bool:
     """Does this outcome of a test say that the group has a single member, who waits for nobody?"""
-    if _DISTRIBUTED.search(test):
-        return not chosen
-    several, single = _SEVERAL.search(test), _SINGLE.search(test)
-    name = next((g for g in (several or single).groups() if g), "") if several or single else ""  # type: ignore[union-attr]
-    if not name or chosen is (several is not None):
+    name, many = _counted_by(test)
+    if not name or chosen is many:
         return False
+    if name == _ALL:
+        return True
     return group.is_world if name.endswith("world_size") else bool(group.axis) and axis_in(name) == group.axis
+
+
+@functools.lru_cache(maxsize=4096)
+def _counted_by(test: str) -> tuple[str, bool]:
+    """What a test counts (`_ALL`: the ranks of every group), '' for none; whether it holds where there are several."""
+    if _DISTRIBUTED.search(test):
+        return _ALL, True
+    several, single = _SEVERAL.search(test), _SINGLE.search(test)
+    found = several or single
+    return next((g for g in found.groups() if g), "") if found else "", several is not None
 
 
 def holds_all_of(counted: str, group: Group) -> bool:

@@ -60,7 +60,8 @@ class Key(NamedTuple):
     of: Hashable
     arguments: tuple[tuple[str, ArgumentKey], ...]
     rebound: Hashable
-    closure: int
+    #: What a nested function sees of the functions around it (`closures.seen`).
+    closure: Hashable
     #: The names that the function leaves, not what its call does.
     names: bool
     #: What the arguments that decide what the call does are, where callers know no more of them than that.

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.conditions import test_of
+from ddp_lint.divergence.definitions import made_anew
 from ddp_lint.divergence.effects import (
     Attempt,
     Branch,
@@ -354,10 +355,15 @@ def _rounds(
     test = _round_test(frame, node)
     entry = frame.env
     if frame.loops <= _TWICE:
+        before, rebound = dict(entry), frame.summaries.variables.rebound()
         returned = len(frame.returned)
-        _, end, _ = once()
-        del frame.returned[returned:]
+        body, end, _ = once()
         frame.env = _counted_on(frame, node, _join(frame, test, end, entry, node), entry)
+        if frame.summaries.variables.rebound() == rebound and _is_settled(node, before, frame.env):
+            frame.loops -= 1
+            _set_again(frame.env, before, entry)
+            return body, _join(frame, test, end, frame.env, node)
+        del frame.returned[returned:]
     else:
         changed = _assigned(node)
         frame.env = {
@@ -369,6 +375,26 @@ def _rounds(
     body, end, _ = once()
     frame.loops -= 1
     return body, _join(frame, test, end, frame.env, node)
+
+
+def _is_settled(node: ast.For | ast.AsyncFor | ast.While, before: dict[str, Value], after: dict[str, Value]) -> bool:
+    """Does the next round find what the first one found? Then it does the same."""
+    changed = [name for name in after if after[name] is not before.get(name)]
+    changed += before.keys() - after.keys()
+    anew = made_anew(node) if changed else ()
+    return all(name in anew or _ROOT.split(name, 1)[0] in anew for name in changed)
+
+
+_ROOT = re.compile(r"[.\[]")
+
+
+def _set_again(env: dict[str, Value], before: dict[str, Value], entry: dict[str, Value]) -> None:
+    """What the head of a loop sets for each round, such as its target, is so once more."""
+    for name in before.keys() | entry.keys():
+        if name not in entry:
+            env.pop(name, None)
+        elif entry[name] is not before.get(name):
+            env[name] = entry[name]
 
 
 def _counted_on(frame: Frame, node: ast.stmt, after: dict[str, Value], entry: dict[str, Value]) -> dict[str, Value]:

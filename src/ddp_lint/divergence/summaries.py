@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar
 
 from ddp_lint import knowledge
-from ddp_lint.divergence import conditions, expressions, iteration, targets
+from ddp_lint.divergence import closures, conditions, expressions, iteration, targets
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls import call, invoke
@@ -359,9 +359,11 @@ class Summaries:
         )  # fmt: skip
 
     def _key(self, function: FunctionRef, env: dict[str, Value], *, names: bool = False) -> Key:
-        closure = id(function.closure) if function.closure is not None else 0
-        arguments = tuple((name, argument_key(value)) for name, value in env.items())
-        return Key(function.node, function.of, arguments, self.variables.rebound(), closure, names)
+        # In the order of the names, whatever order the call has them in; an object comes first.
+        given = list(env)
+        first = int(function.receiver is not None)
+        arguments = tuple((name, argument_key(env[name])) for name in (*given[:first], *sorted(given[first:])))
+        return Key(function.node, function.of, arguments, self.variables.rebound(), closures.seen(function), names)
 
     def evaluate(self, function: FunctionRef, env: dict[str, Value]) -> Frame:
         """Run the function's body."""

@@ -10,7 +10,7 @@ import ast
 import dataclasses
 import functools
 import operator
-import weakref
+import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -42,26 +42,37 @@ class Symbol:
     symbols that they were computed from, and would be walked to the bottom each time.
     """
 
-    __slots__ = ("__weakref__", "key")
+    __slots__ = ("key",)
     key: Hashable
-    _of: ClassVar[dict[Hashable, weakref.ref[Symbol]]] = {}
+    _of: ClassVar[dict[Hashable, Symbol]] = {}
+    #: As many symbols as make it worth while to look for those that nobody has any more.
+    _many: ClassVar[int] = 50_000
 
     def __new__(cls, key: Hashable) -> Symbol:
-        known = cls._of.get(key)
-        found = known() if known is not None else None
+        found = cls._of.get(key)
         if found is None:
+            if len(cls._of) >= cls._many:
+                cls._let_go()
             found = super().__new__(cls)
             found.key = key
-            cls._of[key] = weakref.ref(found)
+            cls._of[key] = found
         return found
 
-    def __del__(self) -> None:
-        # Quicker than a WeakValueDictionary, which makes an object with a callback for each entry.
-        self._of.pop(self.key, None)
+    @classmethod
+    def _let_go(cls) -> None:
+        """Let go of what is held here alone: the latest first, which hold those that they were computed from. Cheaper
+        than weak references, which make each symbol dearer for the sake of its end."""
+        for key in reversed(list(cls._of)):
+            if sys.getrefcount(cls._of[key]) <= _HELD_HERE:
+                del cls._of[key]
+        cls._many = max(50_000, 2 * len(cls._of))
 
     def __repr__(self) -> str:
         return f"symbol({self.key!r})"
 
+
+#: References to a symbol that only `Symbol` itself holds, while they are counted.
+_HELD_HERE: Final = 2
 
 Component = Known | Symbol
 

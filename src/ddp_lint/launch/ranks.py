@@ -16,6 +16,7 @@ from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions
@@ -196,8 +197,13 @@ def _is_used(name: str, imported: ast.Import | ast.ImportFrom, tree: ast.AST) ->
     alias = next((a for a in imported.names if name.endswith(a.name)), None)
     if alias is None or alias.name == "*" or (alias.asname is None and isinstance(imported, ast.Import)):
         return True
-    local = alias.asname or alias.name
-    return any(isinstance(n, ast.Name) and n.id == local for n in walk(tree))
+    return (alias.asname or alias.name) in _names_in(tree)
+
+
+# One tree after the other is asked for all of its imports.
+@kept_by_node(4)
+def _names_in(tree: ast.AST) -> frozenset[str]:
+    return frozenset(node.id for node in walk(tree) if isinstance(node, ast.Name))
 
 
 def _is_below(name: str, modules: frozenset[str]) -> bool:

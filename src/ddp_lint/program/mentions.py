@@ -45,6 +45,17 @@ _OBJECT = re.compile(r"\b(\w+)\s*=\s*(?:\w+\.)*_*[A-Z]\w*\(|\b(\w+)\s*:\s*[\"']?
 _ARGUMENT = re.compile(r",\s*[\"'](\w+)[\"']\s*[,)]")
 #: Mentioned by a function that gets attributes by computed names.
 COMPUTED = "getattr()"
+#: Mentioned by a function that calls anything, and by one that enters a manager: with these instructions, whose names
+#: change from version to version. Where none of them is known, every function is taken to do so.
+CALLING, ENTERING = "()", "with"
+_INSTRUCTIONS = {
+    CALLING: ("CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_FUNCTION_EX", "CALL_METHOD"),
+    ENTERING: ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "SETUP_WITH", "SETUP_ASYNC_WITH", "LOAD_SPECIAL"),
+}
+_DOING = {
+    what: frozenset(opcode.opmap[name] for name in names if name in opcode.opmap) or frozenset(opcode.opmap.values())
+    for what, names in _INSTRUCTIONS.items()
+}
 #: The module's own statements, as the name of a function.
 MODULE = ""
 
@@ -185,6 +196,8 @@ class _Reader:
             words.update(n for names in code.co_consts if isinstance(names, tuple) for n in names if isinstance(n, str))
         else:
             words = _used(code)
+        operations = set(code.co_code[::2])
+        words.update(what for what, doing in _DOING.items() if not operations.isdisjoint(doing))
         return self._with_originals(words)
 
     def _gotten_by(self, code: types.CodeType) -> Iterator[str]:

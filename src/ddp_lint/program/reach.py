@@ -24,14 +24,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from ddp_lint.knowledge.communication import is_telling
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program.events import Need, Vocabulary, vocabulary
-from ddp_lint.program.mentions import COMPUTED, MODULE, FileMentions, FunctionMentions
+from ddp_lint.program.mentions import CALLING, COMPUTED, ENTERING, MODULE, FileMentions, FunctionMentions
 
-#: Methods that are called without being mentioned.
-_UNSPOKEN = (
-    "__call__", "forward", "__enter__", "__exit__", "__iter__", "__next__", "__getattr__", "__getitem__", "__len__",
-)  # fmt: skip
+#: Methods that the evaluation enters without their being mentioned: where anything is called, where a manager is
+#: entered.
+_UNSPOKEN = {CALLING: frozenset({"__call__", "forward"}), ENTERING: frozenset({"__enter__", "__exit__"})}
 #: ... where an object is made.
-_MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__", "__init_subclass__", "setup"})
+_MAKING = frozenset({"__init__"})
 #: Methods of one name, those of tests among them, of which a call on an object of no known class may mean one.
 _FEW = 8
 #: What a function mentions that calls the methods of the classes that its own inherits from.
@@ -103,7 +102,7 @@ class _Graph:
         self._wraps = self._wrapping()
         self._known = self._words_that_count()
         self._telling = self._methods_by_telling_names()
-        self._used = [self._known.intersection(function.words) for function in self._functions]
+        self._used = [self._meaning(function) for function in self._functions]
 
     # ---- numbers
 
@@ -167,6 +166,11 @@ class _Graph:
         known = methods | variables | spoken | bound | {COMPUTED, _ABOVE}
         return frozenset(known | self._top.keys() | self._named.keys())
 
+    def _meaning(self, function: FunctionMentions) -> frozenset[str]:
+        """What a function mentions that counts, with the methods that what it does stands for."""
+        unspoken = (names for what, names in _UNSPOKEN.items() if what in function.words)
+        return self._known.intersection(function.words).union(*unspoken)
+
     def _methods_by_telling_names(self) -> dict[str, list[int]]:
         """Methods that are meant on whatever object, as hardly another class has one of the name."""
         found: dict[str, list[int]] = collections.defaultdict(list)
@@ -195,8 +199,9 @@ class _Graph:
             yield from self._telling[name]
         of = self._class_of[number]
         if of >= 0 and _ABOVE in used:
+            mentioned = used.intersection(self._functions[number].words)
             for above in self._classes[of].lineage[1:]:
-                yield from self._own_methods(above, used)
+                yield from self._own_methods(above, mentioned)
         if COMPUTED in used:
             for class_ in direct:
                 for numbers in self._classes[class_].methods.values():
@@ -212,14 +217,10 @@ class _Graph:
                 yield function
 
     def _methods(self, class_: int, names: frozenset[str]) -> Iterator[int]:
-        """The methods of these names that an object of a class has: its own, else those that it inherits; besides,
-        those that nobody has to mention."""
-        missing = self._inherited(class_)
-        for name in names & missing.keys() if len(names) > len(missing) else (n for n in names if n in missing):
-            yield from missing[name]
-        for name in _UNSPOKEN:
-            if name in missing:
-                yield from missing[name]
+        """The methods of these names that an object of a class has: its own, else those that it inherits."""
+        found = self._inherited(class_)
+        for name in names & found.keys() if len(names) > len(found) else (n for n in names if n in found):
+            yield from found[name]
 
     def _own_methods(self, class_: int, names: frozenset[str]) -> Iterator[int]:
         methods = self._classes[class_].methods

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddp_lint.project.facts import FunctionNode, ModuleFacts
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import below
 
@@ -29,19 +30,32 @@ class Use:
 
 def uses(tree: ast.AST, name: str) -> Iterator[Use]:
     """The uses of a name in a tree, by the last part of dotted names."""
+    for node, around, owner, above in _by_name(tree).get(name, ()):
+        call = above if isinstance(above, ast.Call) else None
+        called = call is not None and call.func is node
+        yield Use(node, call if called else None, None if called else call, around, owner)
+
+
+_Place = tuple[ast.Name | ast.Attribute, FunctionNode | None, ast.ClassDef | None, ast.AST | None]
+
+
+# A tree is asked for one name after the other; each tree is asked while its file is checked.
+@kept_by_node(32)
+def _by_name(tree: ast.AST) -> dict[str, list[_Place]]:
+    """All names in a tree: the function and the class that each is in, and the call around it."""
+    found: dict[str, list[_Place]] = {}
     stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, ast.AST | None]] = [(tree, None, None, None)]
     while stack:
         node, around, owner, above = stack.pop()
-        if isinstance(node, (ast.Attribute, ast.Name)) and last_part(node) == name:
-            call = above if isinstance(above, ast.Call) else None
-            called = call is not None and call.func is node
-            yield Use(node, call if called else None, None if called else call, around, owner)
+        if isinstance(node, (ast.Attribute, ast.Name)):
+            found.setdefault(last_part(node), []).append((node, around, owner, above))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             around = node
         elif isinstance(node, ast.ClassDef):
             around, owner = None, node
         of_child = above if isinstance(node, ast.keyword) else node
-        stack += ((child, around, owner, of_child) for child in below(node))
+        stack += [(child, around, owner, of_child) for child in below(node)]
+    return found
 
 
 def constructions(project: Project, name: str, most: int) -> Iterator[tuple[ModuleFacts, Use, ast.Call]]:

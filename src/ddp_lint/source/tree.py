@@ -10,8 +10,16 @@ from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-# Nodes are equal by identity, which LibCST says in Python. Rules look nodes up a million times a file: in C it is free.
-cst.CSTNode.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+def _hash_in_c(kind: type[cst.CSTNode]) -> None:
+    """Nodes are equal by identity, which LibCST says in Python, in each of its types. Rules look nodes up a million
+    times a file: in C it is free."""
+    kind.__hash__ = object.__hash__  # type: ignore[method-assign]
+    for below in kind.__subclasses__():
+        _hash_in_c(below)
+
+
+_hash_in_c(cst.CSTNode)  # type: ignore[type-abstract]
 
 _TRIVIA = (
     "whitespace", "comma", "semicolon", "lpar", "rpar", "lbracket", "rbracket", "lbrace", "rbrace", "leading_lines",

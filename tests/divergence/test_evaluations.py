@@ -1,0 +1,158 @@
+"""How often the parts of a program are evaluated: what cannot come out otherwise is evaluated once."""
+
+import gc
+import pathlib
+import textwrap
+
+import pytest
+
+from ddp_lint.divergence.analyse import graph_of, roots, summaries_of
+from ddp_lint.divergence.event_graph import Choice, EventGraph, EventNode, Node, guards_of_all
+from ddp_lint.divergence.summaries import Summaries
+from ddp_lint.divergence.values import Symbol, unknown
+from ddp_lint.project import Project
+
+
+def _graph(folder: pathlib.Path, source: str, name: str = "f") -> tuple[EventGraph, Node, int]:
+    """The event graph of a function, and the statements that it took."""
+    (folder / "pyproject.toml").touch()
+    path = folder / "program.py"
+    path.write_text("import torch.distributed as dist\n" + textwrap.dedent(source))
+    project = Project(folder, folder)
+    facts = project.facts_of(path)
+    assert facts is not None
+    summaries = summaries_of(project)
+    root = next(root for root in roots(facts, summaries) if root.name == name)
+    graph, start = graph_of(root, facts, summaries)
+    return graph, start, Summaries.BOUND - summaries.left
+
+
+ONE_ROUND = {
+    "nothing is left for the next round": """
+        def f(xs):
+            for x in xs:
+                y = x + 1
+                dist.all_reduce(y)
+        """,
+    "a part of what each round makes anew": """
+        def f(xs):
+            for x in xs:
+                x.seen = True
+                dist.all_reduce(x)
+        """,
+    "a manager's name": """
+        def f(paths):
+            for path in paths:
+                with open(path) as file:
+                    dist.all_reduce(file)
+        """,
+}
+TWO_ROUNDS = {
+    "a number that grows": """
+        def f(xs):
+            n = 0
+            for x in xs:
+                n = n + 1
+                dist.all_reduce(x)
+        """,
+    "what only some rounds set": """
+        def f(xs):
+            y = None
+            for x in xs:
+                if x.ready:
+                    y = x
+                dist.all_reduce(x)
+        """,
+    "what is read before it is set": """
+        def f(xs):
+            last = 0
+            for x in xs:
+                dist.all_reduce(last)
+                last = x
+        """,
+}
+
+
+def _statements(source: str) -> int:
+    """The statements of the function's body, those of its loop once."""
+    lines = [line for line in source.splitlines() if line.strip()][1:]
+    return len(lines)
+
+
+@pytest.mark.parametrize("case", ONE_ROUND)
+def test_a_loop_that_leaves_nothing_is_evaluated_once(case: str, tmp_path: pathlib.Path) -> None:
+    *_, took = _graph(tmp_path, ONE_ROUND[case])
+    assert took == _statements(ONE_ROUND[case])
+
+
+@pytest.mark.parametrize("case", TWO_ROUNDS)
+def test_a_loop_whose_rounds_follow_from_each_other_is_evaluated_again(case: str, tmp_path: pathlib.Path) -> None:
+    *_, took = _graph(tmp_path, TWO_ROUNDS[case])
+    assert took > _statements(TWO_ROUNDS[case])
+
+
+NESTED = """
+    def outer(flag, x):
+        size = {seen}
+        def inner(y):
+            y = y + size
+            y = y * 2
+            dist.all_reduce(y)
+        inner(x)
+
+    def f(x):
+        outer(True, x)
+        outer(False, x)
+"""
+
+
+def test_a_nested_function_that_sees_the_same_is_evaluated_once(tmp_path: pathlib.Path) -> None:
+    *_, once = _graph(tmp_path, NESTED.format(seen="3"))
+    *_, twice = _graph(tmp_path, NESTED.format(seen="flag"))
+    assert twice - once == 3
+
+
+def test_the_order_of_keywords_makes_no_other_call(tmp_path: pathlib.Path) -> None:
+    source = "def g(a, b):\n    dist.barrier()\ndef f():\n    g(a=1, b=2)\n    g({})\n"
+    *_, same = _graph(tmp_path, source.format("b=2, a=1"))
+    *_, other = _graph(tmp_path, source.format("b=3, a=1"))
+    assert other - same == 1
+
+
+def test_guards_are_the_conditions_without_which_there_is_no_event(tmp_path: pathlib.Path) -> None:
+    source = """
+        def f(a, b, c, d, xs):
+            if a:
+                if b:
+                    return
+                for x in xs:
+                    if c or d:
+                        dist.barrier()
+    """
+    graph, start, _ = _graph(tmp_path, source)
+    conditions = {n.condition.truths: n.condition for n in graph.nodes if isinstance(n, Choice)}
+    reached = {c.text: [_reaches(start, c.truths, outcome) for outcome in (False, True)] for c in conditions.values()}
+    found = {condition.text: outcome for condition, outcome in guards_of_all(graph, start)}
+    assert found == {text: ways[1] for text, ways in reached.items() if ways[0] != ways[1]} == {"a": True, "b": False}
+
+
+def _reaches(node: Node, truths: object, outcome: bool) -> bool:
+    if isinstance(node, EventNode):
+        return True
+    if isinstance(node, Choice):
+        ways = [node.yes, node.no]
+        if node.condition.truths == truths:
+            ways = [node.yes if outcome else node.no]
+        return any(_reaches(way, truths, outcome) for way in ways)
+    below = (getattr(node, name, None) for name in ("body", "after"))
+    return any(_reaches(way, truths, outcome) for way in below if way is not None)
+
+
+def test_symbols_that_nobody_has_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    monkeypatch.setattr(Symbol, "_many", len(Symbol._of) + 100)
+    kept = [unknown(("kept", number)).components[0] for number in range(50)]
+    for number in range(100_000):
+        unknown((unknown(("inside", number)).components[0], "outside"))
+    assert len(Symbol._of) < 110_000
+    assert all(Symbol(("kept", number)) is symbol for number, symbol in enumerate(kept))
