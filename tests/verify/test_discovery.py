@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from typing import Any
+
+import pytest
 
 from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.options import Last
 from ddp_lint.verify.results import Discovery, Evidence
-from ddp_lint.verify.trace import Call, Event, Frame, Hashes, NoGrad, Phase, Raised, Write
+from ddp_lint.verify.trace import Call, Event, Frame, Hashes, NoGrad, Phase, Raised, Samples, Switched, Write
 
 from .traces import call, run
 
@@ -102,6 +105,82 @@ def test_unused_parameters_are_named() -> None:
         behind: list[Event] = [gather, *events]
         (found,) = discover([run(behind, behind, outcome="exception", how=["exception"] * 2)], [])
         assert found.cause.startswith(f"all_gather (line {line})") is bool(line)
+
+
+UNFINISHED = (
+    "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates"
+)
+BUILT = (Frame("/p/train.py", 3, "main"),)
+
+
+def test_what_was_frozen_after_the_wrap_is_named() -> None:
+    switched = Switched(frozen=("body.weight",), built=BUILT, frames=(Frame("/p/train.py", 5, "freeze"),))
+    events: list[Event] = [switched, Raised(type="RuntimeError", message=UNFINISHED, frames=STEP)]
+    (found,) = discover([run(events, events, outcome="exception", how=["exception"] * 2)], [])
+    assert found.message.endswith("starting a new one; frozen since DDP was built: body.weight")
+    assert found.code == "DDP603" and "(line 3), and lost it in freeze (line 5)" in found.cause
+
+
+def test_replicas_apart_by_what_was_switched_after_the_wrap() -> None:
+    backward = Phase(phase="backward", frames=STEP)
+    thawed = Switched(thawed=("fc.weight", "fc.bias"), built=BUILT)
+    averaged = dataclasses.replace(call(7), step=0)
+
+    def found(*events: Event) -> str:
+        ranks = [[*events, hashes("parameters", rank, "after_step")] for rank in (0, 1)]
+        return discover([run(*ranks)], [])[0].cause
+
+    assert "made trainable: DDP averages only" in found(thawed, backward, averaged)
+    assert "made trainable" not in found(dataclasses.replace(thawed, thawed=("other",)), backward, averaged)
+    frozen = Switched(frozen=("body.weight",), built=BUILT)
+    assert "waits for their gradients" in found(frozen, backward)
+    assert "waits for" not in found(frozen, backward, averaged)
+
+
+def samples(batches: tuple[str, ...] = ("a", "b"), steps: int = 2, **fields: Any) -> Samples:
+    return Samples(sampler="DistributedSampler", digest="x", first=(3, 1), batches=batches, steps=steps, **fields)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "code"),
+    [
+        ([samples(), samples()], "DDP706"),
+        ([samples(dataset=64), samples(dataset=64)], "DDP707"),
+        ([samples(), samples(("a", "c"))], ""),
+        ([samples(("a", "b", "c")), samples(("a", "b"))], "DDP706"),
+        ([samples(("a", "a")), samples(("a", "a"))], ""),
+        ([samples(steps=0), samples(steps=0)], ""),
+    ],
+    ids=["iterable", "mapped", "divided", "one has more", "made up", "evaluation"],
+)
+def test_ranks_that_train_on_the_same_samples(ranks: list[Samples], code: str) -> None:
+    averages = dataclasses.replace(call(7), issued_by="ddp", phase="backward")
+    found = discover([run(*([averages, event] for event in ranks))], [])
+    assert [one.code for one in found] == ([code] if code else [])
+    together = dataclasses.replace(call(6, "all_gather"), phase="forward")
+    assert discover([run(*([averages, together, event] for event in ranks))], []) == []
+    assert discover([run(*([event] for event in ranks))], []) == [], "nobody averages their gradients"
+
+
+def test_a_sampler_that_is_never_told_the_epoch() -> None:
+    def found(**fields: Any) -> list[Discovery]:
+        epochs = [samples(takes_epoch=True, epoch=0, **fields) for _ in range(2)]
+        return discover([run(epochs, epochs)], [])
+
+    assert [one.code for one in found()] == ["DDP701"]
+    assert found(steps=0) == [], "an evaluation may have one order"
+
+
+def test_a_group_that_not_all_ranks_make() -> None:
+    made = dataclasses.replace(call(5, "new_group"), members=(0,), tensors=())
+    (found,) = discover([run([made, call(7)], [call(7)])], [])
+    assert found.code == "DDP106" and found.message.startswith("new_group is called by rank 0 and not by rank 1")
+    assert "came to its end" in found.message
+    other = dataclasses.replace(made, members=(1,))
+    (found,) = discover([run([made], [other], outcome="hang", how=["stalled"] * 2)], [])
+    assert found.message.endswith("rank 0 calls new_group of rank 0, rank 1 calls new_group of rank 1")
+    swapped = dataclasses.replace(made, members=(1, 0)), dataclasses.replace(made, members=(0, 1))
+    assert discover([run([swapped[0]], [swapped[1]])], []) == []
 
 
 def test_calls_that_do_not_belong_together_name_the_condition_between_them(tmp_path: pathlib.Path) -> None:

@@ -43,6 +43,7 @@ class Kind(str, enum.Enum):
     REDUCE_OP = "reduce op"
     ROOT = "root"
     BUFFER = "buffer"
+    MEMBERS = "members"
 
     @property
     def breaks_the_order(self) -> bool:
@@ -89,6 +90,12 @@ class Mismatch:
     def direct(self) -> bool:
         """A send or a receive between two ranks, which its peer does not answer."""
         return any(call is not None and call.peer is not None for call in self.calls.values())
+
+    @property
+    def own_groups(self) -> bool:
+        """A group that not all ranks make, or that is another one on each."""
+        made = [call is not None and call.op == "new_group" for call in self.calls.values()]
+        return self.kind is Kind.MEMBERS or (any(made) and not all(made))
 
     @property
     def absent(self) -> tuple[int, ...]:
@@ -215,9 +222,15 @@ def describe(call: Collective, *, every_dtype: bool = False) -> str:
         words.append(f"root {call.root}")
     if call.peer is not None:
         words.append(f"{'from' if call.op == 'recv' else 'to'} rank {call.peer}")
+    if call.members:
+        words.append(f"of rank{'s' * (len(call.members) > 1)} {_listed(call.members)}")
     if call.group != "world":
         words.append(f"on ranks {call.group}")
     return " ".join(words)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))
 
 
 def _in_words(call: Collective | None, *, every_dtype: bool = False) -> str:
@@ -329,6 +342,8 @@ def differences(cells: Cells, endings: Mapping[int, Ending]) -> Iterator[Kind]:
         yield Kind.REDUCE_OP
     if len({call.root for call in present}) > 1:
         yield Kind.ROOT
+    if len({tuple(sorted(call.members)) for call in present}) > 1:
+        yield Kind.MEMBERS
     if present[0].op in _SAME_TENSOR and _names_differ(
         [tuple(tensor.name for tensor in call.tensors) for call in present]
     ):
