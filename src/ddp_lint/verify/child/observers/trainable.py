@@ -68,8 +68,9 @@ class Trainable(Observer):
         if not torch.is_grad_enabled():
             return
         for wrap in self._wraps:
-            if wrap.root() is root and root.require_backward_grad_sync:
-                self._look(wrap, {clean(name): p for name, p in root.module.named_parameters()})
+            wrapper = wrap.root()
+            if wrapper is not None and wrapper is root and wrapper.require_backward_grad_sync:
+                self._look(wrap, {clean(name): p for name, p in wrapper.module.named_parameters()})
 
     def _look(self, wrap: _Wrap, parameters: dict[str, nn.Parameter]) -> None:
         now = {name: parameters[name].requires_grad for name in wrap.required if name in parameters}
