@@ -70,6 +70,16 @@ def test_a_copy_of_the_model_that_never_was_alike() -> None:
         assert "a copy of the model under DDP" in found.message and found.cause.startswith(cause)
 
 
+def test_a_copy_that_one_rank_alone_updates_lies_at_the_update() -> None:
+    update = Write(op="mul_", name="fc.weight", frames=(Frame("/p/train.py", 4, "ema"),))
+    mine = [[dataclasses.replace(hashes("parameters", rank, "at_end"), wrap="copy")] for rank in (0, 1)]
+    (found,) = discover([run([update, *mine[0]], mine[1])], [])
+    assert (found.line, found.cause) == (
+        4,
+        "mul_ in ema writes fc.weight on rank 0 only: no wrapper hands that to the others",
+    )
+
+
 def test_what_tensor_parallelism_leaves_whole_stays_equal() -> None:
     """Unless each rank has begun with its own (experts)."""
 

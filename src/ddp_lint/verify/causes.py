@@ -37,7 +37,7 @@ class Cause:
 def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """The cause of a desync of gradients or parameters; None when the traces do not tell."""
     if desync.wrap == COPY:
-        return _copied_early(desync)
+        return _copied_early(desync) or _written_by_hand(traces, desync)
     if desync.wrap == TENSOR_PARALLEL:
         return Cause(_UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or seed alike)", None)
     if desync.what == "parameters":
