@@ -207,6 +207,72 @@ def test_calls_that_do_not_belong_together_name_the_condition_between_them(tmp_p
     assert found.cause.startswith("rank 1 is below `if rank == 0` (line 3)")
 
 
+LOOPS = """\
+def main():
+    for batch in loader:
+        step(batch)
+        log(batch)
+    dist.barrier()
+
+
+def serve():
+    while True:
+        step(1)
+        if stop or flag.item():
+            for part in parts:
+                break
+            break
+    return
+
+
+def nested():
+    for epoch in range(3):
+        for batch in loader:
+            step(batch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "lines", "cause"),
+    [
+        (
+            "main",
+            (3, 5),
+            "rank 1 is out of the loop `for batch in loader` (line 2), rank 0 is in it: the ranks go round it a "
+            "different number of times",
+        ),
+        (
+            "serve",
+            (10, 0),
+            "rank 1 is out of the loop `while True` (line 9), rank 0 is in it: the only way out is line 14, below "
+            "`if stop or flag.item()` (line 11)",
+        ),
+        ("nested", (21, 0), ""),
+        ("main", (3, 4), ""),
+    ],
+    ids=["rounds", "way out", "one of two", "same round"],
+)
+def test_the_loop_that_one_rank_has_left_is_named(
+    tmp_path: pathlib.Path, function: str, lines: tuple[int, int], cause: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    caller = Frame(str(path), 30, "<module>")
+    ranks = [
+        [dataclasses.replace(call(line, op), frames=(Frame(str(path), line, function), caller))] if line else []
+        for line, op in zip(lines, ("all_reduce", "barrier"), strict=True)
+    ]
+    (found,) = discover([run(*ranks, outcome="hang", how=["stalled", "completed"])], [])
+    assert found.cause == cause and bool(found.fix) is bool(cause)
+
+
+def test_two_ranks_that_both_receive_first() -> None:
+    calls = [dataclasses.replace(call(line, "recv"), peer=1 - rank) for rank, line in ((0, 3), (1, 7))]
+    (found,) = discover([run(*([one] for one in calls), outcome="hang", how=["stalled"] * 2)], [])
+    assert "rank 0 calls recv" in found.message and "rank 1 calls recv" in found.message
+    assert found.cause == "each receives first and waits for what the other one sends afterwards"
+
+
 def test_a_file_that_one_rank_misses_is_told_with_where_the_other_one_was() -> None:
     missed = Raised(type="FileNotFoundError", message="data.pt", frames=STEP)
     examined = run([], [missed], wrap="script", outcome="exception", how=["stopped", "exception"])

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
-from ddp_lint.verify.branches import between
+from ddp_lint.verify.branches import between, left_loop
 from ddp_lint.verify.causes import Cause, cause_of, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit, on_one_line
@@ -177,7 +177,12 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
     if len(calls) > 1 and all(call.op == "send" for call in calls):
         fix = "let one of them receive first, or use isend() or batch_isend_irecv()"
         return "each sends first and waits until the other one receives", fix
-    return between(first), ""
+    if len(calls) > 1 and all(call.op == "recv" for call in calls):
+        return "each receives first and waits for what the other one sends afterwards", "let one of them send first"
+    parted = between(first)
+    loop = left_loop(first) if not parted else ""
+    together = "let all ranks go round it equally often: as many batches on each, or a decision that they all_reduce"
+    return (loop, together) if loop else (parted, "")
 
 
 def _standing(examined: Examined, first: Mismatch) -> Discovery | None:

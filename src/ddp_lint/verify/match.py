@@ -289,10 +289,11 @@ def _unanswered_in(streams: Streams, endings: Mapping[int, Ending]) -> list[Mism
 
 
 def _both_ways(found: Mismatch, waiting: Mapping[tuple[int, int], Sequence[Collective]]) -> Mismatch:
-    """Two ranks that both send to each other first: each waits for the other's receive, which comes behind."""
+    """Two ranks that both send to each other first, or both receive: each waits for what comes behind in the other."""
     rank, call = next((rank, call) for rank, call in found.calls.items() if call is not None)
-    back = waiting.get((-1 if call.peer is None else call.peer, rank), ())
-    if call.op == "send" and call.peer is not None and back and back[0].op == "send":
+    peer = -1 if call.peer is None else call.peer
+    back = waiting.get((peer, rank) if call.op == "send" else (rank, peer), ())
+    if call.peer is not None and back and back[0].op == call.op:
         return Mismatch(Kind.ORDER, found.group, -1, {rank: call, call.peer: back[0]})
     return found
 
