@@ -157,7 +157,7 @@ def _own_groups(examined: Examined, first: Mismatch, evidence: Evidence) -> Disc
         why = "groups get their names from a counter: these have one name, and their members find the wrong peers"
     else:
         others = ", ".join(str(rank) for rank in first.calls if rank not in made)
-        message = f"new_group is called by rank {', '.join(map(str, made))} and not by rank {others}: {first}"
+        message = f"new_group is called by rank {', '.join(map(str, made))} and not by rank {others}: {first.told}"
         why = "; ".join(filter(None, (between(first), "all ranks have to make each group, members or not")))
     if examined.completed:
         message += "; this run came to its end, the next group that the ranks make will not fit"

@@ -103,8 +103,12 @@ class Mismatch:
         return tuple(rank for rank, call in self.calls.items() if call is None)
 
     def __str__(self) -> str:
-        said = [f"rank {rank} {self._of(rank, call)}" for rank, call in self.calls.items()]
-        return f"{self.kind.value}: {', '.join(said)}"
+        return f"{self.kind.value}: {self.told}"
+
+    @property
+    def told(self) -> str:
+        """What each rank does there."""
+        return ", ".join(f"rank {rank} {self._of(rank, call)}" for rank, call in self.calls.items())
 
     def _of(self, rank: int, call: Collective | None) -> str:
         if call is None and self.direct:
@@ -225,7 +229,7 @@ def describe(call: Collective, *, every_dtype: bool = False) -> str:
     if call.members:
         words.append(f"of rank{'s' * (len(call.members) > 1)} {_listed(call.members)}")
     if call.group != "world":
-        words.append(f"on ranks {call.group}")
+        words.append(f"on rank{'s' * (len(call.ranks) != 1)} {call.group}")
     return " ".join(words)
 
 
