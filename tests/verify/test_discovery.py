@@ -226,6 +226,12 @@ def serve():
 
 
 def nested():
+    for part in parts:
+        for batch in loader:
+            step(batch)
+
+
+def epochs():
     for epoch in range(3):
         for batch in loader:
             step(batch)
@@ -248,9 +254,15 @@ def nested():
             "`if stop or flag.item()` (line 11)",
         ),
         ("nested", (21, 0), ""),
+        (
+            "epochs",
+            (27, 0),
+            "rank 1 is out of the loop `for batch in loader` (line 26), rank 0 is in it: the ranks go round it a "
+            "different number of times",
+        ),
         ("main", (3, 4), ""),
     ],
-    ids=["rounds", "way out", "one of two", "same round"],
+    ids=["rounds", "way out", "one of two", "epochs", "same round"],
 )
 def test_the_loop_that_one_rank_has_left_is_named(
     tmp_path: pathlib.Path, function: str, lines: tuple[int, int], cause: str

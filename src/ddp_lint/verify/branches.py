@@ -31,7 +31,7 @@ def between(mismatch: Mismatch) -> str:
 
 def left_loop(mismatch: Mismatch) -> str:
     """Of a call in a loop that another rank has left: the loop, and the ways out of it. Of a rank that calls nothing
-    more it is known that it has left all loops: which of several it left too early is not."""
+    more it is known that it has left all loops: which of several it left too early is not, but for loops that count."""
     calls = [(rank, call.frames) for rank, call in mismatch.calls.items() if call is not None]
     for (rank, one), (other, another) in itertools.permutations(calls, 2):
         here, there = _first_apart(one, another), _first_apart(another, one)
@@ -41,7 +41,7 @@ def left_loop(mismatch: Mismatch) -> str:
                 return _out_of(loops[-1], rank, other)
     if len(calls) == 1 and mismatch.absent:
         rank, frames = calls[0]
-        around = [loop for frame in frames for loop in _loops(frame)]
+        around = [loop for frame in frames for loop in _loops(frame) if not _counted(loop)]
         if len(around) == 1:
             return _out_of(around[0], rank, mismatch.absent[0])
     return ""
@@ -67,6 +67,12 @@ def _loops(frame: Frame) -> list[_Loop]:
                 found.append(node)
             body = _children(node)
     return found
+
+
+def _counted(loop: _Loop) -> bool:
+    """`for epoch in range(...)` without another way out: ranks go round it alike."""
+    counts = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "range"
+    return counts and not any(_ways_out(loop.body))
 
 
 def _children(node: ast.stmt) -> list[ast.stmt]:
