@@ -187,6 +187,20 @@ def test_a_late_watchdog_gives_nobody_up(
     assert ended == expected
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(1.0, []), (6.0, ["timeout"])])
+def test_a_peer_that_has_just_ended_may_have_moved_this_rank(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, seconds: float, expected: list[str]
+) -> None:
+    """It answered what this rank waits in, and came to its end before this rank was woken."""
+    now = time.monotonic()
+    observed, ended = _watchdog(tmp_path, now, monkeypatch)
+    marks = Marks(tmp_path)
+    marks.set(1, "over")
+    os.utime(marks.path(1, "over"), (time.time() - seconds,) * 2)
+    observed._decide(now, now - 8.0, 20.0)
+    assert ended == expected
+
+
 def test_a_wrapper_of_dynamo_is_no_compiler() -> None:
     def frame(path: str, function: str) -> Any:
         return SimpleNamespace(f_code=SimpleNamespace(co_filename=path, co_name=function))

@@ -165,13 +165,16 @@ class Watchdog:
         return marks.has(rank, "ready") or marks.has(rank, "exit") or waited > _START_LIMIT
 
     def _peers_idle(self, now: float) -> float:
-        """Seconds since a living peer has moved; no end where none lives.
+        """Seconds since a peer has moved, or has ended; no end where there is none.
 
-        A peer tells so by its marks. Where they grow old, its CPU time is asked: its watchdog may get none.
+        A peer tells so by its marks. Where they grow old, its CPU time is asked: its watchdog may get none. What one
+        that has just ended did last may not have woken this rank yet.
         """
         marks = self._recorder.marks
-        living = [rank for rank in self._peers() if not (marks.has(rank, "over") or marks.has(rank, "exit"))]
-        moved = {rank: max(now - (time.time() - marks.moved(rank)), self._others.worked(rank)) for rank in living}
+        ended = {rank: max(marks.time(rank, "over"), marks.time(rank, "exit")) for rank in self._peers()}
+        living = [rank for rank, at in ended.items() if not at]
+        last = {rank: max(marks.moved(rank), at) for rank, at in ended.items()}
+        moved = {rank: max(now - (time.time() - at), self._others.worked(rank)) for rank, at in last.items()}
         ages = {rank: self._late.age(at, now) for rank, at in moved.items()}
         often = min(_ASK, self._timeout / _ASKED)
         if self._recorder.spec.device == "cpu" and ages and min(ages.values()) > often:
