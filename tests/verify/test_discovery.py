@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from typing import Any
+
+import pytest
 
 from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.options import Last
 from ddp_lint.verify.results import Discovery, Evidence
-from ddp_lint.verify.trace import Call, Event, Frame, Hashes, NoGrad, Phase, Raised, Write
+from ddp_lint.verify.trace import Call, Event, Frame, Hashes, NoGrad, Phase, Raised, Samples, Switched, Write
 
 from .traces import call, run
 
@@ -67,6 +70,16 @@ def test_a_copy_of_the_model_that_never_was_alike() -> None:
         assert "a copy of the model under DDP" in found.message and found.cause.startswith(cause)
 
 
+def test_a_copy_that_one_rank_alone_updates_lies_at_the_update() -> None:
+    update = Write(op="mul_", name="fc.weight", frames=(Frame("/p/train.py", 4, "ema"),))
+    mine = [[dataclasses.replace(hashes("parameters", rank, "at_end"), wrap="copy")] for rank in (0, 1)]
+    (found,) = discover([run([update, *mine[0]], mine[1])], [])
+    assert (found.line, found.cause) == (
+        4,
+        "mul_ in ema writes fc.weight on rank 0 only: no wrapper hands that to the others",
+    )
+
+
 def test_what_tensor_parallelism_leaves_whole_stays_equal() -> None:
     """Unless each rank has begun with its own (experts)."""
 
@@ -104,6 +117,82 @@ def test_unused_parameters_are_named() -> None:
         assert found.cause.startswith(f"all_gather (line {line})") is bool(line)
 
 
+UNFINISHED = (
+    "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates"
+)
+BUILT = (Frame("/p/train.py", 3, "main"),)
+
+
+def test_what_was_frozen_after_the_wrap_is_named() -> None:
+    switched = Switched(frozen=("body.weight",), built=BUILT, frames=(Frame("/p/train.py", 5, "freeze"),))
+    events: list[Event] = [switched, Raised(type="RuntimeError", message=UNFINISHED, frames=STEP)]
+    (found,) = discover([run(events, events, outcome="exception", how=["exception"] * 2)], [])
+    assert found.message.endswith("starting a new one; frozen since DDP was built: body.weight")
+    assert found.code == "DDP603" and "(line 3), and lost it in freeze (line 5)" in found.cause
+
+
+def test_replicas_apart_by_what_was_switched_after_the_wrap() -> None:
+    backward = Phase(phase="backward", frames=STEP)
+    thawed = Switched(thawed=("fc.weight", "fc.bias"), built=BUILT)
+    averaged = dataclasses.replace(call(7), step=0)
+
+    def found(*events: Event) -> str:
+        ranks = [[*events, hashes("parameters", rank, "after_step")] for rank in (0, 1)]
+        return discover([run(*ranks)], [])[0].cause
+
+    assert "made trainable: DDP averages only" in found(thawed, backward, averaged)
+    assert "made trainable" not in found(dataclasses.replace(thawed, thawed=("other",)), backward, averaged)
+    frozen = Switched(frozen=("body.weight",), built=BUILT)
+    assert "waits for their gradients" in found(frozen, backward)
+    assert "waits for" not in found(frozen, backward, averaged)
+
+
+def samples(batches: tuple[str, ...] = ("a", "b"), steps: int = 2, **fields: Any) -> Samples:
+    return Samples(sampler="DistributedSampler", digest="x", first=(3, 1), batches=batches, steps=steps, **fields)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "code"),
+    [
+        ([samples(), samples()], "DDP706"),
+        ([samples(dataset=64), samples(dataset=64)], "DDP707"),
+        ([samples(), samples(("a", "c"))], ""),
+        ([samples(("a", "b", "c")), samples(("a", "b"))], "DDP706"),
+        ([samples(("a", "a")), samples(("a", "a"))], ""),
+        ([samples(steps=0), samples(steps=0)], ""),
+    ],
+    ids=["iterable", "mapped", "divided", "one has more", "made up", "evaluation"],
+)
+def test_ranks_that_train_on_the_same_samples(ranks: list[Samples], code: str) -> None:
+    averages = dataclasses.replace(call(7), issued_by="ddp", phase="backward")
+    found = discover([run(*([averages, event] for event in ranks))], [])
+    assert [one.code for one in found] == ([code] if code else [])
+    together = dataclasses.replace(call(6, "all_gather"), phase="forward")
+    assert discover([run(*([averages, together, event] for event in ranks))], []) == []
+    assert discover([run(*([event] for event in ranks))], []) == [], "nobody averages their gradients"
+
+
+def test_a_sampler_that_is_never_told_the_epoch() -> None:
+    def found(**fields: Any) -> list[Discovery]:
+        epochs = [samples(takes_epoch=True, epoch=0, **fields) for _ in range(2)]
+        return discover([run(epochs, epochs)], [])
+
+    assert [one.code for one in found()] == ["DDP701"]
+    assert found(steps=0) == [], "an evaluation may have one order"
+
+
+def test_a_group_that_not_all_ranks_make() -> None:
+    made = dataclasses.replace(call(5, "new_group"), members=(0,), tensors=())
+    (found,) = discover([run([made, call(7)], [call(7)])], [])
+    assert found.code == "DDP106" and found.message.startswith("new_group is called by rank 0 and not by rank 1")
+    assert "came to its end" in found.message
+    other = dataclasses.replace(made, members=(1,))
+    (found,) = discover([run([made], [other], outcome="hang", how=["stalled"] * 2)], [])
+    assert found.message.endswith("rank 0 calls new_group of rank 0, rank 1 calls new_group of rank 1")
+    swapped = dataclasses.replace(made, members=(1, 0)), dataclasses.replace(made, members=(0, 1))
+    assert discover([run([swapped[0]], [swapped[1]])], []) == []
+
+
 def test_calls_that_do_not_belong_together_name_the_condition_between_them(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("def main():\n    if epoch:\n        if rank == 0:\n            save()\n        reduce()\n")
@@ -116,6 +205,84 @@ def test_calls_that_do_not_belong_together_name_the_condition_between_them(tmp_p
     assert found.cause == "rank 0 is below `if rank == 0` (line 3) at line 4, rank 1 at line 5 is not"
     (found,) = discover([run(*([one] for one in reversed(ranks)), outcome="hang")], [])
     assert found.cause.startswith("rank 1 is below `if rank == 0` (line 3)")
+
+
+LOOPS = """\
+def main():
+    for batch in loader:
+        step(batch)
+        log(batch)
+    dist.barrier()
+
+
+def serve():
+    while True:
+        step(1)
+        if stop or flag.item():
+            for part in parts:
+                break
+            break
+    return
+
+
+def nested():
+    for part in parts:
+        for batch in loader:
+            step(batch)
+
+
+def epochs():
+    for epoch in range(3):
+        for batch in loader:
+            step(batch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "lines", "cause"),
+    [
+        (
+            "main",
+            (3, 5),
+            "rank 1 is out of the loop `for batch in loader` (line 2), rank 0 is in it: the ranks go round it a "
+            "different number of times",
+        ),
+        (
+            "serve",
+            (10, 0),
+            "rank 1 is out of the loop `while True` (line 9), rank 0 is in it: the only way out is line 14, below "
+            "`if stop or flag.item()` (line 11)",
+        ),
+        ("nested", (21, 0), ""),
+        (
+            "epochs",
+            (27, 0),
+            "rank 1 is out of the loop `for batch in loader` (line 26), rank 0 is in it: the ranks go round it a "
+            "different number of times",
+        ),
+        ("main", (3, 4), ""),
+    ],
+    ids=["rounds", "way out", "one of two", "epochs", "same round"],
+)
+def test_the_loop_that_one_rank_has_left_is_named(
+    tmp_path: pathlib.Path, function: str, lines: tuple[int, int], cause: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    caller = Frame(str(path), 30, "<module>")
+    ranks = [
+        [dataclasses.replace(call(line, op), frames=(Frame(str(path), line, function), caller))] if line else []
+        for line, op in zip(lines, ("all_reduce", "barrier"), strict=True)
+    ]
+    (found,) = discover([run(*ranks, outcome="hang", how=["stalled", "completed"])], [])
+    assert found.cause == cause and bool(found.fix) is bool(cause)
+
+
+def test_two_ranks_that_both_receive_first() -> None:
+    calls = [dataclasses.replace(call(line, "recv"), peer=1 - rank) for rank, line in ((0, 3), (1, 7))]
+    (found,) = discover([run(*([one] for one in calls), outcome="hang", how=["stalled"] * 2)], [])
+    assert "rank 0 calls recv" in found.message and "rank 1 calls recv" in found.message
+    assert found.cause == "each receives first and waits for what the other one sends afterwards"
 
 
 def test_a_file_that_one_rank_misses_is_told_with_where_the_other_one_was() -> None:

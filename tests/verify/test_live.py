@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import time
@@ -49,6 +50,28 @@ def test_calls_that_cannot_meet_end_the_run(tmp_path: pathlib.Path) -> None:
     parted = ranks.live().poll()
     assert parted is not None and parted.kind is Kind.ORDER and parted.calls[1] == parted.calls[1]
     assert all(ranks.marks.has(rank, "parted") for rank in (0, 1))
+
+
+def test_groups_that_each_rank_makes_for_itself_end_the_run_when_nothing_moves(tmp_path: pathlib.Path) -> None:
+    """What hangs is a call in one of them, which the others do not know of."""
+    made = [dataclasses.replace(call(1, "new_group", ranks=(0, 1)), members=(rank,)) for rank in (0, 1)]
+    ranks = Ranks(tmp_path, [made[0], call(2, group="0,2", ranks=(0, 2))], [made[1], call(3)])
+    ranks.stand_still(3.0)
+    live = ranks.live()
+    assert live.poll() is None, "the connection may be on its way"
+    ranks.stand_still(9.0)
+    parted = live.poll()
+    assert parted is not None and parted.kind is Kind.MEMBERS
+
+
+def test_a_stall_of_the_machine_is_no_stillness(tmp_path: pathlib.Path) -> None:
+    ranks = Ranks(tmp_path, [call(2)], [call(3, "barrier")])
+    ranks.stand_still(0.0)
+    live = ranks.live()
+    assert live.poll() is None
+    live._late.poll(time.time() - 8.0)
+    ranks.stand_still(8.0)
+    assert live.poll() is None, "nobody could move in these seconds"
 
 
 def test_ranks_that_move_are_left_alone(tmp_path: pathlib.Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 import pytest
+import torch
 
 from ddp_lint.output import Sources
-from ddp_lint.verify.needs import lacking, missing_module
+from ddp_lint.verify.needs import lacking, last_lines, missing_module
 from ddp_lint.verify.report import render
 from ddp_lint.verify.results import Discovery, Examined, Verification
 from ddp_lint.verify.trace import Call, Event, Exit, Frame, Mapped, Note, Raised
@@ -15,6 +17,13 @@ from ddp_lint.verify.trace import Call, Event, Exit, Frame, Mapped, Note, Raised
 from .traces import call, run
 
 WHERE = {"torch": "2.13.0", "device": "cpu", "backend": "gloo", "nproc": 2, "wraps": ["script"]}
+
+
+def test_the_warnings_of_libraries_are_not_what_a_rank_said() -> None:
+    library, user = str(pathlib.Path(torch.__file__).parent / "nn.py"), "/p/train.py"
+    log = f"{library}:3: UserWarning: a view\n  output = hook(output)\nskipping\n{user}:5: UserWarning: odd\n  x = 1\n"
+    outcome = dataclasses.replace(run([], []).run.ranks[0], log=log)
+    assert last_lines(outcome).split("\n") == ["  skipping", f"  {user}:5: UserWarning: odd", "    x = 1"]
 
 
 def raised(kind: str, message: str) -> list[Event]:

@@ -30,9 +30,15 @@ TRAIN = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
         ("import os\nos.putenv('A', 'b')\n", False),
         ("from helper import setup\nsetup()\n", False),
         ("import lib.tools\n", False),
+        ("for name in set(metrics):\n    reduce(name)\n", False),
+        ("names = {'loss', 'accuracy'}\n", False),
+        ("seen = set()\nseen.add(name)\nfor one in seen:\n    reduce(one)\n", False),
+        ("seed = hash(name) % 100\n", False),
+        ("seen = set()\nif name not in seen:\n    seen.add(name)\n", True),
+        ("if name in {'loss', 'accuracy'}:\n    pass\nfor one in sorted(set(names)):\n    pass\n", True),
     ],
 )
-def test_a_script_that_writes_to_the_environment_imports_torch_by_itself(
+def test_a_script_that_writes_to_the_environment_or_walks_a_set_has_a_python_of_its_own(
     tmp_path: pathlib.Path, source: str, expected: bool
 ) -> None:
     (tmp_path / "helper.py").write_text("import os\ndef setup():\n    os.environ.update(A='b')\n")

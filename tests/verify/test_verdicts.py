@@ -17,6 +17,7 @@ from ddp_lint.verify.results import Examined, Judged, Verdict
 from ddp_lint.verify.situation import Situation, situation
 from ddp_lint.verify.trace import (
     Call,
+    Done,
     Event,
     Exit,
     Fingerprint,
@@ -31,6 +32,7 @@ from ddp_lint.verify.trace import (
     Raised,
     Reference,
     Searched,
+    Stall,
     Start,
     Storage,
     Sync,
@@ -105,6 +107,17 @@ def test_a_collective_that_one_rank_does_not_call_confirms(path: str) -> None:
     assert "rank 0 calls all_reduce [4]" in judged.reason and "rank 1 calls barrier" in judged.reason
     assert (judged.evidence[0].path, judged.evidence[0].line, judged.evidence[0].rank) == ("train.py", ALL_REDUCE, 0)
     assert discover([examined], [judged]) == []
+
+
+def test_a_rank_waits_in_the_call_that_has_not_returned(path: str) -> None:
+    """The works of earlier ones may never be told to be complete."""
+    code = rule_with("stall")
+    before = [call(BARRIER, "reduce_scatter", path=path), Done(of=0), lines(path, {ALL_REDUCE: 1}, (1, 2))]
+    stuck = Stall(pending=(0,), seconds=3.0, frames=frames(path, ALL_REDUCE))
+    zero = [*before, call(ALL_REDUCE, path=path), stuck]
+    examined = run(zero, before, outcome="hang", how=["stalled", "stalled"])
+    said = [evidence.message for evidence in verdict(at(code, ALL_REDUCE, TEST), examined).evidence]
+    assert f"rank 0 waits at line {ALL_REDUCE} in all_reduce [4] since 3 s" in said
 
 
 def test_gradients_that_differ_confirm_what_names_them(path: str) -> None:

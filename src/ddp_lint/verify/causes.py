@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ddp_lint.verify.compare import Desync
+from ddp_lint.verify.compare import Desync, spoken
 from ddp_lint.verify.trace import (
     BY_HAND,
     COPY,
@@ -16,6 +16,7 @@ from ddp_lint.verify.trace import (
     Fingerprint,
     Frame,
     Phase,
+    Switched,
     Trace,
     Write,
 )
@@ -36,14 +37,19 @@ class Cause:
 def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """The cause of a desync of gradients or parameters; None when the traces do not tell."""
     if desync.wrap == COPY:
-        return _copied_early(desync)
+        return _copied_early(desync) or _written_by_hand(traces, desync)
     if desync.wrap == TENSOR_PARALLEL:
         return Cause(_UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or seed alike)", None)
     if desync.what == "parameters":
         found = _unlike_rates(traces, desync)
         if found:
             return found
-    return _never_averaged(traces, desync) or _written_by_hand(traces, desync) or _never_alike(traces, desync)
+    return (
+        _switched(traces, desync)
+        or _never_averaged(traces, desync)
+        or _written_by_hand(traces, desync)
+        or _never_alike(traces, desync)
+    )
 
 
 def _copied_early(desync: Desync) -> Cause | None:
@@ -107,6 +113,28 @@ def _writes(trace: Trace, desync: Desync) -> list[Write]:
     """The writes of the user's code to what differs, until it was seen to differ."""
     events = (event for event in trace.of(Write) if event.name in desync.names and event.step <= desync.step)
     return [event for event in events if event.site is not None]
+
+
+def _switched(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """What differs was made trainable after DDP was built, or DDP waits for what was frozen since."""
+    waits = not any(_averages(trace, desync) for trace in traces)
+    for event in (event for trace in traces for event in trace.of(Switched) if event.step <= desync.step):
+        if (event.frozen and waits) or (desync.names and set(desync.names) <= set(event.thawed)):
+            return switched_cause(event)
+    return None
+
+
+def switched_cause(event: Switched) -> Cause:
+    """What it means for DDP that these parameters are no longer what they were when it was built."""
+    where = f" in {event.site.function} (line {event.site.line})" if event.site is not None else ""
+    built = f" (line {event.built[0].line})" if event.built else ""
+    if event.frozen:
+        text = f"{spoken(event.frozen)} had requires_grad when DDP was built{built}, and lost it{where}: "
+        text += "its reducer waits for their gradients, and reduces none that share a bucket with them"
+        return Cause(text, "freeze before the wrap, or wrap the model again afterwards", event.site, "DDP603")
+    text = f"{spoken(event.thawed)} required no gradient when DDP was built{built}, and were made trainable{where}: "
+    text += "DDP averages only what it was built with"
+    return Cause(text, "make them trainable before the wrap, or wrap the model again afterwards", event.site, "DDP603")
 
 
 def _spoken(rates: tuple[float, ...]) -> str:

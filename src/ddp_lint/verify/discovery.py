@@ -8,8 +8,8 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
-from ddp_lint.verify.branches import between
-from ddp_lint.verify.causes import Cause, cause_of
+from ddp_lint.verify.branches import between, left_loop
+from ddp_lint.verify.causes import Cause, cause_of, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit, on_one_line
 from ddp_lint.verify.match import Kind, Mismatch, describe, place
@@ -18,6 +18,7 @@ from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
+from ddp_lint.verify.sampling import copies, never_told
 from ddp_lint.verify.trace import (
     COPY,
     REPLICATED,
@@ -30,6 +31,7 @@ from ddp_lint.verify.trace import (
     Raised,
     Reference,
     Stall,
+    Switched,
     Unordered,
 )
 
@@ -49,8 +51,8 @@ _EXPLAINS = {
     "value": {"race", "reference", "parameters", "gradients"},
     "streams": {"race", "reference", "parameters", "gradients"},
     "finite": {"reference", "exception"},
-    "samples": {"reference"},
-    "epochs": {"reference"},
+    "samples": {"reference", "samples"},
+    "epochs": {"reference", "epochs"},
     "environment": {"exception", "stall", "death", "mismatch"},
     "device": {"exception", "death"},
 }
@@ -64,6 +66,17 @@ _LOCKED = (
 )
 #: The rule of ranks that meet in one collective with unlike numbers of bytes.
 _SIZES = "DDP105"
+#: By whether the dataset has no length: the rule of a loader that gives all ranks the same, what it is, and the fix.
+_UNDIVIDED = {
+    False: ("DDP707", "a loader", "give the loader a DistributedSampler, or each rank its own part of the data"),
+    True: (
+        "DDP706",
+        "an iterable dataset",
+        "let its __iter__ take every world_size-th sample from this rank's on (itertools.islice), or its own files",
+    ),
+}
+#: The rule of a sampler that is not told the epoch, and of a group that not all ranks make.
+_NEVER_TOLD, _OWN_GROUPS = "DDP701", "DDP106"
 #: Signals by which the ranks of a run are ended that the user interrupts.
 _ENDED_BY_US = ("SIGTERM", "SIGINT", "SIGKILL")
 _ON_CUDA = "run on GPUs with --device cuda, or let the script take the CPU where there is none"
@@ -116,6 +129,7 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     yield from _hidden(examined)
     yield from _unordered(examined)
     yield from _silent(examined)
+    yield from _fed(examined)
 
 
 def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
@@ -128,8 +142,27 @@ def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
     evidence = Evidence(
         examined.run.wrap, rank, "sequence", str(first), shown(path) if path else "", line, model=examined.run.model
     )
+    if first.own_groups:
+        return _own_groups(examined, first, evidence)
     message = f"the ranks call different collectives: {first}"
     return Discovery("mismatch", message, "", *_why(examined, first), evidence=(evidence,))
+
+
+def _own_groups(examined: Examined, first: Mismatch, evidence: Evidence) -> Discovery:
+    """A group that is made by its members alone: the ranks no longer count their groups alike."""
+    made = {rank: call for rank, call in first.calls.items() if call is not None and call.op == "new_group"}
+    if first.kind is Kind.MEMBERS:
+        told = ", ".join(f"rank {rank} calls {describe(call)}" for rank, call in made.items())
+        message = f"the ranks make different groups (line {evidence.line}): {told}"
+        why = "groups get their names from a counter: these have one name, and their members find the wrong peers"
+    else:
+        others = ", ".join(str(rank) for rank in first.calls if rank not in made)
+        message = f"new_group is called by rank {', '.join(map(str, made))} and not by rank {others}: {first.told}"
+        why = "; ".join(filter(None, (between(first), "all ranks have to make each group, members or not")))
+    if examined.completed:
+        message += "; this run came to its end, the next group that the ranks make will not fit"
+    fix = "let all ranks make all groups in the same order, or pass use_local_synchronization=True"
+    return Discovery("mismatch", message, _OWN_GROUPS, why, fix, (evidence,))
 
 
 def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
@@ -144,7 +177,12 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
     if len(calls) > 1 and all(call.op == "send" for call in calls):
         fix = "let one of them receive first, or use isend() or batch_isend_irecv()"
         return "each sends first and waits until the other one receives", fix
-    return between(first), ""
+    if len(calls) > 1 and all(call.op == "recv" for call in calls):
+        return "each receives first and waits for what the other one sends afterwards", "let one of them send first"
+    parted = between(first)
+    loop = left_loop(first) if not parted else ""
+    together = "let all ranks go round it equally often: as many batches on each, or a decision that they all_reduce"
+    return (loop, together) if loop else (parted, "")
 
 
 def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
@@ -176,12 +214,19 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
             if known and known.role == "hang" and examined.mismatches:
                 continue
             where = "" if event.where == "main" else f" in a {event.where}"
-            message = f"rank {outcome.rank} raised {on_one_line(text)}{where}{_without_gradient(outcome, known)}"
+            missing = _without_gradient(outcome, known)
+            said = on_one_line(text).partition(". ")[0] if missing else on_one_line(text)
+            message = f"rank {outcome.rank} raised {said}{where}{missing}"
             evidence = _evidence(examined, outcome.rank, "exception", on_one_line(text), event.site)
             if limit:
                 yield Discovery("exception", message, "", limit, _ON_CUDA, (evidence,))
             else:
-                cause = _cut_off(outcome, known) or _too_early(examined, outcome, event) or _known(known)
+                cause = (
+                    _frozen(outcome, known)
+                    or _cut_off(outcome, known)
+                    or _too_early(examined, outcome, event)
+                    or _known(known)
+                )
                 yield Discovery("exception", message, *cause, (evidence,))
             return
 
@@ -196,8 +241,18 @@ def _without_gradient(outcome: RankOutcome, known: Signature | None) -> str:
     """Which parameters a reduction that never finished had waited for: torch's message gives indices at most."""
     if known is None or known.id != _UNFINISHED:
         return ""
+    switched = outcome.trace.last(Switched)
+    if switched is not None and switched.frozen:
+        return f"; frozen since DDP was built: {spoken(switched.frozen, 12)}"
     names = _names_without_gradient(outcome)
     return f"; parameters without a gradient: {spoken(names, 12)}" if names else ""
+
+
+def _frozen(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+    """The reducer waits for gradients of parameters that were frozen behind its back."""
+    switched = outcome.trace.last(Switched) if known is not None and known.id == _UNFINISHED else None
+    found = switched_cause(switched) if switched is not None and switched.frozen else None
+    return (found.code, found.text, found.fix) if found is not None else None
 
 
 def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> tuple[str, str, str] | None:
@@ -339,6 +394,28 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
                 evidence = _evidence(examined, trace.rank, "nograd", message, event.site)
                 yield Discovery("nograd", message, evidence=(evidence,))
                 return
+
+
+def _fed(examined: Examined) -> Iterator[Discovery]:
+    """What the loaders gave the ranks to train on."""
+    traces = [outcome.trace for outcome in examined.run.ranks]
+    copied = copies(traces) if examined.completed else None
+    if copied is not None:
+        event, ranks = copied
+        code, what, fix = _UNDIVIDED[event.dataset is None]
+        who = "all ranks" if len(ranks) == examined.world else f"ranks {', '.join(map(str, ranks))}"
+        message = f"{who} train on the same samples: {what} gave each of them the same batches"
+        evidence = _evidence(examined, None, "samples", message, event.site)
+        cause = "nothing divides the data among the ranks: they average copies of one gradient"
+        yield Discovery("samples", message, code, cause, fix, (evidence,))
+    events = never_told(traces) if copied is None else ()
+    if events:
+        first = events[0]
+        message = f"{first.sampler} gave the same order in all {len(events)} epochs: {list(first.first[:8])} ..."
+        evidence = _evidence(examined, None, "epochs", message, first.site)
+        cause = "it shuffles by the number of the epoch, which it was never told"
+        fix = "call sampler.set_epoch(epoch) before each epoch"
+        yield Discovery("epochs", message, _NEVER_TOLD, cause, fix, (evidence,))
 
 
 def _apart(examined: Examined, desync: Desync, cause: Cause | None) -> Discovery:

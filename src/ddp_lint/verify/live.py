@@ -12,10 +12,13 @@ import pathlib
 import time
 from collections.abc import Iterator
 
+from ddp_lint.verify.lateness import Lateness
 from ddp_lint.verify.match import Ending, Kind, Mismatch, differences, unanswered
 from ddp_lint.verify.spec import Marks
 from ddp_lint.verify.trace import Collective, decode
 
+#: Seconds between two polls, and by how many one may be late before that counts as a stall of the machine.
+_POLL, _SLACK = 0.1, 0.3
 #: Seconds for which no rank must have moved after their calls have diverged: what comes of it by itself (an
 #: exception, a transfer that goes through) comes sooner.
 _STILL = 1.2
@@ -24,7 +27,7 @@ _STILL = 1.2
 _STILL_SENDING = 5.0
 #: The same where a rank waits for a lock: the others may be at work that they show every few seconds.
 _STILL_LOCKED = 3.0
-_HANGS = frozenset({Kind.ORDER, Kind.MISSING, Kind.SHAPE, Kind.DTYPE, Kind.ROOT})
+_HANGS = frozenset({Kind.ORDER, Kind.MISSING, Kind.SHAPE, Kind.DTYPE, Kind.ROOT, Kind.MEMBERS})
 _COLLECTIVE = b'{"kind": "collective"'
 
 
@@ -44,6 +47,7 @@ class Live:
         self._last: dict[int, Collective] = {}
         self.parted: Mismatch | None = None
         self._told = False
+        self._late = Lateness(_POLL, _SLACK)
 
     def close(self) -> None:
         for tail in self._tails.values():
@@ -54,6 +58,7 @@ class Live:
 
     def poll(self) -> Mismatch | None:
         """Read what has been written since; where the ranks were told to end because of a mismatch, that."""
+        self._late.poll(time.time())
         if self._told or any(self._marks.has(rank, "dying") for rank in self._tails):
             return None
         if self._ranks is None and self._marks.has(0, "world"):
@@ -135,8 +140,7 @@ class Live:
         """A rank waits for a lock that nothing is left to release, and the others for it: none of them moves."""
         living = [rank for rank in self._tails if not self._ended(rank)]
         locked = any(self._marks.time(rank, "locked") > self._marks.moved(rank) for rank in living)
-        now = time.time()
-        return locked and all(now - self._marks.moved(rank) > _STILL_LOCKED for rank in living)
+        return locked and all(self._age(self._marks.moved(rank)) > _STILL_LOCKED for rank in living)
 
     def _ended(self, rank: int) -> bool:
         return self._marks.has(rank, "over") or self._marks.has(rank, "exit")
@@ -153,12 +157,15 @@ class Live:
         if not waiting:
             return False
         exact = parted.direct or not parted.kind.breaks_the_order
-        if exact and any(self._last[rank] is not parted.calls[rank] for rank in waiting):
+        own_groups = parted.kind is Kind.MEMBERS  # what hangs is a call in such a group, or the making of the next one
+        if exact and not own_groups and any(self._last[rank] is not parted.calls[rank] for rank in waiting):
             return False  # the rank went on
-        now = time.time()
-        if any(call is not None and call.op == "send" for call in parted.calls.values()):
-            return all(now - self._marks.moved(rank) > _STILL_SENDING for rank in living)
-        return all(now - self._marks.time(rank, "beat") > _STILL for rank in living)
+        if own_groups or any(call is not None and call.op == "send" for call in parted.calls.values()):
+            return all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
+        return all(self._age(self._marks.time(rank, "beat")) > _STILL for rank in living)
+
+    def _age(self, since: float) -> float:
+        return self._late.age(since, time.time())
 
 
 def _reached(waits: dict[int, tuple[Collective, set[int]]], first: set[int]) -> set[int]:

@@ -43,6 +43,7 @@ class Kind(str, enum.Enum):
     REDUCE_OP = "reduce op"
     ROOT = "root"
     BUFFER = "buffer"
+    MEMBERS = "members"
 
     @property
     def breaks_the_order(self) -> bool:
@@ -91,13 +92,23 @@ class Mismatch:
         return any(call is not None and call.peer is not None for call in self.calls.values())
 
     @property
+    def own_groups(self) -> bool:
+        """A group that not all ranks make, or that is another one on each."""
+        made = [call is not None and call.op == "new_group" for call in self.calls.values()]
+        return self.kind is Kind.MEMBERS or (any(made) and not all(made))
+
+    @property
     def absent(self) -> tuple[int, ...]:
         """The ranks that have no call here."""
         return tuple(rank for rank, call in self.calls.items() if call is None)
 
     def __str__(self) -> str:
-        said = [f"rank {rank} {self._of(rank, call)}" for rank, call in self.calls.items()]
-        return f"{self.kind.value}: {', '.join(said)}"
+        return f"{self.kind.value}: {self.told}"
+
+    @property
+    def told(self) -> str:
+        """What each rank does there."""
+        return ", ".join(f"rank {rank} {self._of(rank, call)}" for rank, call in self.calls.items())
 
     def _of(self, rank: int, call: Collective | None) -> str:
         if call is None and self.direct:
@@ -215,9 +226,15 @@ def describe(call: Collective, *, every_dtype: bool = False) -> str:
         words.append(f"root {call.root}")
     if call.peer is not None:
         words.append(f"{'from' if call.op == 'recv' else 'to'} rank {call.peer}")
+    if call.members:
+        words.append(f"of rank{'s' * (len(call.members) > 1)} {_listed(call.members)}")
     if call.group != "world":
-        words.append(f"on ranks {call.group}")
+        words.append(f"on rank{'s' * (len(call.ranks) != 1)} {call.group}")
     return " ".join(words)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))
 
 
 def _in_words(call: Collective | None, *, every_dtype: bool = False) -> str:
@@ -276,10 +293,11 @@ def _unanswered_in(streams: Streams, endings: Mapping[int, Ending]) -> list[Mism
 
 
 def _both_ways(found: Mismatch, waiting: Mapping[tuple[int, int], Sequence[Collective]]) -> Mismatch:
-    """Two ranks that both send to each other first: each waits for the other's receive, which comes behind."""
+    """Two ranks that both send to each other first, or both receive: each waits for what comes behind in the other."""
     rank, call = next((rank, call) for rank, call in found.calls.items() if call is not None)
-    back = waiting.get((-1 if call.peer is None else call.peer, rank), ())
-    if call.op == "send" and call.peer is not None and back and back[0].op == "send":
+    peer = -1 if call.peer is None else call.peer
+    back = waiting.get((peer, rank) if call.op == "send" else (rank, peer), ())
+    if call.peer is not None and back and back[0].op == call.op:
         return Mismatch(Kind.ORDER, found.group, -1, {rank: call, call.peer: back[0]})
     return found
 
@@ -329,6 +347,8 @@ def differences(cells: Cells, endings: Mapping[int, Ending]) -> Iterator[Kind]:
         yield Kind.REDUCE_OP
     if len({call.root for call in present}) > 1:
         yield Kind.ROOT
+    if len({tuple(sorted(call.members)) for call in present}) > 1:
+        yield Kind.MEMBERS
     if present[0].op in _SAME_TENSOR and _names_differ(
         [tuple(tensor.name for tensor in call.tensors) for call in present]
     ):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddp_lint.verify.explain import cpu_limit
+from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.options import RankOutcome, RunResult
 from ddp_lint.verify.trace import Call, Collective, Exit, Raised
 
@@ -26,6 +28,8 @@ _NETWORK = frozenset(
      "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 )  # fmt: skip
 _SHOWN_LINES = 12
+#: What Python prints of a warning; the line of source that raised it comes below.
+_WARNING = re.compile(r"(?P<path>/\S+):\d+: \w*Warning: ")
 
 
 def missing_module(name: str) -> str:
@@ -95,6 +99,18 @@ def _of_rank(rank: RankOutcome) -> str:
 
 
 def last_lines(rank: RankOutcome, most: int = _SHOWN_LINES) -> str:
-    """The last lines that a rank printed."""
-    lines = [line.rstrip() for line in rank.log.splitlines() if line.strip(" ^~")]
+    """The last lines that a rank printed, without the warnings of libraries."""
+    lines = [line.rstrip() for line in _without_warnings(rank.log.splitlines()) if line.strip(" ^~")]
     return "\n".join(f"  {line[:300]}" for line in lines[-most:])
+
+
+def _without_warnings(lines: Iterable[str]) -> Iterator[str]:
+    """The lines without what Python prints of a warning in a library: its place and text, and the line below."""
+    quoted = False
+    for line in lines:
+        warned = _WARNING.match(line)
+        if warned is not None and not is_user(warned["path"]):
+            quoted = True
+        elif not (quoted and line.startswith("  ")):
+            quoted = False
+            yield line

@@ -1,7 +1,8 @@
 """What a rank may find imported when it starts: from a process that has torch it is forked in milliseconds.
 
 A program that sets environment variables before it imports torch shall have the effect that it has without us, so one
-that touches the environment gets a Python of its own. Reads the source only.
+that touches the environment gets a Python of its own. So does one that may walk a set or asks for a hash: forked ranks
+have one seed for the hashes of strings, where processes of their own have one each. Reads the source only.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ _READ_AT_IMPORT = (
     "PYTHON", "PYTORCH", "ROC", "TEMP", "TMP", "TORCH", "TRITON", "UCC", "XLA",
 )  # fmt: skip
 _WRITERS = frozenset({"putenv", "unsetenv", "load_dotenv"})
+_SETS = frozenset({"set", "frozenset"})
+#: What gives the same for a set in whatever order it is walked.
+_ORDERLESS = frozenset({"sorted", "len", "min", "max", "sum", "any", "all", "bool", "isinstance"})
 _STREAMS = frozenset({"Stream", "ExternalStream", "wait_stream", "record_stream"})
 
 
 def may_fork(target: Target) -> bool:
     """Ranks of this target may find torch imported. Those that build a model import it before its file in any case."""
-    return CAN_FORK and (target.kind != "script" or not any(map(_writes_environment, trees(target))))
+    apart = (_writes_environment(tree) or _depends_on_hashes(tree) for tree in trees(target))
+    return CAN_FORK and (target.kind != "script" or not any(apart))
 
 
 def uses_streams(target: Target) -> bool:
@@ -37,6 +42,35 @@ def uses_streams(target: Target) -> bool:
         if isinstance(node, ast.Attribute | ast.Name)
     }
     return bool(names & _STREAMS)
+
+
+def _depends_on_hashes(tree: ast.Module) -> bool:
+    """It makes a set that it does more with than to look into it, to count or to sort it, walks one that it fills
+    later, or asks for a hash."""
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    walked = {_last(n.iter) for n in ast.walk(tree) if isinstance(n, ast.For | ast.comprehension)} - {""}
+    for node in ast.walk(tree):
+        made = _last(node.func) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        if made == "hash":
+            return True
+        outer = parents.get(node)
+        if isinstance(node, ast.Call) and made in _SETS and not node.args:
+            if isinstance(outer, ast.Assign | ast.AnnAssign) and walked & set(map(_last, _targets(outer))):
+                return True
+        elif isinstance(node, ast.Set | ast.SetComp) or made in _SETS:
+            orderless = isinstance(outer, ast.Call) and _last(outer.func) in _ORDERLESS
+            if not orderless and not isinstance(outer, ast.Compare):
+                return True
+    return False
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _last(node: ast.expr) -> str:
+    """The name, or the attribute, that an expression ends with."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _writes_environment(tree: ast.Module) -> bool:

@@ -331,6 +331,19 @@ class Searched(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Switched(Event):
+    """At a forward of a DDP model, `requires_grad` of some parameters is not what it was when DDP was built (at
+    `built`): `frozen` are those whose gradients its reducer still waits for, `thawed` those that it does not know.
+    `frames` are where one of them was changed last, none where that is unknown. Written when either list changes."""
+
+    kind: ClassVar[str] = "switched"
+    model: int = 0
+    frozen: tuple[str, ...] = ()
+    thawed: tuple[str, ...] = ()
+    built: tuple[Frame, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GraphBreak(Event):
     """TorchDynamo broke the graph; `explained`: by our own `torch._dynamo.explain` of the model, not by user code."""
 
@@ -393,6 +406,12 @@ class Samples(Event):
     members: str = ""
     first: tuple[int, ...] = ()
     dataset: int | None = None
+    #: Digests of the first batches that the loop was given, whatever drew them.
+    batches: tuple[str, ...] = ()
+    #: Optimizer steps between its first and its last batch.
+    steps: int = 0
+    #: The sampler asks to be told the epoch (it has a `set_epoch`).
+    takes_epoch: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -597,6 +616,7 @@ def _stacks(value: Any) -> dict[str, tuple[Frame, ...]]:
 _DECODERS: Mapping[str, Any] = {
     "frames": _frames,
     "earlier": _frames,
+    "built": _frames,
     "tensors": _tensors,
     "outputs": _tensors,
     "counts": _by_line,

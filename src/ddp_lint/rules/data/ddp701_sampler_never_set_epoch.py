@@ -27,7 +27,8 @@ class SamplerNeverSetEpoch(Rule):
     ## What it does
 
     Finds a DistributedSampler with shuffling on, in code that makes several passes, where `set_epoch` is called
-    nowhere: not in the file, its package or folder, what it imports, or what imports it.
+    nowhere: not in the file, its package or folder, what it imports, or what imports it. Another script that lies
+    beside it sets its own.
 
     ## Why it breaks
 
@@ -77,7 +78,8 @@ class SamplerNeverSetEpoch(Rule):
     ## When it is silent
 
     `shuffle=False`, validation and test data, tests, one pass, loaders that accelerate, Lightning, ignite, mmengine,
-    composer or transformers iterate (they set the epoch), samplers with a `set_epoch` anywhere nearby.
+    composer or transformers iterate (they set the epoch), samplers with a `set_epoch` nearby in
+    code that runs with them.
 
     ## How to confirm
 
@@ -122,7 +124,7 @@ class SamplerNeverSetEpoch(Rule):
     def finish(self) -> None:
         if not self._samplers or framework_loads(self.module) or not self._several_passes():
             return
-        if mentions_nearby(self.module, "set_epoch"):
+        if mentions_nearby(self.module, "set_epoch", other_programs=False):
             return
         for sampler in self._samplers:
             if self._set_elsewhere(sampler):

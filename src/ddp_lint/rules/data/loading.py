@@ -45,15 +45,18 @@ def is_evaluation(text: str) -> bool:
     return re.search(table("data")["evaluation"], text, re.IGNORECASE) is not None
 
 
-def mentions_nearby(module: Module, word: str) -> bool:
-    """Whether `word` occurs in the code that runs together with the file.
+def mentions_nearby(module: Module, word: str, *, other_programs: bool = True) -> bool:
+    """Whether `word` occurs in the code that runs together with the file, and maybe in programs that lie beside it.
 
     That is: the file, its package (for a script without one, its folder and what is below), the project's packages
     that it imports, and the files that import it. Another example of the same repository is not nearby.
     """
     if module.project is None or module.path is None:
         return word in module.file.text
-    return any(True for _ in _nearby(module, module.project, module.path, word))
+    project, path = module.project, module.path
+    return any(
+        other_programs or not _other_program(project, path, near) for near in _nearby(module, project, path, word)
+    )
 
 
 def done_nearby(module: Module, word: str) -> Span | None:
@@ -63,7 +66,7 @@ def done_nearby(module: Module, word: str) -> Span | None:
         return None
     for path in _nearby(module, module.project, module.path, word):
         facts = module.project.facts_of(path)
-        if facts is not None and path != module.path and _is_program(module.project, path, facts):
+        if _other_program(module.project, module.path, path):
             continue
         for number, line in enumerate(facts.file.lines if facts is not None else (), 1):
             if facts is not None and word in line and number not in facts.prose:
@@ -85,8 +88,13 @@ def _nearby(module: Module, project: Project, path: pathlib.Path, word: str) -> 
             yield importing
 
 
+def _other_program(project: Project, path: pathlib.Path, near: pathlib.Path) -> bool:
+    """Whether `near` is another file than `path` that is started by itself, and no other file has its name."""
+    facts = project.facts_of(near) if near != path else None
+    return facts is not None and _is_program(project, near, facts)
+
+
 def _is_program(project: Project, path: pathlib.Path, facts: ModuleFacts) -> bool:
-    """Whether a file is started by itself, and no other file has its name."""
     guarded = any(isinstance(s, ast.If) and "__name__" in ast.unparse(s.test) for s in facts.tree.body)
     return guarded and all(other == path for other in project.holding(path.stem))
 

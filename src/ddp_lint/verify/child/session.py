@@ -102,6 +102,7 @@ class Session:
         from ddp_lint.verify.child.observers.storage import Storages
         from ddp_lint.verify.child.observers.streams import Streams
         from ddp_lint.verify.child.observers.syncs import Syncs
+        from ddp_lint.verify.child.observers.trainable import Trainable
         from ddp_lint.verify.child.observers.unused import Unused
         from ddp_lint.verify.child.observers.writes import Writes
 
@@ -109,7 +110,7 @@ class Session:
         self.environment._models = models
         self.collectives = Collectives(recorder, models)
         self.breaks = Breaks(recorder, models)
-        kinds = (Writes, Storages, Hashes, Unused, Streams, Syncs, Calls, Samples)
+        kinds = (Writes, Storages, Hashes, Unused, Trainable, Streams, Syncs, Calls, Samples)
         observers: list[Observer] = [
             self.collectives,
             Races(recorder, models, self.collectives),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddp_lint.verify.match import describe
 from ddp_lint.verify.oracles import Case, Opinion
-from ddp_lint.verify.trace import Collective, Stall
+from ddp_lint.verify.trace import Collective, Done, Stall, Trace
 
 
 def testify(case: Case) -> Opinion:
@@ -14,7 +14,7 @@ def testify(case: Case) -> Opinion:
     if not stalls:
         return Opinion(silent="no rank stood still")
     for trace, event in stalls:
-        pending = [call for call in trace.of(Collective) if call.n in event.pending]
+        pending = _pending(trace, event)
         waited_for = f" in {describe(pending[0])}" if pending else ""
         for waiting in (event, *pending[:1]):
             frame = case.hit(waiting) or case.named(waiting)
@@ -26,3 +26,11 @@ def testify(case: Case) -> Opinion:
         text = f"the line ran {times}, and rank {stalls[0][0].rank} waits for its peers"
         return Opinion((case.evidence("stall", text, linked=False),))
     return Opinion(blind="a rank stood still elsewhere")
+
+
+def _pending(trace: Trace, stall: Stall) -> list[Collective]:
+    """What the rank waits in: the call that has not returned, which tells more than the works of those that have."""
+    returned = {event.of for event in trace.of(Done)}
+    calls = list(trace.of(Collective))
+    inside = [call for call in calls[-1:] if call.n not in returned and call.n < stall.n]
+    return inside or [call for call in calls if call.n in stall.pending]

@@ -210,8 +210,8 @@ class Collectives(Observer):
         variables: dict[str, Any] = {}
         for here in outwards(frame):
             path = here.f_code.co_filename
-            if is_user(path):
-                return _Origin(issuer or "user", api, module, variables, here)
+            if is_user(path):  # the reducer's calls come from no function of torch.distributed
+                return _Origin(issuer or ("" if api else self._reducer()) or "user", api, module, variables, here)
             if path.endswith(_APIS) and not issuer and not here.f_code.co_name.startswith("_"):
                 api = here.f_code.co_name
                 variables = variables or dict(here.f_locals)
@@ -219,8 +219,11 @@ class Collectives(Observer):
                 issuer = next((who for part, who in _ISSUERS if part in path), "")
             if issuer == "fsdp" and not module:
                 module = str(getattr(here.f_locals.get("self"), "_module_fqn", "") or "")
-        in_reducer = self.recorder.phase == "backward" and any(model.wrap == "ddp" for model in self.models)
-        return _Origin(issuer or ("ddp" if in_reducer else "user"), api, module, variables)
+        return _Origin(issuer or self._reducer() or "user", api, module, variables)
+
+    def _reducer(self) -> str:
+        """A backward is under way that DDP's reducer may hook into."""
+        return "ddp" if self.recorder.phase == "backward" and any(m.wrap == "ddp" for m in self.models) else ""
 
     def _cut_off(self, name: str, given: dict[str, Any]) -> tuple[str, ...]:
         """The parameters behind the inputs of a gather, in the first steps: later ones do the same."""

@@ -7,16 +7,21 @@ import pathlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
+from ddp_lint.verify.spec import Marks
 
 #: Share of the time that a rank must compute to count as busy: it may have to share the machine with many.
 _BUSY_SHARE = 0.02
+#: Share of the time that it must compute, or be kept from computing by others, to count as busy.
+_WANTED_SHARE = 0.5
+#: A look at a peer is compared with the one before, unless that was this many times longer ago than it should be.
+_OUTDATED = 3.0
 #: Bytes a second that a rank must read or write to count as busy.
 _BUSY_BYTES = 64 << 10
 #: Functions of torch that compile. The wrappers of torch._dynamo around code that shall not be compiled, and what runs
@@ -66,6 +71,7 @@ class Activity:
         self._main = main
         self._cpu = cpu_seconds()
         self._bytes = bytes_moved()
+        self._starved = starved_seconds(os.getpid(), threading.get_native_id())
         self._looks = 0
         self._moves = 0
         self._position: tuple[int, int] | None = None
@@ -82,15 +88,78 @@ class Activity:
         """What kept the rank busy in the `seconds` since the last question, in words: "" when nothing did."""
         cpu, moved = cpu_seconds(), bytes_moved()
         computed, transferred = cpu - self._cpu, moved - self._bytes
+        starved = starved_seconds(os.getpid(), threading.get_native_id())
+        computes = busy(computed, starved - self._starved, seconds)
+        self._starved = starved
         runs = self._moves > self._looks / 2
         self._cpu, self._bytes, self._looks, self._moves = cpu, moved, 0, 0
         if any(_compiles(here) for here in outwards(sys._current_frames().get(self._main))):
             return "compiles"
-        if computing_counts and computed > _BUSY_SHARE * seconds:
+        if computing_counts and computes:
             return "computes"
         if transferred > _BUSY_BYTES * seconds:
             return "reads or writes"
         return "runs Python" if runs else ""
+
+
+class Peers:
+    """What the peers of a rank do, by the CPU time that the system tells of them: that needs no thread of theirs."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        #: When each was asked last, and its seconds of CPU and of waiting for it then; when it was seen to work.
+        self._seen: dict[int, tuple[float, float, float]] = {}
+        self._worked: dict[int, float] = {}
+
+    def tell(self, rank: int) -> None:
+        """This rank's process, and its thread that only watches: the caller's."""
+        self._marks.set(rank, "watch", f"{os.getpid()} {threading.get_native_id()}")
+
+    def worked(self, rank: int) -> float:
+        """When the rank was last seen to work, long ago when it was not."""
+        return self._worked.get(rank, float("-inf"))
+
+    def ask(self, ranks: Iterable[int], now: float, often: float) -> None:
+        """Note which of them have worked since the last question, unless that was less than `often` seconds ago."""
+        for rank in ranks:
+            pid, _, watching = self._marks.text(rank, "watch").partition(" ")
+            before = self._seen.get(rank)
+            if not watching or (before is not None and now - before[0] < often):
+                continue
+            if before is not None and now - before[0] > _OUTDATED * often:
+                before = None  # what it did long ago is no sign
+            thread = int(watching)
+            cpu = sum(cpu_of_threads(int(pid), thread)) + sum(map(_cpu_of, descendants(int(pid))))
+            starved = starved_seconds(int(pid), thread)
+            self._seen[rank] = (now, cpu, starved)
+            if before is not None and busy(cpu - before[1], starved - before[2], now - before[0]):
+                self._worked[rank] = now
+
+
+def busy(computed: float, starved: float, seconds: float) -> bool:
+    """Whether a process that computed, and was kept from it, for so long in `seconds` is at work."""
+    return computed > _BUSY_SHARE * seconds or computed + starved > _WANTED_SHARE * seconds
+
+
+def starved_seconds(pid: int, but: int) -> float:
+    """For how long threads of a process could run and had no processor, without one of them; 0 where nobody tells."""
+    return sum(delay for _, delay in _scheduled(pid, but))
+
+
+def cpu_of_threads(pid: int, but: int) -> Iterator[float]:
+    """CPU time of each living thread of a process, without one of them."""
+    return (cpu for cpu, _ in _scheduled(pid, but))
+
+
+def _scheduled(pid: int, but: int) -> Iterator[tuple[float, float]]:
+    """Of each living thread of a process but one the seconds that it ran, and that it waited for a processor."""
+    for task in _list(pathlib.Path(f"/proc/{pid}/task")):
+        if task.name != str(but):
+            try:
+                ran, waited, _ = (task / "schedstat").read_text(encoding="ascii").split()
+            except (OSError, ValueError):
+                continue
+            yield int(ran) / 1e9, int(waited) / 1e9
 
 
 def _compiles(frame: FrameType) -> bool:

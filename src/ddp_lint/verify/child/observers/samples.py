@@ -18,12 +18,17 @@ from ddp_lint.verify.child.observers.hashes import digest
 from ddp_lint.verify.child.recorder import Recorder
 
 _FIRST = 64
+#: Batches of an epoch whose contents are compared between the ranks.
+_BATCHES = 8
 
 
 class _Epoch:
     """The indices that one iteration over a loader has drawn."""
 
-    def __init__(self, loader: Any, number: int) -> None:
+    def __init__(self, loader: Any, number: int, step: int) -> None:
+        """`step`: how many steps the optimizers have made before it."""
+        self.began_at = step
+        self.takes_epoch = hasattr(loader.sampler, "set_epoch")
         self.iterable = isinstance(loader.dataset, IterableDataset)
         self.sampler = "IterableDataset" if self.iterable else type(loader.sampler).__name__
         self.epoch = int(getattr(loader.sampler, "epoch", number) or 0)
@@ -53,7 +58,7 @@ class Samples(Observer):
 
     def _epoch(self, iterator: Any, loader: Any) -> _Epoch:
         if iterator not in self._epochs:
-            self._epochs[iterator] = _Epoch(loader, self._begun)
+            self._epochs[iterator] = _Epoch(loader, self._begun, self.recorder.step)
             self._begun += 1
         return self._epochs[iterator]
 
@@ -72,7 +77,8 @@ class Samples(Observer):
         return replacement
 
     def _next_batch(self, original: Any) -> Any:
-        """An iterable dataset has no indices: the contents of its batches stand for them."""
+        """An iterable dataset has no indices: the contents of its batches stand for them. Of any other those of the
+        first batches tell whether equal indices are equal samples."""
 
         def replacement(iterator: Any) -> Any:
             try:
@@ -81,7 +87,8 @@ class Samples(Observer):
                 self._close(iterator)
                 raise
             epoch = self._epochs.get(iterator)
-            if epoch is not None and epoch.iterable and self.recorder.active:
+            looked_at = epoch is not None and (epoch.iterable or len(epoch.contents) < _BATCHES)
+            if epoch is not None and looked_at and self.recorder.active:
                 with self.recorder.quieted():
                     epoch.contents.append(_content(batch))
             return batch
@@ -110,6 +117,9 @@ class Samples(Observer):
             members=_digest(sorted(drawn)),
             first=tuple(epoch.indices[:_FIRST]),
             dataset=epoch.dataset,
+            batches=tuple(epoch.contents[:_BATCHES]),
+            steps=self.recorder.step - epoch.began_at,
+            takes_epoch=epoch.takes_epoch,
         )
 
 

@@ -13,12 +13,14 @@ from typing import Any
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.observers.locks import waits_for_ever
-from ddp_lint.verify.child.observers.progress import Activity, Sleeps
+from ddp_lint.verify.child.observers.progress import Activity, Peers, Sleeps
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import as_frame, outwards, user_frames
+from ddp_lint.verify.lateness import Lateness
 from ddp_lint.verify.spec import STALLED, longest_wait
 
-_POLL = 0.1
+#: Seconds between two polls, and by how many one may be late before that counts as a stall of the machine.
+_POLL, _SLACK = 0.1, 0.5
 #: Seconds that ranks wait for each other's dumps before they end (torchrun ends the others with the first that fails).
 _PEER_WAIT = 3.0
 #: The same where the launcher told all ranks at once that their calls have diverged: one that is silent by then is in
@@ -74,6 +76,8 @@ class Watchdog:
         self._doing = ""
         #: When it was asked last what this rank does, and when it was last seen to record or to do something.
         self._asked = self._moved = time.monotonic()
+        self._late = Lateness(_POLL, _SLACK)
+        self._others = Peers(recorder.marks)
         self._locked = False
         self._dumped = False
         self._dump_lock = threading.Lock()
@@ -93,9 +97,11 @@ class Watchdog:
     def _watch(self) -> None:
         began = recorded = time.monotonic()
         activity = Activity(self._main.ident or 0)
+        self._others.tell(self._recorder.rank)
         ticks = -1
         while not self._stopped.wait(_POLL):
             now = time.monotonic()
+            self._late.poll(now)
             if self._recorder.ticks != ticks:
                 ticks = self._recorder.ticks
                 recorded = self._moved = now
@@ -106,18 +112,22 @@ class Watchdog:
             self._flush_often(now)
             if ticks == written and self._recorder.ticks == written + 1:
                 ticks += 1  # what is written here is no progress of the rank
-            idle = now - self._moved
-            self._look_for_lock(idle)
-            if self._recorder.marks.has(self._recorder.rank, "parted"):
-                self._end("lock" if self._locked else "mismatch", now - recorded)
-            dying = self._dying()
-            if dying and not self._dumped:
-                ready = self._ready(self._recorder.rank, now - began)
-                self.dump(told(idle if ready else 0.0, self._timeout, dying), now - recorded)
-            if all(self._ready(rank, now - began) for rank in self._recorder.local_ranks):
-                reason = verdict(idle, now - recorded, self._peers_idle(), self._timeout)
-                if reason:
-                    self._end(reason, idle if reason == "timeout" else now - recorded)
+            self._decide(now, recorded, now - began)
+
+    def _decide(self, now: float, recorded: float, waited: float) -> None:
+        """End the rank, or dump its stacks, where there is a reason to. `recorded`: when it recorded something last."""
+        idle, silent = self._late.age(self._moved, now), self._late.age(recorded, now)
+        self._look_for_lock(idle)
+        if self._recorder.marks.has(self._recorder.rank, "parted"):
+            self._end("lock" if self._locked else "mismatch", silent)
+        dying = self._dying()
+        if dying and not self._dumped:
+            ready = self._ready(self._recorder.rank, waited)
+            self.dump(told(idle if ready else 0.0, self._timeout, dying), silent)
+        if all(self._ready(rank, waited) for rank in self._recorder.local_ranks):
+            reason = verdict(idle, silent, self._peers_idle(now), self._timeout)
+            if reason:
+                self._end(reason, idle if reason == "timeout" else silent)
 
     def _ask(self, activity: Activity, now: float) -> None:
         """Note whether the rank computes, reads, compiles, runs Python or sleeps for a time that it has set itself.
@@ -154,11 +164,22 @@ class Watchdog:
         marks = self._recorder.marks
         return marks.has(rank, "ready") or marks.has(rank, "exit") or waited > _START_LIMIT
 
-    def _peers_idle(self) -> float:
-        """Seconds since a living peer has moved; no end where none lives."""
+    def _peers_idle(self, now: float) -> float:
+        """Seconds since a peer has moved, or has ended; no end where there is none.
+
+        A peer tells so by its marks. Where they grow old, its CPU time is asked: its watchdog may get none. What one
+        that has just ended did last may not have woken this rank yet.
+        """
         marks = self._recorder.marks
-        living = [rank for rank in self._peers() if not (marks.has(rank, "over") or marks.has(rank, "exit"))]
-        return min((time.time() - marks.moved(rank) for rank in living), default=float("inf"))
+        ended = {rank: max(marks.time(rank, "over"), marks.time(rank, "exit")) for rank in self._peers()}
+        living = [rank for rank, at in ended.items() if not at]
+        last = {rank: max(marks.moved(rank), at) for rank, at in ended.items()}
+        moved = {rank: max(now - (time.time() - at), self._others.worked(rank)) for rank, at in last.items()}
+        ages = {rank: self._late.age(at, now) for rank, at in moved.items()}
+        often = min(_ASK, self._timeout / _ASKED)
+        if self._recorder.spec.device == "cpu" and ages and min(ages.values()) > often:
+            self._others.ask(living, now, often)
+        return min(ages.values(), default=float("inf"))
 
     def _dying(self) -> tuple[str, ...]:
         """Why peers end that told so."""

@@ -1,0 +1,78 @@
+"""What the ranks' loaders gave them: the same samples on all ranks, the same order in all epochs."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Sequence
+
+from ddp_lint.verify.trace import BY_HAND, Collective, Hashes, Samples, Trace
+
+#: Operations by which DDP and FSDP average gradients.
+_AVERAGES = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_tensor"})
+#: Operations by which ranks exchange what a forward computes: they work on one batch together.
+_EXCHANGES = frozenset({"all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "send", "recv"})
+_LEAST_BATCHES = 2
+
+
+def same_order(trace: Trace) -> Sequence[Samples]:
+    """The epochs of the first sampler that gave one order in all of them, which is not that of the data."""
+    for events in epochs(trace).values():
+        if len(events) > 1 and len({event.digest for event in events}) == 1 and not _in_order(events[0]):
+            return events
+    return ()
+
+
+def epochs(trace: Trace) -> dict[str, list[Samples]]:
+    """The epochs that a rank has seen, by sampler."""
+    found: dict[str, list[Samples]] = collections.defaultdict(list)
+    for event in trace.of(Samples):
+        found[event.sampler].append(event)
+    return found
+
+
+def _in_order(event: Samples) -> bool:
+    """An unshuffled epoch is the same each time by intention."""
+    return list(event.first) == sorted(event.first)
+
+
+def never_told(traces: Sequence[Trace]) -> Sequence[Samples]:
+    """The epochs that a training made in one order, as its sampler was never told their number."""
+    for trace in traces:
+        events = same_order(trace)
+        if events and events[0].takes_epoch and all(event.steps for event in events):
+            return events
+    return ()
+
+
+def copies(traces: Sequence[Trace]) -> tuple[Samples, tuple[int, ...]] | None:
+    """The first epoch of a training whose batches are the same on all ranks that average their gradients, and those
+    ranks. None where ranks work on one batch together, or where the batches of a rank are all alike (made-up data)."""
+    for ranks in dict.fromkeys(group for trace in traces for group in _averaging(trace)):
+        trained = [next((e for e in t.of(Samples) if e.steps), None) for t in traces if t.rank in ranks]
+        events = [event for event in trained if event is not None]
+        if len(events) < len(ranks) or any(_works_together(trace) for trace in traces):
+            continue
+        seen = min(len(event.batches) for event in events)
+        varied = len(set(events[0].batches[:seen])) >= _LEAST_BATCHES
+        if varied and len({event.batches[:seen] for event in events}) == 1:
+            return events[0], ranks
+    return None
+
+
+def _averaging(trace: Trace) -> Iterator[tuple[int, ...]]:
+    """The groups of more than one rank in which gradients are averaged."""
+    for call in trace.of(Collective):
+        if call.issued_by in ("ddp", "fsdp") and call.op in _AVERAGES and len(call.ranks) > 1:
+            yield call.ranks
+    by_hand = any(event.wrap == BY_HAND for event in trace.of(Hashes))
+    world = next((call.ranks for call in trace.of(Collective) if call.group == "world"), ()) if by_hand else ()
+    if len(world) > 1:
+        yield world
+
+
+def _works_together(trace: Trace) -> bool:
+    """Ranks exchange what a forward computes, or send to each other: pipelines, sequence and tensor parallelism."""
+    return any(
+        call.op in _EXCHANGES and call.issued_by in ("user", "torch") and call.phase in ("forward", "backward")
+        for call in trace.of(Collective)
+    )

@@ -1,0 +1,103 @@
+"""Mistakes of a training that no error names, or one that says something else: each in a small program on two ranks."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from .test_end_to_end import verify
+
+pytestmark = pytest.mark.launch
+
+HEAD = """\
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+
+wrong = "wrong" in sys.argv
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+"""
+#: What is frozen, or trained, is decided before the wrap or after it.
+SWITCHED = """
+net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+thaw = "thaw" in sys.argv
+net[0].requires_grad_(not thaw)
+if not wrong:
+    net[0].requires_grad_(thaw)
+model = DDP(net)
+if wrong:
+    for parameter in net[0].parameters():
+        parameter.requires_grad = thaw
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8) + rank).square().mean().backward()
+    optimizer.step()
+"""
+LOADER = """
+class Stream(IterableDataset):
+    def __iter__(self):
+        first, every = (0, 1) if wrong else (rank, world)
+        generator = torch.Generator().manual_seed(1)
+        for number in range(32):
+            x = torch.randn(8, generator=generator)
+            if number % every == first:
+                yield x
+
+
+data = TensorDataset(torch.randn(32, 8))
+sampler = DistributedSampler(data)
+tell = getattr(sampler, "set_" + "epoch")
+loader = DataLoader(data, 4, sampler=sampler) if "sampler" in sys.argv else DataLoader(Stream(), 4)
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    if not wrong:
+        tell(epoch)
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch[0] if "sampler" in sys.argv else batch).square().mean().backward()
+        optimizer.step()
+"""
+GROUPS = """
+x = torch.ones(4)
+dist.all_reduce(x)
+mine = [rank]
+if "each" in sys.argv:
+    group = dist.new_group(mine if wrong else [0])
+elif not wrong or rank == 0:
+    group = dist.new_group([0])
+dist.all_reduce(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "code", "says"),
+    [
+        (SWITCHED, "freeze", "DDP603", "frozen since DDP was built: 0.weight, 0.bias"),
+        (SWITCHED, "thaw", "DDP603", "gradients differ between the ranks before optimizer step 1: 0.weight, 0.bias"),
+        (LOADER, "stream", "DDP706", "all ranks train on the same samples"),
+        (LOADER, "sampler", "DDP701", "DistributedSampler gave the same order in all 3 epochs"),
+        (GROUPS, "member", "DDP106", "new_group is called by rank 0 and not by rank 1"),
+        (GROUPS, "each", "DDP106", "the ranks make different groups (line 18)"),
+    ],
+    ids=["frozen", "thawed", "stream", "sampler", "member", "each"],
+)
+def test_a_mistake_is_told_and_its_remedy_is_clean(
+    tmp_path: pathlib.Path, program: str, arguments: str, code: str, says: str
+) -> None:
+    """`--select` leaves no finding that could name it: the run does."""
+    (tmp_path / "train.py").write_text(HEAD + program + "dist.destroy_process_group()\n")
+    options = ("train.py", "--select", "DDP301", "--")
+    status, report = verify(tmp_path, *options, arguments, "wrong")
+    (found,) = report["discovered"]
+    assert (status, found["code"]) == (1, code) and says in found["message"], found
+    status, report = verify(tmp_path, *options, arguments)
+    assert (status, report["discovered"]) == (0, []), report["discovered"]
