@@ -41,10 +41,10 @@ def read_or_nothing(path: str) -> bytes:
 
 
 def lies_in(path: pathlib.Path, folder: pathlib.Path) -> bool:
-    """Whether an absolute path is the folder or below it. By the texts: pathlib makes a path of each folder above, which
-    costs the square of the depth."""
+    """Whether an absolute path is the folder or below it. By the texts: pathlib makes a path of each folder above,
+    which costs the square of the depth."""
     inside, outside = os.path.normcase(path), os.path.normcase(folder)
-    return inside == outside or inside.startswith(os.path.join(outside, ""))
+    return inside == outside or inside.startswith(outside.rstrip(os.sep) + os.sep)
 
 
 def shown(path: pathlib.Path) -> str:
