@@ -10,6 +10,7 @@ import dataclasses
 import os
 import pathlib
 import socket
+import sys
 from collections.abc import Callable, Mapping
 
 Make = Callable[[pathlib.Path], object]
@@ -303,6 +304,10 @@ KINDS: tuple[Kind, ...] = (
     source("match: a thousand cases", HEAD + "def f(x):\n  match x:\n" + "".join(f"    case [{n}, *_]: dist.all_reduce(x)\n" for n in range(1000)) + RANK, "a.py:1007:5: DDP101"),
     source("match: a mapping of thousands", matched("{" + ", ".join(f"'{n}': a{n}" for n in range(3000)) + ", **r}"), "a.py:8:5: DDP101"),
     source("match: guards by rank", HEAD + "def f(x):\n  match x:\n" + "".join(f"    case {n} if dist.get_rank() == {n}: dist.barrier()\n" for n in range(300)) + RANK, "a.py:307:5: DDP101"),
+    Kind(
+        "syntax: of Python 3.12", {"a.py": f"{HEAD}class A[T]:\n    pass\n{RANK}"}, args=(".", "-v"),
+        says="no collective of it was analysed" if sys.version_info < (3, 12) else "a.py:7:5: DDP101",
+    ),
     source("syntax: Python 2", "print 'x'\nexec 'y'\nraise E, 'z'\n`x`\n0777\nur'x'\n", "DDP000"),
     source("syntax: tabs and spaces", HEAD + "if 1:\n\tx\n        y\n" + RANK, "DDP000"),
     source("syntax: a dedent to nowhere", HEAD + "if 1:\n        x\n    y\n" + RANK, "DDP000"),

@@ -285,7 +285,7 @@ def times_of(iterable: Value) -> int:
     if not 0 < len(bounds) < 3:  # a third one may be 0
         return 0
     first, end = (0, *bounds)[-2:]  # `len` takes no more than an index of C may be
-    return max(end - first, 0)
+    return int(max(end - first, 0))
 
 
 def order_of(iterable: Value, rounds: Condition | None) -> Variation | None:
