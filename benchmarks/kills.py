@@ -1,15 +1,17 @@
 """Kills runs at random moments and looks at what they leave: files lost or half written, and temporary ones.
 
-    python benchmarks/kills.py [--kills 200] [--target MODEL.py]
+    python benchmarks/kills.py [--kills 200] [--target MODEL.py] [--only check|fix|verify]
 
 `check` with a cache and `check --fix` are killed with SIGKILL, `verify` with SIGKILL and SIGTERM by turns (where a
-target is given). After the kills one run goes through to its end, as a user's next run would; what is left then counts.
+target is given). After the kills one run goes through to its end, as a user's next run would; what is left then counts:
+files, folders for temporary files, and processes of `verify`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import random
 import signal
@@ -26,9 +28,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--target", type=pathlib.Path, help="what verify runs")
+    parser.add_argument("--only", choices=("check", "fix", "verify"), help="one of the three")
     options = parser.parse_args()
-    wrong = _kill_checks(options.kills) + _kill_fixes(options.kills)
-    if options.target:
+    wrong = 0
+    if options.only in (None, "check"):
+        wrong += _kill_checks(options.kills)
+    if options.only in (None, "fix"):
+        wrong += _kill_fixes(options.kills)
+    if options.target and options.only in (None, "verify"):
         wrong += _kill_verify(options.target.resolve(), options.kills)
     return 1 if wrong else 0
 
@@ -93,8 +100,9 @@ def _kill_fixes(kills: int) -> int:
 
 def _kill_verify(target: pathlib.Path, kills: int) -> int:
     with tempfile.TemporaryDirectory() as name:
-        temporary = pathlib.Path(tempfile.gettempdir())
-        before = set(temporary.glob("ddp-lint-*"))
+        temporary = pathlib.Path(name) / "temporary"
+        temporary.mkdir()
+        os.environ["TMPDIR"] = str(temporary)
         content = target.read_bytes()
         command = _command("verify", str(target), "--device", "cpu", "--wrap", "ddp", "-q")
         latest = _seconds(command, pathlib.Path(name))
@@ -103,8 +111,21 @@ def _kill_verify(target: pathlib.Path, kills: int) -> int:
             number = signal.SIGTERM if turn % 2 else signal.SIGKILL
             hits += _kill(command, pathlib.Path(name), latest, number)
         _seconds(command, pathlib.Path(name))
-        left = set(temporary.glob("ddp-lint-*")) - before
+        left = [*map(str, temporary.glob("ddp-lint-*")), *_processes(str(temporary))]
+        print(*left, sep="\n", end="\n" if left else "")
         return _told("verify", kills, hits, int(target.read_bytes() != content), len(left))
+
+
+def _processes(word: str) -> list[str]:
+    """The command lines of the processes that name this word."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it has ended
+            continue
+        found += [line] * (word in line)
+    return found
 
 
 def _is_whole(path: pathlib.Path) -> bool:

@@ -40,10 +40,28 @@ def read_or_nothing(path: str) -> bytes:
         return b""
 
 
+def lies_in(path: pathlib.Path, folder: pathlib.Path) -> bool:
+    """Whether an absolute path is the folder or below it. By the texts: pathlib makes a path of each folder above,
+    which costs the square of the depth."""
+    inside, outside = os.path.normcase(path), os.path.normcase(folder)
+    return inside == outside or inside.startswith(outside.rstrip(os.sep) + os.sep)
+
+
 def shown(path: pathlib.Path) -> str:
     """A path as findings and messages show it: relative to the working directory when below it."""
-    here = pathlib.Path.cwd()
-    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix()
+    return shown_from(pathlib.Path.cwd(), path)
+
+
+def shown_from(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> str:
+    """A path as one who works in `folder` is shown it."""
+    return below(os.fspath(folder), os.path.normpath(path))
+
+
+def below(folder: str, path: str) -> str:
+    """The path from `folder` on, with slashes; all of it where it is elsewhere."""
+    inside = path.startswith(folder + os.sep)
+    rest = path[len(folder) + 1 :] if inside else ("." if path == folder else path)
+    return rest.replace(os.sep, "/")
 
 
 def write(path: pathlib.Path, data: bytes, mode: int | None = None) -> None:

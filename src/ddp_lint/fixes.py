@@ -180,14 +180,9 @@ def _one_by_one(text: str, findings: Iterable[Finding]) -> Fixed:
 
 def _parses(text: str) -> bool:
     # LibCST takes long to import, and who prints findings only previews fixes
-    from ddp_lint.engine.parsing import tree_of
-    from ddp_lint.project.facts import CannotParse
+    from ddp_lint.engine.parsing import parses
 
-    try:
-        tree_of(text)
-    except CannotParse:
-        return False
-    return True
+    return parses(text)
 
 
 # ---- positions

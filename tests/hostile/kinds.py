@@ -10,6 +10,7 @@ import dataclasses
 import os
 import pathlib
 import socket
+import sys
 from collections.abc import Callable, Mapping
 
 Make = Callable[[pathlib.Path], object]
@@ -91,6 +92,21 @@ def generators(effect: str) -> str:
             yield from self.second(item, 2)
             {effect}
 """
+
+
+def deep(header: str, depth: int = 95) -> str:
+    """Blocks in each other, around a collective; `$` is the depth."""
+    blocks = "".join(" " * n + header.replace("$", str(n)) + "\n" for n in range(depth))
+    return f"{HEAD}{blocks}{' ' * depth}dist.barrier()\n"
+
+
+def repeated(start: str, step: str, times: int = 90) -> str:
+    """A constant that a statement makes anew from itself, and a collective under it."""
+    return f"{HEAD}x = {start}\n" + f"{step}\n" * times + f"if x: dist.barrier()\n{RANK}"
+
+
+def matched(pattern: str) -> str:
+    return f"{HEAD}match x:\n    case {pattern}:\n        dist.barrier()\n{RANK}"
 
 
 def folder(path: pathlib.Path) -> None:
@@ -265,8 +281,63 @@ KINDS: tuple[Kind, ...] = (
     source("deep: types", f"{HEAD}x: {'list[' * 190}int{']' * 190} = 1\n{RANK}", "DDP101"),
     source("deep: quoted types", f"{HEAD}def f(x: '{'list[' * 3000}'): x.item()\n{RANK}", "DDP101"),
     source("deep: matches", HEAD + f"match x:\n    case {'(' * 5000}1{')' * 5000}: pass\n", "DDP000"),
+    source("deep: patterns in lists", matched("[" * 60 + "y" + "]" * 60), DEEP),
+    source("deep: patterns in mappings", matched("{'}': " * 40 + "y" + "}" * 40), DEEP),
+    source("deep: patterns in classes", matched("A(b=" * 60 + "y" + ")" * 60), DEEP),
+    source("deep: patterns in brackets", matched("(" * 60 + "y" + ")" * 60), DEEP),
+    source("deep: patterns beside each other", matched(f"[{('[' * 12 + 'y' + ']' * 12 + ', ') * 500}]"), DEEP),
+    source("deep: patterns around strings", matched('["""\ncase )""", ' * 60 + "y" + "]" * 60), DEEP),
+    source("deep: patterns of new syntax", f"type X[T = int] = T\n{matched('[' * 60 + 'y' + ']' * 60)}", "DDP000"),
+    source("deep: patterns over many lines", matched("[\n" * 60 + "y" + "]" * 60), DEEP),
+    source("deep: a guard", matched(f"y if {'(' * 90}dist.get_rank() == 0{')' * 90}"), "good.py"),
+    source("deep: whiles", deep("while x > $:") + RANK),
+    source("deep: with statements", deep("with a$ as b$:") + RANK),
+    source("deep: matches in each other", HEAD + "".join(f"{' ' * 2 * n}match x:\n{' ' * 2 * n} case {n}:\n" for n in range(48)) + " " * 96 + "dist.barrier()\n" + RANK),
+    source("deep: finally in each other", deep("try:", 19) + "".join(f"{' ' * n}finally:\n{' ' * n} dist.barrier()\n" for n in reversed(range(19))) + RANK),
+    source("deep: else of loops in each other", HEAD + "def f(xs, x):\n" + "".join(f"{' ' * n}for i in xs:\n" for n in range(1, 19)) + " " * 19 + "if x: break\n" + "".join(f"{' ' * n}else:\n{' ' * n} dist.all_reduce(x)\n" for n in reversed(range(1, 19))) + RANK),
     source("deep: patterns", f"{HEAD}match x:\n    case {' | '.join('12345')}{' | 1' * 3000}: pass\n{RANK}"),
+    Kind(
+        "deep: what is fixed beside it", {"a.py": f"x = 1  # ddp-lint: ignore[DDP101]\ny = {'-' * 20_000}1\n"},
+        says="1 finding fixed", args=(".", "--fix"),
+    ),
+    # ---- statements of every sort
+    source("match: a thousand cases", HEAD + "def f(x):\n  match x:\n" + "".join(f"    case [{n}, *_]: dist.all_reduce(x)\n" for n in range(1000)) + RANK, "a.py:1007:5: DDP101"),
+    source("match: a mapping of thousands", matched("{" + ", ".join(f"'{n}': a{n}" for n in range(3000)) + ", **r}"), "a.py:8:5: DDP101"),
+    source("match: guards by rank", HEAD + "def f(x):\n  match x:\n" + "".join(f"    case {n} if dist.get_rank() == {n}: dist.barrier()\n" for n in range(300)) + RANK, "a.py:307:5: DDP101"),
+    Kind(
+        "syntax: of Python 3.12", {"a.py": f"{HEAD}class A[T]:\n    pass\n{RANK}"}, args=(".", "-v"),
+        says="no collective of it was analysed" if sys.version_info < (3, 12) else "a.py:7:5: DDP101",
+    ),
+    source("syntax: Python 2", "print 'x'\nexec 'y'\nraise E, 'z'\n`x`\n0777\nur'x'\n", "DDP000"),
+    source("syntax: tabs and spaces", HEAD + "if 1:\n\tx\n        y\n" + RANK, "DDP000"),
+    source("syntax: a dedent to nowhere", HEAD + "if 1:\n        x\n    y\n" + RANK, "DDP000"),
+    source("syntax: a backslash at the end", HEAD + RANK + "x = 1 \\", "a.py"),
+    source("syntax: statements out of place", HEAD + RANK + "return 1\nyield 2\nbreak\ncontinue\nnonlocal q\n", "a.py:5:5: DDP101"),
+    source("syntax: del and walrus by turns", HEAD + "def f(x):\n" + "  del x\n  (x := dist.get_rank())\n  if x == 0: dist.barrier()\n" * 100 + RANK, "a.py:306:5: DDP101"),
+    # ---- chains
+    source("chain: lambdas that call each other", HEAD + "f0 = lambda: dist.barrier()\n" + "".join(f"f{n + 1} = lambda: f{n}()\n" for n in range(1000)) + RANK, "a.py:1006:5: DDP101"),
+    source("chain: partials", HEAD + "import functools\np0 = dist.barrier\n" + "".join(f"p{n + 1} = functools.partial(p{n})\n" for n in range(1000)) + RANK, "a.py:1007:5: DDP101"),
+    source("chain: one decorator many times", HEAD + "def d(f):\n  def w(*a): return f(*a)\n  return w\n" + "@d\n" * 400 + "def g(): dist.barrier()\nif dist.get_rank() == 0: g()\n" + RANK, ":5: DDP101"),
+    source("chain: properties", HEAD + "class N(nn.Module):\n" + "".join(f"  @property\n  def p{n + 1}(self): return self.p{n}\n" for n in range(500)) + "  def forward(self, x):\n    if self.p500 == 0: dist.barrier()\n" + RANK, ":5: DDP101"),
+    source("chain: super", HEAD + "class C0:\n  def f(self): dist.barrier()\n" + "".join(f"class C{n + 1}(C{n}):\n  def f(self): super().f()\n" for n in range(300)) + RANK, "a.py:607:5: DDP101"),
+    source("chain: managers of contexts", HEAD + "import contextlib\n" + "".join(f"@contextlib.contextmanager\ndef c{n + 1}():\n  with c{n}(): yield\n" for n in range(300)) + RANK, "a.py:906:5: DDP101"),
+    source("chain: generators", HEAD + "def g0():\n  dist.barrier()\n  yield\n" + "".join(f"def g{n + 1}():\n  yield from g{n}()\n" for n in range(300)) + RANK, "a.py:608:5: DDP101"),
+    source("chain: recursion that doubles", HEAD + "def f(n, x):\n  if n == 0: dist.all_reduce(x)\n  f(n - 1, x)\n  return f(f(n - 1, x), f(n - 2, x))\nif dist.get_rank() == 0: f(100, x)\n" + RANK, "a.py:10:5: DDP101"),
+    source("chain: ten that call each other", HEAD + "".join(f"def f{n}(a, b, c):\n" + "".join(f"  if a > {m}: f{m}(b, c, a + 1)\n" for m in range(10)) + "  dist.all_reduce(a)\n" for n in range(10)) + "f0(1, dist.get_rank(), 2)\n" + RANK, "a.py:126:5: DDP101"),
+    source("chain: tuples that double", HEAD + "def f(x):\n  a = (x, x)\n" + "  a = (a, a)\n" * 300 + "  if a: dist.barrier()\n" + RANK, "a.py:308:5: DDP101"),
+    source("chain: dictionaries that double", HEAD + "def f(x):\n  d0 = {'a': x}\n" + "".join(f"  d{n + 1} = {{'a': d{n}, 'b': d{n}}}\n" for n in range(60)) + "  if d60['a']['b']: dist.barrier()\n" + RANK, "a.py:68:5: DDP101"),
+    source("chain: lists that double", HEAD + "x = [dist.get_rank()]\n" + "x = x + x\n" * 60 + "if x[0]: dist.barrier()\n" + RANK, "a.py:67:5: DDP101"),
+    source("chain: a text that doubles", repeated("'a'", "x = x + x"), "a.py:97:5: DDP101"),
+    source("chain: a text that doubles in place", repeated("'a'", "x += x"), "a.py:97:5: DDP101"),
+    source("chain: a number that is squared", repeated("3", "x = x * x"), "a.py:97:5: DDP101"),
+    source("chain: a number that is squared in place", repeated("3", "x *= x"), "a.py:97:5: DDP101"),
+    source("chain: a format in place", repeated("'%90000000000d'", "x %= 1"), "a.py:97:5: DDP101"),
+    source("chain: constants in each other", repeated("(1,)", "x = (x, x)", 60), "a.py:67:5: DDP101"),
     # ---- too large
+    source("large: a text that is repeated", repeated("'a' * 90000000000", "x"), "a.py:97:5: DDP101"),
+    source("large: a tuple that is repeated", repeated("90000000000 * (0, 1)", "x"), "a.py:97:5: DDP101"),
+    source("large: a range", f"{HEAD}for i in range(99999999999999999999): dist.barrier()\n{RANK}", "a.py:6:5: DDP101"),
+    source("large: a range to a float", f"{HEAD}for i in range(int(1e308)): dist.barrier()\n{RANK}", "a.py:6:5: DDP101"),
     source("large: a literal of 5 MB", f"{HEAD}x = [{'1, ' * 1_700_000}]\n{RANK}", LARGE),
     source("large: names of 5 MB", f"{HEAD}x = [{'torch,' * 900_000}]\n{RANK}"),
     source("large: brackets of 5 MB", f"{HEAD}x = [{'[],' * 1_700_000}]\n{RANK}", LARGE),

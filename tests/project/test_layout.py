@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from ddp_lint.files import lies_in
 from ddp_lint.project import Project
 
 
@@ -120,3 +121,18 @@ def test_a_star_brings_what_modules_define_and_no_other_file_is_parsed_for_it(tm
     # An answer that rests on what is not there rests on the file.
     (tmp_path / "pkg/models/a.py").write_text("absent = 1\n")
     assert not all(Project(tmp_path).holds(question, answer) for question, answer in before.items())
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "inside"),
+    [
+        ("/a/b", "/a", True),
+        ("/a", "/a", True),
+        ("/ab", "/a", False),
+        ("/a", "/", True),
+        ("/", "/", True),
+        ("/", "/a", False),
+    ],
+)
+def test_what_lies_in_a_folder(path: str, folder: str, inside: bool) -> None:
+    assert lies_in(pathlib.Path(path), pathlib.Path(folder)) is inside

@@ -282,7 +282,10 @@ def times_of(iterable: Value) -> int:
     bounds = [bound[0].value for bound in made[1] if bound and isinstance(bound[0], Known)]
     if len(bounds) < len(made[1]) or not all(type(bound) is int for bound in bounds):
         return 0
-    return len(range(*bounds)) if 0 < len(bounds) < 3 else 0  # a third one may be 0
+    if not 0 < len(bounds) < 3:  # a third one may be 0
+        return 0
+    first, end = (0, *bounds)[-2:]  # `len` takes no more than an index of C may be
+    return int(max(end - first, 0))
 
 
 def order_of(iterable: Value, rounds: Condition | None) -> Variation | None:

@@ -478,9 +478,41 @@ COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
+#: Bytes or elements of a constant that is worked out: no memory holds ``"a" * 10_000_000_000``.
+_LARGEST = 100_000
+
+
+def _size(value: object) -> int:
+    if isinstance(value, int):
+        return value.bit_length() // 8 + 1
+    return len(value) if isinstance(value, (str, bytes, tuple)) else 1
+
+
+def _added(left: Any, right: Any) -> Any:
+    if _size(left) + _size(right) > _LARGEST:
+        raise OverflowError
+    return left + right
+
+
+def _multiplied(left: Any, right: Any) -> Any:
+    size = _size(left) + _size(right)
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, (str, bytes, tuple)) and isinstance(other, int):
+            size = len(one) * other
+    if size > _LARGEST:
+        raise OverflowError
+    return left * right
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    if isinstance(left, (str, bytes)):  # a format, which may ask for any width
+        raise TypeError
+    return left % right
+
+
 ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod, ast.Div: operator.truediv, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
+    ast.Add: _added, ast.Sub: operator.sub, ast.Mult: _multiplied, ast.FloorDiv: operator.floordiv,
+    ast.Mod: _remainder, ast.Div: operator.truediv, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import pathlib
+import sys
 
 from ddp_lint.config import Settings
 from ddp_lint.divergence.analyse import classes_in, graph_of, hooked, result_of, roots, summaries_of
@@ -33,7 +34,7 @@ def explain(path: pathlib.Path, project: Project, settings: Settings, line: int 
     is none, for those of the function around it. Empty for a file that cannot be parsed."""
     facts = project.facts_of(path)
     if facts is None:
-        return []
+        return _not_analysed(path, project)
     summaries = summaries_of(project)
     mismatches = {mismatch.span: mismatch for mismatch in result_of(facts, project).mismatches}
     found: dict[Span, Explanation] = {}
@@ -58,6 +59,17 @@ def explain(path: pathlib.Path, project: Project, settings: Settings, line: int 
         return every
     here = [e for e in every if e.span.line <= line <= e.span.end_line]
     return here or _silent_calls(facts, line) or every
+
+
+def _not_analysed(path: pathlib.Path, project: Project) -> list[Explanation]:
+    """Of a file that this Python cannot parse, and LibCST perhaps can: its rules look at it, the analysis does not."""
+    problem = project.problem(path)
+    if problem is None:
+        return []
+    place = Span(project.shown(path), problem.line, 1, problem.line, 2)
+    version = ".".join(map(str, sys.version_info[:2]))
+    reason = f"Python {version} cannot parse the file ({problem.reason}), no collective of it was analysed"
+    return [Explanation(place, "a collective", False, reason)]
 
 
 def _silent_calls(facts: ModuleFacts, line: int) -> list[Explanation]:

@@ -65,7 +65,7 @@ def _module(
     name = project.module_name(path)[0]
     facts = project.facts_of(path)
     if facts is None:
-        tree = tree_of_new_syntax(file, project.problem(path) or CannotParse("it cannot be read"))
+        tree = tree_of_new_syntax(file.text, project.problem(path) or CannotParse("it cannot be read"))
         return Module(file, tree, _imports(tree, path, project), name=name, project=project, path=path), None
     source = focus.source(facts) if focused else Source(file.text)
     tree, kept = _tree(source, facts, project)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.project.facts import TOO_LARGE, CannotParse, ModuleFacts, marks
-from ddp_lint.source import SourceFile
+from ddp_lint.project.facts import TOO_LARGE, CannotParse, ModuleFacts, marks, parse
 from ddp_lint.source.syntax import below, nested
 
 #: CPython allows 200 brackets inside each other. A chain of 1,000 operators takes LibCST 0.3 s, with the square of it,
@@ -23,6 +22,16 @@ _OPENING = frozenset("([{")
 #: Brackets, commas, operators: `ast` takes about 1 kB of memory for each, LibCST 4 kB.
 _MOST_MARKS = 300_000
 _TOO_DEEP = "it is nested too deeply to be read"
+#: LibCST reads what stands in a bracket of a pattern twice, in a mapping four times: 3 us for each time it comes upon a
+#: part, so 2 s at most.
+_MOST_PATTERN_STEPS = 2**19
+_CASE = re.compile(r"(?:\A|[\r\n])[ \t\f]*case\b")
+_IN_A_CASE = re.compile(
+    r"""'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?:\\.|[^'\\\r\n])*'|"(?:\\.|[^"\\\r\n])*"|\#[^\r\n]*
+    |[][(){},:|\r\n]|\bif\b""",
+    re.VERBOSE | re.DOTALL,
+)
+_TIMES = {"(": 1, "[": 1, "{": 2}
 
 
 @contextlib.contextmanager
@@ -41,6 +50,7 @@ def tree_of(text: str) -> cst.Module:
     """The LibCST tree of a text. Raises CannotParse."""
     if marks(text) > _MOST_MARKS:
         raise CannotParse(TOO_LARGE, parser="LibCST")
+    _check_patterns(text)
     try:
         with _unvalidated():
             return cst.parse_module(text)
@@ -52,15 +62,58 @@ def tree_of(text: str) -> cst.Module:
         raise CannotParse(f"{type(e).__name__}: {e}", parser="LibCST") from None
 
 
-def tree_of_new_syntax(file: SourceFile, problem: CannotParse) -> cst.Module:
-    """The tree of a file that the running Python cannot parse, for `problem`: LibCST may know its syntax.
+def _check_patterns(text: str) -> None:
+    """Raises CannotParse for a text with patterns (of `match`) that LibCST would read for ever. A line of a string that
+    looks like a pattern counts as one."""
+    steps, left = 0, 4 * len(text) + 2**20
+    for case in _CASE.finditer(text):
+        end, found = _pattern_steps(text, case.end())
+        steps, left = steps + found, left - (end - case.end())
+        if steps > _MOST_PATTERN_STEPS or left < 0:
+            line = text.count("\n", 0, case.end()) + 1
+            raise CannotParse(_TOO_DEEP, line, too_deep=True, parser="LibCST")
+
+
+def _pattern_steps(text: str, start: int) -> tuple[int, int]:
+    """Where the pattern that starts there ends, and how often LibCST comes upon a part of it, about."""
+    inside: list[int] = []
+    times = steps = 1
+    for token in _IN_A_CASE.finditer(text, start):
+        mark = token[0]
+        if mark in _TIMES:
+            inside.append(times)
+            times <<= _TIMES[mark]
+        elif mark in ")]}":
+            times = inside.pop() if inside else 1
+        elif not inside and mark in ("\r", "\n", ":", "if"):
+            return token.start(), steps
+        steps += times
+        if steps > _MOST_PATTERN_STEPS:
+            return token.start(), steps
+    return len(text), steps
+
+
+def parses(text: str) -> bool:
+    """Whether a text is Python, of this version or a newer one."""
+    try:
+        parse(text)
+    except CannotParse as problem:
+        with contextlib.suppress(CannotParse):
+            tree_of_new_syntax(text, problem)
+            return True
+        return False
+    return True
+
+
+def tree_of_new_syntax(text: str, problem: CannotParse) -> cst.Module:
+    """The tree of a text that the running Python cannot parse, for `problem`: LibCST may know its syntax.
 
     Raises `problem` where it does not either: CPython's messages are the better ones.
     """
-    if problem.too_deep or _brackets(file.text) > _MAX_BRACKETS:
+    if problem.too_deep or _brackets(text) > _MAX_BRACKETS:
         raise problem
     try:
-        return tree_of(file.text)
+        return tree_of(text)
     except CannotParse:
         raise problem from None
 

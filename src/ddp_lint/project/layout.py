@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ddp_lint.files import lies_in
 from ddp_lint.source.imports import absolute_target
 
 _MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
@@ -56,7 +57,7 @@ class Roots:
 
 
 def _unmarked(folder: pathlib.Path, start: pathlib.Path | None) -> pathlib.Path:
-    around = [f for f in (start, _workplace()) if f is not None and folder.is_relative_to(f)]
+    around = [f for f in (start, _workplace()) if f is not None and lies_in(folder, f)]
     return min(around, key=lambda f: len(f.parts)) if around else _above_packages(folder)
 
 
@@ -64,7 +65,7 @@ def _workplace() -> pathlib.Path | None:
     """The working directory, unless it is a home folder or lies above one: nobody's project, and large."""
     here = pathlib.Path.cwd()
     home = pathlib.Path(os.path.expanduser("~"))
-    return None if home.is_relative_to(here) else here
+    return None if lies_in(home, here) else here
 
 
 def _above_packages(folder: pathlib.Path) -> pathlib.Path:

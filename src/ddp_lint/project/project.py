@@ -187,7 +187,7 @@ class Project:
 
     def shown(self, path: pathlib.Path) -> str:
         """The path as findings show it: relative to the working directory when below it."""
-        return shown_from(self._cwd, path)
+        return files.shown_from(self._cwd, path)
 
     def inside(self, path: str | pathlib.Path) -> str:
         """The path relative to the project's root: what settings and fingerprints go by, wherever one runs from."""
@@ -198,7 +198,7 @@ class Project:
         return self._relative(os.path.normpath(os.path.join(self._cwd, path)))
 
     def _relative(self, path: str) -> str:
-        return _below(self._layout.root, path)
+        return files.below(self._layout.root, path)
 
     def absolute(self, path: str) -> str:
         """The inverse of `inside`."""
@@ -300,7 +300,7 @@ class Project:
         file = self._held.get(path)
         if file is None:
             try:
-                file = SourceFile.read(pathlib.Path(path), _below(self._cwd, path), self._relative(path))
+                file = SourceFile.read(pathlib.Path(path), files.below(self._cwd, path), self._relative(path))
             except Unreadable:
                 file = None
         self._answers[f"file:{self._relative(path)}"] = file.digest if file else ""
@@ -838,17 +838,6 @@ def _digest_of(names: frozenset[str] | None) -> str:
     if names is None:
         return "-"
     return hashlib.sha256("\n".join(sorted(names)).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def shown_from(folder: str | pathlib.Path, path: pathlib.Path) -> str:
-    """A path as one who works in `folder` is shown it."""
-    return _below(str(folder), os.path.normpath(path))
-
-
-def _below(folder: str, path: str) -> str:
-    inside = path.startswith(folder + os.sep)
-    shown = path[len(folder) + 1 :] if inside else ("." if path == folder else path)
-    return shown.replace(os.sep, "/")
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.files import lies_in
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.search import importers
@@ -81,7 +82,7 @@ def _nearby(module: Module, project: Project, path: pathlib.Path, word: str) -> 
     if path in holding:
         yield path
     homes = [_home(path), *(_home(p) for p in _imported_files(module, project))]
-    yield from (other for other in holding if other != path and any(home in other.parents for home in homes))
+    yield from (other for other in holding if other != path and any(lies_in(other, home) for home in homes))
     for facts in importers(project, module.name, holding=(word,)):
         importing = project.find(facts.name)
         if importing is not None:
