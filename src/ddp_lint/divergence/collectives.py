@@ -33,7 +33,9 @@ from ddp_lint.project.parts import children
 
 _GROUP = "group"
 _TOLD = "the project's configuration"
-_WRAPS = re.compile(r"DataParallel$|\b(Distributed)?DDP$|\bFSDP$|fully_shard|prepare$|deepspeed\.initialize|parallelize")
+_WRAPS = re.compile(
+    r"DataParallel$|\b(Distributed)?DDP$|\bFSDP$|fully_shard|prepare$|deepspeed\.initialize|parallelize"
+)
 _SHARDS = re.compile(r"fully_shard|shard_model|FullyShardedDataParallel|\bFSDP$|parallelize|prepare$")
 
 

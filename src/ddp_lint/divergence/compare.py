@@ -440,7 +440,7 @@ class Comparison:
 
     @staticmethod
     def _depends_on_data(side: Side, loop: Loop) -> bool:
-        """Did the rank pass by the events because of its own batches, none of which may lead to them before they end?"""
+        """Did the rank pass by the events because of its own batches, of which perhaps none leads to them?"""
         step = side.trail
         varies = step.condition.varies if step is not None and step.span.starts_in(loop.span) else None
         return varies is not None and varies.cause == "data"
@@ -567,7 +567,7 @@ class Comparison:
     def is_of_no_value_listed(self, difference: Difference) -> bool:
         """Do the ranks come there with a setting that is none of those which the code compares it with, one by one?
 
-        ``if mode == "train": .. elif mode == "test": ..`` without an `else` is written for the two values that there are.
+        ``if mode == "train": .. elif mode == "test": ..`` without an `else` is written for the values that there are.
         """
         refused: dict[Hashable, int] = {}
         met: set[Hashable] = set()

@@ -137,9 +137,10 @@ def _asks_for_labels(node: ast.Compare, left: Value, right: Value) -> bool:
 def _asks_for_form(node: ast.Compare, operation: type, right: Value) -> bool:
     """``loss.numel() == 2``: of how many numbers a value consists, which the code that makes it says."""
     against = right.constant.value if right.constant is not None else None
-    counts = isinstance(node.left, ast.Call) and isinstance(node.left.func, ast.Attribute)
-    counts = counts and node.left.func.attr in ("numel", "nelement", "dim")
-    return counts and operation is ast.Eq and type(against) is int and against > 0
+    asked = node.left.func if isinstance(node.left, ast.Call) else None
+    if not isinstance(asked, ast.Attribute) or asked.attr not in ("numel", "nelement", "dim"):
+        return False
+    return operation is ast.Eq and type(against) is int and against > 0
 
 
 def _is_any_of(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Value | None:

@@ -236,7 +236,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
         return base.items[place]
     if base.entries is not None and key is not None and key.value in base.entries:
         return base.entries[key.value]
-    if (length := dimension_of(base, index.constant)) is not None:
+    dimension = None if isinstance(node.slice, ast.Attribute) else index.constant
+    if (length := dimension_of(base, dimension)) is not None:
         return length
     if base.varies is not None and base.open:
         return _own_item(frame, node, base, index, base.varies)

@@ -160,8 +160,8 @@ def shape_of(key: Hashable, base: Value) -> Value | None:
 
 
 def dimension_of(shape: Value, dimension: Known | None) -> Value | None:
-    """``batch.shape[0]``; None where it is no shape. Of a dimension with a name (``shape[TIME]``) nothing is known: that
-    of the rows or of the length is mostly written as a number."""
+    """``batch.shape[0]``; None where it is no shape. Of a dimension with a name (``shape[TIME]``) nothing is known: the
+    rows and the length are mostly written as a number."""
     if shape.varies is None or shape.kind not in ("size", _SHAPE_OF_PIECE):
         return None
     if dimension is None:

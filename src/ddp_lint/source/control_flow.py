@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -75,9 +76,9 @@ def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
     below: cst.CSTNode = node
     for up in module.ancestors(node):
         if isinstance(up, (cst.IndentedBlock, cst.Module)):
-            before = itertools.takewhile(lambda statement, here=below: statement is not here, up.body)
-            if any(_goes_no_further(statement) for statement in before):
-                return True
+            for statement in itertools.takewhile(functools.partial(operator.is_not, below), up.body):
+                if _goes_no_further(statement):
+                    return True
         below = up
     return False
 
