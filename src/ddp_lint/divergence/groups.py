@@ -66,8 +66,10 @@ WORLD = Group()
 def named(text: str) -> Group:
     """The group that an expression names: ``self.dp_group`` and ``mpu.get_dp_group()`` by what they have in common."""
     asked = _OF_AXIS.fullmatch(text)
-    if asked is not None and (axis := axis_in(_name_in(asked["along"])) or axis_in(_name_in(asked["of"]))):
-        return Group(text, axis)
+    if asked is not None:
+        axis = axis_in(_name_in(asked["along"])) or axis_in(_name_in(asked["of"]))
+        if axis or asked["along"]:  # each axis of a mesh has groups of its own
+            return Group(text, axis)
     key = re.sub(r"\(.*\)$", "", text).rpartition(".")[2].lstrip("_").removeprefix("get_").lower()
     axis = axis_in(key)
     return Group(key or text, axis, own=not axis and text.startswith("self."))
