@@ -9,7 +9,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.values import Value
 from ddp_lint.project.parts import kept_by_node
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import names_in
 
 #: References that are equal only where all of them is.
 _PLAIN = (type(None), ref.External, ref.ModuleRef, ref.ClassRef, ref.Method, ref.GroupRef)
@@ -36,8 +36,7 @@ def seen(function: FunctionRef, depth: int = 0) -> Hashable:
 
 @kept_by_node(4096)
 def _names(node: ast.AST) -> tuple[str, ...]:
-    """The names in a function, those in functions inside it included."""
-    return tuple(sorted({part.id for part in walk(node) if isinstance(part, ast.Name)}))
+    return tuple(sorted(names_in(node)))
 
 
 def _whole(value: Value, function: FunctionRef, depth: int) -> Hashable:

@@ -162,8 +162,7 @@ def turn(frame: Frame, argument: ast.expr | None, type_: str) -> None:
 def _is_wrapped_later(frame: Frame, node: ast.Call) -> bool:
     """Is the model still no replica: the function wraps one further down, none before, and in no loop around both?"""
     scope = frame.function or frame.facts.tree
-    wraps = [n.lineno for n in children(scope) if isinstance(n, ast.Call) and _WRAPS.search(dotted(n.func))]
-    if not wraps or min(wraps) <= node.lineno:
+    if not _come_later(_calls_of(_WRAPS, scope), node):
         return False
     loops = (n for n in children(scope) if isinstance(n, (ast.For, ast.While)))
     return not any(loop.lineno < node.lineno < (loop.end_lineno or 0) for loop in loops)
@@ -174,14 +173,17 @@ def _is_sharded_later(frame: Frame, node: ast.Call) -> bool:
     model = dotted(node.args[0]) if node.args else ""
     if not model or frame.function is None:
         return False
-    shards = [
-        call.lineno
-        for call in children(frame.function)
-        if isinstance(call, ast.Call)
-        and _SHARDS.search(dotted(call.func))
-        and any(dotted(argument) == model for argument in call.args)
-    ]
-    return bool(shards) and min(shards) > node.lineno
+    calls = _calls_of(_SHARDS, frame.function)
+    return _come_later([call for call in calls if any(dotted(argument) == model for argument in call.args)], node)
+
+
+def _calls_of(names: re.Pattern[str], scope: ast.AST) -> list[ast.Call]:
+    return [n for n in children(scope) if isinstance(n, ast.Call) and names.search(dotted(n.func))]
+
+
+def _come_later(calls: list[ast.Call], node: ast.Call) -> bool:
+    """Whether there are any, and all of them below the line."""
+    return bool(calls) and all(call.lineno > node.lineno for call in calls)
 
 
 def _uneven_payload(

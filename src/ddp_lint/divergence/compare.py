@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import re
@@ -115,6 +116,7 @@ class Comparison:
         #: Replicas of a model take their steps together in the whole world.
         self._group = stream if isinstance(stream, Group) else Group()
         self._alone = set(self._ways_alone())
+        self._assumptions: dict[int, dict[int, dict[Hashable, bool]]] = {}
 
     def of_worlds(self, start: Node, first: int, second: int) -> Iterator[Difference]:
         """Where the event graphs of two worlds diverge, if they do."""
@@ -249,8 +251,10 @@ class Comparison:
         return reached
 
     def _assumed(self, start: Node) -> dict[int, dict[Hashable, bool]]:
-        """The shared choices that every way to a node has made."""
-        found: dict[int, dict[Hashable, bool]] = {start.number: {}}
+        """The shared choices that every way to a node has made; nothing for one that none leads to."""
+        if start.number in self._assumptions:
+            return self._assumptions[start.number]
+        found = self._assumptions[start.number] = {start.number: {}}
         for node in reversed(self._graph.nodes):
             mine = found.get(node.number)
             if mine is None:
@@ -433,17 +437,19 @@ class Comparison:
 
     def _is_for_good(self, side: Side, loop: Loop) -> bool:
         """Did the rank pass by the events because of its number, as it will in each round?"""
-        step = side.trail
-        if step is None or not step.span.starts_in(loop.span) or step.condition.varies is None:
-            return False
-        return step.condition.varies.cause == "rank" and not step.condition.open
+        last = self._last_in(loop, side)
+        return last is not None and last.varies is not None and last.varies.cause == "rank" and not last.open
+
+    def _depends_on_data(self, side: Side, loop: Loop) -> bool:
+        """Did the rank pass by the events because of its own batches, of which perhaps none leads to them?"""
+        last = self._last_in(loop, side)
+        return last is not None and last.varies is not None and last.varies.cause == "data"
 
     @staticmethod
-    def _depends_on_data(side: Side, loop: Loop) -> bool:
-        """Did the rank pass by the events because of its own batches, of which perhaps none leads to them?"""
+    def _last_in(loop: Loop, side: Side) -> Condition | None:
+        """The condition of the rank's last choice, if that was made in the loop."""
         step = side.trail
-        varies = step.condition.varies if step is not None and step.span.starts_in(loop.span) else None
-        return varies is not None and varies.cause == "data"
+        return step.condition if step is not None and step.span.starts_in(loop.span) else None
 
     def _was_empty(self, side: Side, loop: Loop, matched: int) -> bool:
         """Did the round of this side have no events, neither since its last choice nor before?"""
@@ -569,13 +575,11 @@ class Comparison:
 
         ``if mode == "train": .. elif mode == "test": ..`` without an `else` is written for the values that there are.
         """
-        refused: dict[Hashable, int] = {}
-        met: set[Hashable] = set()
+        answers = collections.defaultdict[Hashable, list[bool]](list)
         for choice, chosen in difference.first.own.items():
             if (asked := self._equality(choice)) is not None:
-                refused[asked[0]] = refused.get(asked[0], 0) + 1
-                met |= {asked[0]} if chosen else set()
-        return any(count > 1 and of not in met for of, count in refused.items())
+                answers[asked[0]].append(chosen)
+        return any(len(of) > 1 and not any(of) for of in answers.values())
 
     def _bound(self, choice: Hashable) -> Bound | None:
         if choice not in self._bounds:

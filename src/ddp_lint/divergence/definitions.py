@@ -20,7 +20,7 @@ from ddp_lint.project.parts import (
     unnoted,
 )
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import defaults, statements, walk
+from ddp_lint.source.syntax import defaults, names_in, statements
 
 
 @kept_by_node(16384)
@@ -275,7 +275,7 @@ def _follow(body: Sequence[ast.stmt], anew: set[str], others: set[str]) -> None:
 
 
 def _look(node: ast.AST, anew: set[str], others: set[str]) -> None:
-    others.update(part.id for part in walk(node) if isinstance(part, ast.Name) and part.id not in anew)
+    others.update(names_in(node) - anew)
 
 
 def _set(target: ast.expr, anew: set[str], others: set[str]) -> None:

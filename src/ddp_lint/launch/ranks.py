@@ -21,7 +21,7 @@ from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, defaults, walk
+from ddp_lint.source.syntax import below, defaults, names_in, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,13 +197,13 @@ def _is_used(name: str, imported: ast.Import | ast.ImportFrom, tree: ast.AST) ->
     alias = next((a for a in imported.names if name.endswith(a.name)), None)
     if alias is None or alias.name == "*" or (alias.asname is None and isinstance(imported, ast.Import)):
         return True
-    return (alias.asname or alias.name) in _names_in(tree)
+    return (alias.asname or alias.name) in _names(tree)
 
 
 # One tree after the other is asked for all of its imports.
 @kept_by_node(4)
-def _names_in(tree: ast.AST) -> frozenset[str]:
-    return frozenset(node.id for node in walk(tree) if isinstance(node, ast.Name))
+def _names(tree: ast.AST) -> frozenset[str]:
+    return names_in(tree)
 
 
 def _is_below(name: str, modules: frozenset[str]) -> bool:

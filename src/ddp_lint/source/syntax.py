@@ -59,6 +59,11 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         found += below(item)
 
 
+def names_in(node: ast.AST) -> frozenset[str]:
+    """The names in a node, those in nested functions included."""
+    return frozenset(part.id for part in walk(node) if isinstance(part, ast.Name))
+
+
 def nested(node: ast.AST) -> list[ast.AST]:
     """The statements directly below one, with its handlers and cases; none for an expression."""
     found: list[ast.AST] = []

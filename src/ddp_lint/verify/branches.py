@@ -52,12 +52,8 @@ _Loop = ast.For | ast.While
 
 def _loops(frame: Frame) -> list[_Loop]:
     """The loops around a line in its function, the outermost first."""
-    try:
-        tree = ast.parse(pathlib.Path(frame.path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return []
     found: list[_Loop] = []
-    body: list[ast.stmt] = list(tree.body)
+    body = list(_tree(frame).body)
     while body:
         node = body.pop()
         if frame.line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
@@ -127,21 +123,25 @@ def _first_apart(one: Sequence[Frame], another: Sequence[Frame]) -> Frame | None
     return None
 
 
+def _tree(frame: Frame) -> ast.Module:
+    """The file of a frame; an empty one where it cannot be read."""
+    try:
+        return ast.parse(pathlib.Path(frame.path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
 def _conditions(frame: Frame, other: int) -> Iterator[tuple[str, range]]:
     """The tests above a line, the outermost first, each with the lines of the arm that the line is in.
 
     Where both ways have an arm, and the other line is in neither, the test is not what makes them diverge.
     """
-    try:
-        tree = ast.parse(pathlib.Path(frame.path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
+    for node in ast.walk(_tree(frame)):
         if not isinstance(node, ast.If):
             continue
         if node.orelse and other not in range(node.lineno, (node.end_lineno or node.lineno) + 1):
             continue
         for arm, word in ((node.body, ""), (node.orelse, "the else of ")):
-            lines = range(arm[0].lineno, (arm[-1].end_lineno or arm[-1].lineno) + 1) if arm else range(0)
+            lines = _lines(arm) if arm else range(0)
             if frame.line in lines:
                 yield f"{word}`if {ast.unparse(node.test)}` (line {node.lineno})", lines

@@ -18,7 +18,7 @@ from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.sampling import copies, never_told
+from ddp_lint.verify.sampling import copies, never_told, told
 from ddp_lint.verify.trace import (
     COPY,
     REPLICATED,
@@ -410,9 +410,8 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
         yield Discovery("samples", message, code, cause, fix, (evidence,))
     events = never_told(traces) if copied is None else ()
     if events:
-        first = events[0]
-        message = f"{first.sampler} gave the same order in all {len(events)} epochs: {list(first.first[:8])} ..."
-        evidence = _evidence(examined, None, "epochs", message, first.site)
+        message = told(events)
+        evidence = _evidence(examined, None, "epochs", message, events[0].site)
         cause = "it shuffles by the number of the epoch, which it was never told"
         fix = "call sampler.set_epoch(epoch) before each epoch"
         yield Discovery("epochs", message, _NEVER_TOLD, cause, fix, (evidence,))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 
+from ddp_lint.source.imports import last_part
 from ddp_lint.verify.spec import CAN_FORK
 from ddp_lint.verify.target import Target, trees
 
@@ -48,17 +49,17 @@ def _depends_on_hashes(tree: ast.Module) -> bool:
     """It makes a set that it does more with than to look into it, to count or to sort it, walks one that it fills
     later, or asks for a hash."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    walked = {_last(n.iter) for n in ast.walk(tree) if isinstance(n, ast.For | ast.comprehension)} - {""}
+    walked = {last_part(n.iter) for n in ast.walk(tree) if isinstance(n, ast.For | ast.comprehension)} - {""}
     for node in ast.walk(tree):
-        made = _last(node.func) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        made = last_part(node.func) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
         if made == "hash":
             return True
         outer = parents.get(node)
         if isinstance(node, ast.Call) and made in _SETS and not node.args:
-            if isinstance(outer, ast.Assign | ast.AnnAssign) and walked & set(map(_last, _targets(outer))):
+            if isinstance(outer, ast.Assign | ast.AnnAssign) and walked & set(map(last_part, _targets(outer))):
                 return True
         elif isinstance(node, ast.Set | ast.SetComp) or made in _SETS:
-            orderless = isinstance(outer, ast.Call) and _last(outer.func) in _ORDERLESS
+            orderless = isinstance(outer, ast.Call) and last_part(outer.func) in _ORDERLESS
             if not orderless and not isinstance(outer, ast.Compare):
                 return True
     return False
@@ -66,11 +67,6 @@ def _depends_on_hashes(tree: ast.Module) -> bool:
 
 def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
     return node.targets if isinstance(node, ast.Assign) else [node.target]
-
-
-def _last(node: ast.expr) -> str:
-    """The name, or the attribute, that an expression ends with."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _writes_environment(tree: ast.Module) -> bool:

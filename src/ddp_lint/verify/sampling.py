@@ -22,6 +22,11 @@ def same_order(trace: Trace) -> Sequence[Samples]:
     return ()
 
 
+def told(events: Sequence[Samples]) -> str:
+    """What `same_order` and `never_told` have found, in words."""
+    return f"{events[0].sampler} gave the same order in all {len(events)} epochs: {list(events[0].first[:8])} ..."
+
+
 def epochs(trace: Trace) -> dict[str, list[Samples]]:
     """The epochs that a rank has seen, by sampler."""
     found: dict[str, list[Samples]] = collections.defaultdict(list)
