@@ -82,7 +82,8 @@ class Summaries:
         self._given: list[dict[str, Value]] = []
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
-        self.left = self.BOUND
+        #: What the root may still run, of how many statements.
+        self.left = self.bound = self.BOUND
         #: The keys under which a root used a function's summary.
         self._asked: dict[ast.AST, set[Key]] = {}
         #: By key: the deciding arguments that the summary under that key alone was made for.
@@ -390,7 +391,7 @@ class Summaries:
         self._asked.clear()
         self.variables.forget()
         self._memory.forget()
-        self.left = self.BOUND + own
+        self.left = self.bound = self.BOUND + own
 
     def names_after(self, function: FunctionRef) -> dict[str, Value] | None:
         """The names that a function leaves, evaluated for arguments unknown; None while it is running."""
