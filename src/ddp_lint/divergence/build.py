@@ -93,7 +93,9 @@ class _Builder:
             yes = self.sequence(effect.yes, after, exits, site)
             no = self.sequence(effect.no, after, exits, site)
             self._apart -= apart
-            return self.test(effect.test, yes, no, effect.span, site.depth if site else 0)
+            # Who misses a rank that has ended, only those who call the callee can tell.
+            ends = any(isinstance(inner, Leave) and inner.what == "exit" for inner in (*effect.yes, *effect.no))
+            return self.test(effect.test, yes, no, effect.span, site.depth if site and not ends else 0)
         if isinstance(effect, Rounds):
             return after if effect.callback and not self._apart else self._rounds(effect, after, exits, site)
         if isinstance(effect, Attempt):

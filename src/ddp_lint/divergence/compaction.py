@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.definitions import is_generator
-from ddp_lint.divergence.effects import Branch, Effect, EventStep, Inline, Leave, choices, is_larger, matters
+from ddp_lint.divergence.effects import Branch, Effect, EventStep, Leave, choices, is_larger, matters, may_exit
 from ddp_lint.divergence.event_graph import (
     CONFIDENCES,
     Event,
@@ -33,7 +33,7 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
     """The callee as its callers need it: nothing, its effects, or one event for a large or unbalanced one."""
     effects = frame.effects
     if not matters(effects):
-        if _may_exit(effects) or _may_raise_on_some(effects):
+        if may_exit(effects) or _may_raise_on_some(effects):
             return effects
         last = effects[-1] if effects else None
         if not isinstance(last, Leave) or last.what != "raise" or frame.returned:
@@ -55,16 +55,6 @@ def _may_raise_on_some(effects: list[Effect]) -> bool:
         and (varies := effect.test.varying()) is not None
         and (varies.call_depth > 0 or varies.cause == "rank")
         and any(isinstance(inner, Leave) and inner.what == "raise" for inner in (*effect.yes, *effect.no))
-        for effect in effects
-    )
-
-
-def _may_exit(effects: list[Effect]) -> bool:
-    """Does the process end, without an error, on some way through?"""
-    return any(
-        (isinstance(effect, Leave) and effect.what == "exit")
-        or (isinstance(effect, Branch) and (_may_exit(effect.yes) or _may_exit(effect.no)))
-        or (isinstance(effect, Inline) and _may_exit(effect.effects))
         for effect in effects
     )
 

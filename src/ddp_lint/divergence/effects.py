@@ -159,6 +159,16 @@ def choices(effects: list[Effect]) -> Iterator[Condition]:
                 yield from (raised for raised, _ in effect.handlers)
 
 
+def may_exit(effects: list[Effect]) -> bool:
+    """Does the process end, without an error, on some way through?"""
+    return any(
+        (isinstance(effect, Leave) and effect.what == "exit")
+        or (isinstance(effect, Branch) and (may_exit(effect.yes) or may_exit(effect.no)))
+        or (isinstance(effect, Inline) and may_exit(effect.effects))
+        for effect in effects
+    )
+
+
 def left_before(effects: list[Effect]) -> list[Effect]:
     """The same tree where a process that ends in it has no part in what comes: the job starts after it."""
     return [_without_exit(effect) for effect in effects]
