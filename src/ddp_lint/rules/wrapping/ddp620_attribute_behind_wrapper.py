@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.launch.ranks import on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
@@ -232,8 +233,9 @@ class AttributeBehindWrapper(Rule):
         return order_of(self.module.project, user.name.value, wrapper.name.value) == "before"
 
     def _last_binding(self, use: cst.BaseExpression, name: str) -> Binding | None:
-        bindings = self.module.bindings(name, use)
-        here = self.module.function_of(use)
+        bindings, here = self.module.bindings(name, use), self.module.function_of(use)
+        if not on_one_rank(self.module, use):  # what one rank alone binds anew, the others still have as it was
+            bindings = [b for b in bindings if not on_one_rank(self.module, b.node)]
         if name.startswith("self.") and all(self.module.function_of(b.node) is not here for b in bindings):
             return bindings[-1] if bindings else None
         return next(self.module.scopes.last_before(bindings, use), None)
