@@ -18,6 +18,7 @@ from ddp_lint.findings import Confidence, Finding, spans_in
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program import Reach
 from ddp_lint.project import Asked, Project
+from ddp_lint.project.helpers import with_helpers
 from ddp_lint.rules.registry import Declaration, declared, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
 
@@ -152,7 +153,7 @@ def _findings(
     readers = rules_for_text(path.name, file.first_line)
     if readers:
         return _in_text(file, [rule for rule in readers if rule.code in active]), False
-    focus = _selection(active, project.own.names).concerned(file.text, test=file.is_test)
+    focus = _selection(active, with_helpers(project)).concerned(file.text, test=file.is_test)
     if not focus:
         return [], False
     from ddp_lint.engine.file_visit import visit  # with LibCST, which takes longer to import than most files to check

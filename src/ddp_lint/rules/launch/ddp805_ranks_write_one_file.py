@@ -59,9 +59,9 @@ class RanksWriteOneFile(Rule):
 
     Finds `torch.save` and `open(..., "w")` to a path without the rank in it, `os.makedirs` without `exist_ok`, and
     what removes or moves a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for the
-    rank, in a function that every rank runs: it makes the process group or wraps the model, by itself or by
-    `accelerator.prepare`, or is called by the training loop of its file, nowhere under such a test. For folders and
-    what is removed it is enough that the function asks for its rank.
+    rank, in a function that every rank runs: it makes the process group or wraps the model, or is called by the
+    training loop of its file, nowhere under such a test. For folders and what is removed it is enough that the function
+    asks for its rank, or calls `accelerator.prepare`.
 
     ## Why it breaks
 
@@ -165,9 +165,10 @@ class RanksWriteOneFile(Rule):
         given: set[str] = set()  # names whose values a caller decides, the rank perhaps among them
         if every is None:
             every, given = self._called_by_every_rank(node), {p.name.value for p in node.params.params} - {"self"}
-        asks = next((c for c in calls if self.module.qualified(c.func) == _ASKS_FOR_RANK), None)
-        if every is None and asks is not None and not on_one_rank(self.module, asks):
-            every, calls = asks, [c for c in calls if self._outcome(c) is not _Outcome.WRITTEN]
+        shows = next((c for c in calls if every is None and self._shows_ranks(c)), None)
+        if shows is not None and not on_one_rank(self.module, shows):
+            every, calls = shows, [c for c in calls if self._outcome(c) is not _Outcome.WRITTEN]
+            given = given if self._asks(shows) else set()  # who prepares the models is the program
         if every is None or on_one_rank(self.module, every):
             return
         reported: set[cst.CSTNode] = set()
@@ -186,11 +187,15 @@ class RanksWriteOneFile(Rule):
 
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:
         listed = self.module.listed("wrappers", call) or self.module.listed("collectives", call)
-        return self.module.qualified(call.func) in _EVERY_RANK or bool(listed) or self._prepares(call)
+        return self.module.qualified(call.func) in _EVERY_RANK or bool(listed)
 
-    def _prepares(self, call: cst.Call) -> bool:
-        """Whether a framework wraps what it is given: ``accelerator.prepare(model)``."""
-        return called(call) in _PREPARING_METHODS and self.module.callee(call) in PREPARING
+    def _shows_ranks(self, call: cst.Call) -> bool:
+        """Whether a function that makes the call runs on several ranks, by itself or with what a framework wraps: it
+        asks for its rank, or calls ``accelerator.prepare(model)``."""
+        return self._asks(call) or (called(call) in _PREPARING_METHODS and self.module.callee(call) in PREPARING)
+
+    def _asks(self, call: cst.Call) -> bool:
+        return self.module.qualified(call.func) == _ASKS_FOR_RANK
 
     def _called_by_every_rank(self, function: cst.FunctionDef) -> cst.Call | None:
         """The call of a function in the training loop of this file, where no call of it is kept to one rank."""
