@@ -176,7 +176,7 @@ class ClipOnEveryMicroBatch(Rule):
         return next((test for test in guards(self.module, node) if self._counts(test)), None)
 
     def _counts(self, test: cst.BaseExpression) -> bool:
-        """``(i + 1) % n == 0``, also under a name, or of a counter that is cut so: ``state.micro = state.micro % n``."""
+        """``(i + 1) % n == 0``, also under a name, or of a counter that is cut so: ``state.micro %= n``."""
         counters = [p for p in subtree(test) if isinstance(p, (cst.Name, cst.Attribute)) and dotted(p)]
         values = [test, *(value for counter in counters for value in self.module.assignments(counter))]
         return any(
