@@ -66,3 +66,14 @@ def test_a_comment_excuses_its_own_call_path_alone(check: Check, project: pathli
     (project / "a.py").write_text(text)
     paths = [f["path"] for f in found(check)]
     assert "a.py" not in paths
+
+
+def test_what_one_statement_does_twice_is_one_finding(check: Check, project: pathlib.Path) -> None:
+    (project / "a.py").write_text(
+        f"{HEAD}from torch import nn\nfrom torch.nn.parallel import DistributedDataParallel\n\n\n"
+        "def wrap(model):\n    rank = dist.get_rank()\n"
+        "    return DistributedDataParallel(model, device_ids=[rank], output_device=rank)\n\n\n"
+        "class Net(nn.Module):\n    def forward(self, x):\n        ends = x.cumsum(0)\n"
+        "        for i in range(1, 9):\n            x = x + ends[i].item() - ends[i - 1].item()\n        return x\n"
+    )
+    assert [f["code"] for f in found(check)] == ["DDP403", "DDP301"]

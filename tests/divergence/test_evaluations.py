@@ -8,7 +8,6 @@ import pytest
 
 from ddp_lint.divergence.analyse import graph_of, roots, summaries_of
 from ddp_lint.divergence.event_graph import Choice, EventGraph, EventNode, Node, guards_of_all
-from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Symbol, unknown
 from ddp_lint.project import Project
 
@@ -24,7 +23,7 @@ def _graph(folder: pathlib.Path, source: str, name: str = "f") -> tuple[EventGra
     summaries = summaries_of(project)
     root = next(root for root in roots(facts, summaries) if root.name == name)
     graph, start = graph_of(root, facts, summaries)
-    return graph, start, Summaries.BOUND - summaries.left
+    return graph, start, summaries.bound - summaries.left
 
 
 ONE_ROUND = {

@@ -123,10 +123,12 @@ class Editor:
 
 @pytest.fixture
 def root(tmp_path: pathlib.Path) -> pathlib.Path:
-    (tmp_path / "pyproject.toml").write_text("")
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "helper.py").write_text(HELPER)
-    return tmp_path
+    folder = tmp_path / "ä b+c"  # what stands in a URI in another way
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text("")
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "helper.py").write_text(HELPER)
+    return folder
 
 
 def session(root: pathlib.Path, work: Callable[[Editor], Awaitable[None]], encoding: str = "utf-16") -> None:

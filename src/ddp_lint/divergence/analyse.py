@@ -444,7 +444,8 @@ def graph_of(
 
 
 def _effects_of(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None) -> list[Effect]:
-    summaries.forget()
+    scope = root.function.node if root.function is not None else facts.tree
+    summaries.forget(sum(isinstance(node, ast.stmt) for node in children(scope)))
     if root.function is None:
         frame = Frame(summaries, facts, None)
         run(frame, facts.tree.body)

@@ -144,12 +144,10 @@ class _Builder:
                 return ways[node]
 
             after = finally_then(after)
-            # What ends in an error ends there, unless the block leaves in another way, which discards the exception.
-            swallows = isinstance(effect.final[-1], Leave) and effect.final[-1].what != "raise"
             exits = dataclasses.replace(
                 exits, returns=finally_then(exits.returns), breaks=finally_then(exits.breaks),
                 continues=finally_then(exits.continues), ends=finally_then(exits.ends),
-                raises=finally_then(exits.raises) if swallows else exits.raises,
+                raises=finally_then(exits.raises),
             )  # fmt: skip
         handlers = [(raised, self.sequence(body, after, exits, site)) for raised, body in effect.handlers]
         inner = exits

@@ -49,6 +49,10 @@ _SETTINGS = re.compile(r"(?:\b|_)(args|cfg|config|opts?|hparams)$")
 #: The rank of a matrix, not of a process.
 _OF_MATRIX = re.compile(r"(lora|peft|adapter|svd|galore|low_?rank)\w*\.rank$")
 #: Attributes of a tensor that are the same on all ranks as a rule, whatever the tensor holds.
+#: A number that a batch carries with it, for whoever cuts it into pieces: it was configured.
+_BATCH_SIZE = re.compile(r"_batch_size$")
+#: Attributes that are a size, of a tensor and of a dictionary of tensors.
+_SHAPES = frozenset({"shape", "batch_size"})
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
 _SET_OPERATORS = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor)
@@ -140,7 +144,7 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         return divergent(("attribute", path), base.varies)
     method = ref.Method(guess, name, path.rpartition(".")[0], guessed=bool(guess))
     if base.varies is not None and base.open and base.varies.cause == "data" and name not in _STATIC:
-        size = shape_of(("attribute", path), base) if name == "shape" else None
+        size = shape_of(("attribute", path), base) if name in _SHAPES else None
         return (size or divergent(("attribute", path), base.varies)).with_reference(method)
     if base.varies is None and (settings := _SETTINGS.search(path.rpartition(".")[0])):
         return unknown(("setting", settings[1], name), method, agreed=base.agreed)
@@ -240,6 +244,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if (length := dimension_of(base, dimension)) is not None:
         return length
     if base.varies is not None and base.open:
+        if key is not None and isinstance(key.value, str) and _BATCH_SIZE.search(key.value):
+            return unknown(("item", base.key, index.key))
         return _own_item(frame, node, base, index, base.varies)
     masked = is_mask(node.slice) or is_comparison(index)
     if masked and (index.varies is None or is_comparison(index)) and not isinstance(reference, ref.Instance):

@@ -25,6 +25,8 @@ _MAKES_NONE = re.compile(
 )
 #: Locks that hold for all processes of a machine.
 _LOCK = re.compile(r"file_?lock$", re.IGNORECASE)
+#: Calls between the look and the wait: a helper that makes the file and waits.
+_HELPER = 1
 #: The cause of a variation that is such a race.
 MADE: Final = "made"
 
@@ -41,7 +43,9 @@ def race_of(difference: Difference, varies: Variation, chosen: bool | None) -> V
         return varies
     looks = varies.cause == "file" and chosen is False and _LOOKS.search(text)
     misses = varies.cause == "exception" and chosen is True and text == _MISSES
-    if difference.event.op not in _WAITS or not (looks or misses):
+    # What waits deep in what the arm calls is the rest of the program, not a wait for the file.
+    waits = difference.event.op in _WAITS and len(difference.event.chain) <= _HELPER
+    if not waits or not (looks or misses):
         return varies
     return dataclasses.replace(
         varies, cause=MADE, description="whether the file was made before this rank looked for it"

@@ -13,6 +13,8 @@ from ddp_lint.divergence.worlds import World
 #: Words in the name of a group or of a rank that name the parallel axis it runs along.
 _AXES = (
     ("world", re.compile(r"(^|_)world(_|$)")),
+    ("expert tensor", re.compile(r"(^|_)etp(_|$)|expert_tensor")),
+    ("expert", re.compile(r"(^|_)ep(_|$)|expert_(model_)?parallel")),
     ("embedding", re.compile(r"embed")),
     ("pipeline", re.compile(r"(^|_)pp(_|$)|pipe|stage")),
     ("tensor", re.compile(r"(^|_)(tp|mp|mpu|slice)(_|$)|tensor|model_parallel")),
@@ -24,7 +26,7 @@ _AXES = (
 )
 WORLD_AXIS = "world"
 #: Axes whose ranks work on one batch together.
-_SHARING = frozenset({"tensor", "pipeline", "context", "model"})
+_SHARING = frozenset({"tensor", "expert tensor", "pipeline", "context", "model"})
 
 
 #: The group along one axis of a mesh: ``mesh["tp"].get_group()``, ``mesh.get_group("tp")``.
@@ -114,10 +116,15 @@ def _name_in(text: str) -> str:
 _NAMELESS = frozenset({"group", "pg", "process_group", "comm", "comm_group"})
 
 
+#: ``groups[name]``, ``manager.get_group(name)``: which one it is, a variable says.
+_LOOKED_UP = re.compile(r"[(\[]\s*[A-Za-z_]")
+
+
 def of_callee(text: str) -> Group:
     """The group that an expression of a callee names, none of whose callers has passed it."""
     group = named(text)
-    return dataclasses.replace(group, hidden=group.key in _NAMELESS)
+    looked_up = not group.axis and _LOOKED_UP.search(text) is not None
+    return dataclasses.replace(group, hidden=looked_up or group.key in _NAMELESS)
 
 
 def shown(group: Group) -> str:

@@ -41,6 +41,9 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import ASPECTS
+from ddp_lint.project.parts import children
+from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import names_in
 
 #: A loader by name; what holds several loaders hands out loaders.
 _LOADER = re.compile(r"(?<!down)loader(?!s)")
@@ -48,6 +51,7 @@ _LOADER = re.compile(r"(?<!down)loader(?!s)")
 _NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|key|split|set)s?$")
 #: Progress bars, which hand on what they are given.
 _PROGRESS = frozenset({"tqdm", "track", "progress_bar", "ProgressBar"})
+_REORDERING = frozenset({"sorted", "list", "tuple", "reversed", "enumerate"})
 _OF_DICTIONARY = frozenset({"values", "items", "keys"})
 
 
@@ -66,7 +70,7 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     values = [evaluate(frame, element) for element in elements]
     inner, frame.effects = frame.effects, outer
     frame.env = saved
-    rounds = rounds_of(frame, iterables[0], node.generators[0].iter)
+    rounds = rounds_of(frame, iterables[0], node.generators[0].iter, node.generators[0].target)
     source = reference_of(iterables[0])
     if isinstance(source, ref.Generator):
         frame.effects.append(dataclasses.replace(source.call, yields=inner))
@@ -247,11 +251,12 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         return None
     if iterable.varies.cause == "rank" and dealt_alike(frame, node):
         return None
+    if iterable.varies.cause == "data" and _goes_deeper(frame, target):
+        return None  # lists within lists: what they hold differs between ranks, how they are built does not
     counted = iterable.kind == "grown" or (isinstance(node, ast.Call) and dotted(node.func) == "range")
     if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
         return None  # as many as the batch holds
-    method = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
-    if method in _OF_DICTIONARY and not counted:
+    if _method_in(node) in _OF_DICTIONARY and not counted:
         return None  # values differ between ranks, the keys hardly ever
     if not iterable.open and all(isinstance(component, Symbol) for component in iterable.components):
         return None  # something else on each rank, which may well be as long
@@ -262,6 +267,23 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     if counted and of_batches(varies):
         varies = dataclasses.replace(varies, description=ASPECTS["count"], aspect="count")
     return Condition(truths, text, varies, open=True)
+
+
+def _goes_deeper(frame: Frame, target: ast.AST | None) -> bool:
+    """Does the function call itself for the elements, as one does that goes through a nested structure?"""
+    if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)) or target is None:
+        return False
+    calls = (n for n in children(frame.function) if isinstance(n, ast.Call) and n.args)
+    again = (call.args[0] for call in calls if last_part(call.func) == frame.function.name)
+    elements = names_in(target)
+    return any(elements & names_in(argument) for argument in again)
+
+
+def _method_in(node: ast.expr) -> str:
+    """The method whose results a loop goes through, also in another order: ``sorted(x.items())``."""
+    while isinstance(node, ast.Call) and getattr(node.func, "id", "") in _REORDERING and node.args:
+        node = node.args[0]
+    return getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
 
 
 def _is_count_from_sampler(frame: Frame, node: ast.expr) -> bool:

@@ -275,8 +275,7 @@ def are_gradients(name: str) -> bool:
 def own_gradients(frame: Frame, node: ast.AST) -> Variation:
     """Why no parameter has a gradient on some ranks."""
     origin = Label(frame.span(node), "a rank whose part of the parameters has no gradients has none here")
-    description = "whether this rank's own parameters have gradients"
-    return Variation("data", description, origin=origin, confidence=Confidence.MEDIUM, local_only=True)
+    return Variation.of_data("gradients", origin, Confidence.MEDIUM, local_only=True)
 
 
 def own_emptiness(frame: Frame, node: ast.AST) -> Variation:

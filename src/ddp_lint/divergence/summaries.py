@@ -66,8 +66,9 @@ _NOTHING = Summary([], unknown("recursion"))
 class Summaries:
     """All evaluations of one project. Raises TooLarge out of a root that costs more than its bound."""
 
-    #: Statements that the evaluation of one function may run, its callees included.
-    BOUND = 60_000
+    #: Statements that the evaluation of one function may run besides its own, in callees: a few seconds. Large
+    #: engines take 5,000 of them.
+    BOUND = 8_000
     #: What evaluates each kind of expression.
     handlers: ClassVar[Handlers] = {
         **expressions.HANDLERS, **conditions.HANDLERS, **iteration.HANDLERS, **targets.HANDLERS, ast.Call: call,
@@ -81,7 +82,8 @@ class Summaries:
         self._given: list[dict[str, Value]] = []
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
-        self.left = self.BOUND
+        #: What the root may still run, of how many statements.
+        self.left = self.bound = self.BOUND
         #: The keys under which a root used a function's summary.
         self._asked: dict[ast.AST, set[Key]] = {}
         #: By key: the deciding arguments that the summary under that key alone was made for.
@@ -384,12 +386,12 @@ class Summaries:
             run(frame, function.node.body)
         return frame
 
-    def forget(self) -> None:
-        """Before a new root: no function is running."""
+    def forget(self, own: int) -> None:
+        """Before a new root, which has so many statements of its own: no function is running."""
         self._asked.clear()
         self.variables.forget()
         self._memory.forget()
-        self.left = self.BOUND
+        self.left = self.bound = self.BOUND + own
 
     def names_after(self, function: FunctionRef) -> dict[str, Value] | None:
         """The names that a function leaves, evaluated for arguments unknown; None while it is running."""

@@ -110,6 +110,8 @@ def _confidence(event: Event, varies: Variation, difference: Difference) -> Conf
         limits.append(Confidence.LOW)  # all receive what one rank sends, an empty tensor as well
     if varies.aspect == "modality" and event.group.key:
         limits.append(Confidence.LOW)  # ranks of a smaller group mostly share their samples
+    if varies.aspect == "gradients" and event.op == "full_tensor":
+        limits.append(Confidence.LOW)  # all ranks hold a part of a DTensor, and all have a gradient for it or none has
     if event.op == LEARNING_RATE and varies.cause != "rank":
         limits.append(Confidence.LOW)  # in a script of one process it may follow the loss
     other_when = difference.other.when if difference.other is not None else ""

@@ -8,24 +8,26 @@ import pathlib
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.fingerprints import with_fingerprints
-from ddp_lint.engine.focus import Selection
+from ddp_lint.engine.focus import Focus, Selection
 from ddp_lint.engine.report import FileResult, rule_crashed
 from ddp_lint.findings import Confidence, Finding, spans_in
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program import Reach
 from ddp_lint.project import Asked, Project
 from ddp_lint.project.helpers import with_helpers
-from ddp_lint.rules.registry import Declaration, declared, rules_for_text
+from ddp_lint.rules.registry import Declaration, declared, following_calls, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
 
 #: What may be the number of a line in a text.
 _PLACE = re.compile(r"\.py:\d|\bline \d")
 #: A stack of 8 MB holds twice as many.
 _FRAMES = 5000
+#: Comments that suppress nothing: known when all rules have looked.
+_ABOUT_ALL = frozenset({"DDP002"})
 
 
 class Checker:
@@ -49,20 +51,49 @@ class Checker:
         self.project = project or Project(settings.root, names=settings.names, changing=changing)
         self.project.reach = reach
 
-    def change(self, path: pathlib.Path, file: SourceFile | None) -> None:
-        """From now on `file` is the content of `path`; None: what is on disk, as it is now."""
+    def change(self, path: pathlib.Path, file: SourceFile | None) -> bool:
+        """From now on `file` is the content of `path`; None: what is on disk, as it is now. Whether the change lies
+        within functions and moves no line."""
         analysed = "ddp_lint.divergence.analyse" in sys.modules  # nothing to forget where nothing was analysed
         if file is not None and self.project.edit(path, file):
             if analysed:
                 from ddp_lint.divergence.analyse import let_go_of_edited
 
                 let_go_of_edited(self.project)
-            return
+            return True
         if analysed:
             from ddp_lint.divergence.analyse import let_go
 
             let_go(self.project, path)
         self.project.change(path, file)
+        return False
+
+    def look(
+        self, file: SourceFile, path: pathlib.Path, before: Iterable[Finding], edited: Collection[int]
+    ) -> tuple[Finding, ...] | None:
+        """The findings after a change within functions, at a first look; None where it takes more than that.
+
+        What the rules that visit nodes find in the changed functions is new. All else is as it was `before`, but for
+        what rests on one of the `edited` lines: how the change shows elsewhere, `check_file` tells.
+        """
+        active = self._settings.enabled - self._settings.ignored_in(path) - _ABOUT_ALL
+        from ddp_lint.engine.file_visit import visit_edited
+
+        with _deep_recursion():
+            look = visit_edited(file, path, self.project, _focus_on(file, self.project, active))
+        if look is None:
+            return None
+        again = active - following_calls()
+
+        def remains(finding: Finding) -> bool:
+            spans = [span for span in spans_in((finding,)) if span.path == file.path]
+            if any(line in edited for span in spans for line in range(span.line, span.end_line + 1)):
+                return False
+            inside = any(place.line <= finding.span.line <= place.end_line for place in look.places)
+            return not (inside and finding.code in again)
+
+        found = _reported(look.found, file, path, self.project, self._settings, active)
+        return tuple(sorted([*filter(remains, before), *found], key=lambda f: f.sort_key))
 
     def check(self, path: pathlib.Path) -> FileResult:
         """The result for one file. Raises nothing: what goes wrong is in the result."""
@@ -121,16 +152,28 @@ def _check(
     file: SourceFile, path: pathlib.Path, project: Project, settings: Settings, focused: bool = True
 ) -> tuple[list[Finding], bool]:
     """The findings, and whether LibCST had to parse anything."""
-    ignored = settings.ignored_in(path)
-    active = settings.enabled - ignored
     project.hold(path, file)
+    active = settings.enabled - settings.ignored_in(path)
     found, parsed = _findings(file, path, project, active, focused)
+    return _reported(found, file, path, project, settings, active), parsed
+
+
+def _reported(
+    found: list[Finding],
+    file: SourceFile,
+    path: pathlib.Path,
+    project: Project,
+    settings: Settings,
+    active: frozenset[str],
+) -> list[Finding]:
+    """What is left of findings when comments and settings have their say, with fingerprints."""
+    ignored = settings.ignored_in(path)
     found = [finding for finding in found if finding.code not in ignored]
     found = suppressions.apply(file, found, active, noqa=settings.noqa)
     # A comment that suppresses a doubtful finding is in use, so these go last.
     found = [f for f in found if f.confidence is not Confidence.LOW or f.code not in settings.sure]
     found = with_fingerprints(found, file, project.inside(path))
-    return (list(map(file.cells.located, found)) if file.cells else found), parsed
+    return list(map(file.cells.located, found)) if file.cells else found
 
 
 def preload(settings: Settings) -> None:
@@ -153,12 +196,16 @@ def _findings(
     readers = rules_for_text(path.name, file.first_line)
     if readers:
         return _in_text(file, [rule for rule in readers if rule.code in active]), False
-    focus = _selection(active, with_helpers(project)).concerned(file.text, test=file.is_test)
+    focus = _focus_on(file, project, active)
     if not focus:
         return [], False
     from ddp_lint.engine.file_visit import visit  # with LibCST, which takes longer to import than most files to check
 
     return visit(file, path, project, focus, focused)
+
+
+def _focus_on(file: SourceFile, project: Project, active: frozenset[str]) -> Focus:
+    return _selection(active, with_helpers(project, file.text)).concerned(file.text, test=file.is_test)
 
 
 def _in_text(file: SourceFile, readers: list[Declaration]) -> list[Finding]:

@@ -80,6 +80,7 @@ def _outlines(body: list[ast.stmt], places: dict[int, int] | None, end: int = 2*
 
 def _grafted(earlier: Parsed, text: str, outlines: tuple[_Outline, ...]) -> Parsed | None:
     """The tree of a text by an earlier one; None where they differ in more than functions."""
+    earlier.kept.edited = frozenset()
     if text == earlier.text:
         return earlier
     before, after = earlier.text.split("\n"), text.split("\n")
@@ -93,6 +94,7 @@ def _grafted(earlier: Parsed, text: str, outlines: tuple[_Outline, ...]) -> Pars
             return None
         earlier.kept.let_go(way[-1].node)
         tree, done = _replaced(tree, way, function), way[-1].outline.end
+        earlier.kept.edited |= {function}
     return Parsed(tree, text, outlines, earlier.kept)
 
 

@@ -6,6 +6,7 @@ import ast
 import pathlib
 import weakref
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import libcst as cst
 
@@ -45,6 +46,40 @@ def visit(
         return walk(module, focus.rules, crashed, limits) + crashes, parsed
     finally:
         module.let_go()
+
+
+class Look(NamedTuple):
+    """What the rules that visit nodes find in the functions that an edit has changed, and where these are."""
+
+    found: list[Finding]
+    places: list[Span]
+
+
+def visit_edited(file: SourceFile, path: pathlib.Path, project: Project, focus: Focus) -> Look | None:
+    """A look at the functions that the last edit has changed; None where it changed more."""
+    try:
+        module, concern = _module(file, path, project, focus, focused=True)
+    except CannotParse:
+        return None
+    edited, facts = module.kept.edited if module.kept else None, module.facts
+    if edited is None or facts is None or concern is None:
+        return None
+    limits = dict(_limits(module.tree.body, facts.tree.body, concern))
+    limits |= dict.fromkeys(_functions(module.tree.body) - edited, frozenset[str]())
+    failed: list[Exception] = []
+    try:
+        found = walk(module, focus.visitors, lambda rule, error: failed.append(error), limits)
+        places = [module.span(function) for function in edited]
+    finally:
+        module.let_go()
+    here = [f for f in found if any(place.line <= f.span.line <= place.end_line for place in places)]
+    return Look(here, places) if not failed else None
+
+
+def _functions(body: Sequence[cst.CSTNode]) -> set[cst.CSTNode]:
+    """The functions of a module and the methods of its classes."""
+    found: set[cst.CSTNode] = {node for node in body if isinstance(node, cst.FunctionDef)}
+    return found.union(*(_functions(node.body.body) for node in body if isinstance(node, cst.ClassDef)))
 
 
 def _limits(

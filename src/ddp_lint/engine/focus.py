@@ -97,6 +97,11 @@ class Focus:
         return [interest.rule.rule() for interest in self._interests]
 
     @property
+    def visitors(self) -> list[type[Rule]]:
+        """Those of the rules that visit nodes; the others work on whole files."""
+        return [interest.rule.rule() for interest in self._visitors]
+
+    @property
     def visits(self) -> bool:
         return bool(self._visitors)
 

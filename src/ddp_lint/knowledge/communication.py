@@ -40,7 +40,9 @@ CONDITIONS: Mapping[str, str] = {
 }
 
 #: Which ranks take part where the call has no group argument, and which ranks share a value of `Rank`.
-Scope = Literal["world", "node", "tensor", "pipeline", "data", "expert", "context", "model", "embedding", "shard"]
+Scope = Literal[
+    "world", "node", "tensor", "pipeline", "data", "expert", "expert tensor", "context", "model", "embedding", "shard"
+]
 
 #: What the call gives back: one value on all ranks, a value of each rank, an async handle, a process group.
 Returns = Literal["", "uniform", "local", "work", "group"]
@@ -56,7 +58,7 @@ Cause = Literal["clock", "file", "data", "exception", "memory", "order", "random
 
 #: What of a rank's own data a value follows from, where it matters: the batches themselves, how many one of them asks
 #: for, how many elements the rank's share of a collection has, whether it has any, whether its samples have a field.
-Aspect = Literal["", "batches", "count", "share", "emptiness", "modality"]
+Aspect = Literal["", "batches", "count", "share", "emptiness", "modality", "gradients"]
 
 #: How they read in a message, after "depends on".
 ASPECTS: Mapping[Aspect, str] = {
@@ -65,6 +67,7 @@ ASPECTS: Mapping[Aspect, str] = {
     "share": "how many elements this rank's share has",
     "emptiness": "whether this rank's own data give any elements",
     "modality": "whether this rank's own samples have it",
+    "gradients": "whether this rank's own parameters have gradients",
 }
 
 

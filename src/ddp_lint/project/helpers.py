@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 #: The wrappers whose use in a function is looked for: words to search for, and how a file may call them.
 _WORDS = ("DistributedDataParallel", "FullyShardedDataParallel")
 _USED = re.compile(r"(?:return|=) +[\w.]*(?:DistributedDataParallel|DDP|FullyShardedDataParallel|FSDP)\(")
+_MAY_WRAP = re.compile("wrap|ddp|parallel|fsdp|distrib", re.IGNORECASE)
 _MOVES = frozenset({"to", "cuda"})
 
 
@@ -38,9 +39,10 @@ def helpers(project: Project) -> Mapping[str, Helper]:
     return project.remember(("helpers that wrap",), lambda: dict(_helpers(project)))
 
 
-def with_helpers(project: Project) -> Names:
-    """The project's own names, with these functions among its wrappers: files that call one are looked at."""
-    names, found = project.own.names, helpers(project)
+def with_helpers(project: Project, text: str) -> Names:
+    """The project's own names, with these functions among its wrappers: files that call one are looked at. Most files
+    wrap nothing by any word, and ask nothing of the others."""
+    names, found = project.own.names, helpers(project) if _MAY_WRAP.search(text) else {}
     return dataclasses.replace(names, wrappers=(*names.wrappers, *found)) if found else names
 
 

@@ -6,7 +6,8 @@ import asyncio
 import concurrent.futures
 import pathlib
 import threading
-from collections.abc import Sequence
+import urllib.parse
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lsprotocol import types
@@ -23,8 +24,8 @@ from ddp_lint.server.workplace import Checked, Document, Workplace
 from ddp_lint.source.file import normalised
 from ddp_lint.source.notebook import Lines, module_of
 
-#: Seconds without a keystroke before a text is checked.
-PAUSE = 0.03
+#: Seconds without a keystroke before a text is looked at, and before it is checked once it was.
+PAUSE, _PAUSE_BEFORE_CHECK = 0.03, 0.4
 #: Checks after which memory is tidied up once nobody has typed for so many seconds; after so many more, anyway.
 _TIDIED, _IDLE, _TIDIED_ANYWAY = 25, 2.0, 250
 #: Of the thread that checks: the analysis follows calls deeper than the default of some systems allows.
@@ -43,7 +44,8 @@ class Server(LanguageServer):
     """A language server with the projects of the documents that are open.
 
     Checks run one after the other in one thread. A document that changes while it waits for its turn is checked once,
-    as it is by then; what was found in a text that has changed since is not published.
+    as it is by then; what was found in a text that has changed since is not published. Of an edit within a function the
+    editor is shown what a first look finds; the check, which takes longer, waits until nobody types.
     """
 
     def __init__(self) -> None:
@@ -69,9 +71,8 @@ class Server(LanguageServer):
             texts = [(n, self._cell_text(cell.document)) for n, cell in enumerate(notebook.cells, 1) if _is_code(cell)]
             module = module_of(texts)
             return Document(_path(uri), module, Lines.of(module))
-        if uri not in self.workspace.text_documents:
-            return None
-        return Document(_path(uri), normalised(self.workspace.text_documents[uri].source))
+        known = self.workspace.text_documents.get(urllib.parse.unquote(uri))  # as pygls keeps them
+        return Document(_path(uri), normalised(known.source)) if known is not None else None
 
     def _cell_text(self, uri: str) -> str:
         return normalised(self.workspace.get_text_document(uri).source)
@@ -110,12 +111,11 @@ class Server(LanguageServer):
         if document is None or wanted is None:
             return
         loop = asyncio.get_running_loop()
-        checked = await loop.run_in_executor(self._thread, self._check, uri, wanted, document)
-        if checked is None or self._wanted.get(uri) != wanted:
-            return  # it has changed meanwhile
         before = self._checked.get(uri)
-        self._checked[uri] = checked
-        self._publish(uri, checked)
+        if await self._in_turn(uri, wanted, self._workplace.look, document):
+            await asyncio.sleep(_PAUSE_BEFORE_CHECK)
+        if not await self._in_turn(uri, wanted, self._workplace.check, document):
+            return
         self._checks += 1
         if self._checks >= _TIDIED:
             if self._tidying:
@@ -128,11 +128,25 @@ class Server(LanguageServer):
         self._checks = 0
         self._thread.submit(let_go_of_trees)
 
-    def _check(self, uri: str, wanted: int, document: Document) -> Checked | None:
-        if self._wanted.get(uri) != wanted:
-            return None
-        with rare_collections():
-            return self._workplace.check(document)
+    async def _in_turn(
+        self, uri: str, wanted: int, check: Callable[[Document], Checked | None], document: Document
+    ) -> bool:
+        """Check a document in the thread for that, and publish what was found. False where nothing was: the document
+        has changed meanwhile, or the check is not for it."""
+
+        def checked() -> Checked | None:
+            if self._wanted.get(uri) != wanted:
+                return None
+            with rare_collections():
+                return check(document)
+
+        found = await asyncio.get_running_loop().run_in_executor(self._thread, checked)
+        if found is None or self._wanted.get(uri) != wanted:
+            return False
+        if found != self._checked.get(uri):
+            self._checked[uri] = found
+            self._publish(uri, found)
+        return True
 
     async def in_background(self, work: Any, *arguments: Any) -> None:
         """Do something in the thread that checks, in its turn."""

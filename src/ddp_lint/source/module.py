@@ -45,6 +45,8 @@ class Kept:
     def __init__(self) -> None:
         self.structures: dict[cst.CSTNode, Structure] = {}
         self.bound: dict[tuple[cst.CSTNode, bool], Any] = {}
+        #: The functions that the last edit has put in; None: all may be new.
+        self.edited: frozenset[cst.FunctionDef] | None = None
 
     def let_go(self, function: cst.CSTNode) -> None:
         """A function is not in the next tree."""

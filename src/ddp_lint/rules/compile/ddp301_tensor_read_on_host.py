@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import Cause, Confidence
 from ddp_lint.rules.compile.host import HostRule, Place
 from ddp_lint.rules.compile.need import avoidable, repeated
 from ddp_lint.rules.triggers import Trait, Triggers
@@ -178,4 +178,11 @@ class TensorReadOnHost(HostRule):
             labels=place.labels,
             help="keep the value as a tensor (torch.where, mask arithmetic, .detach()), or pass sizes in as integers",
             confidence=self._sureness(node, place),
+            cause=self._statement(node),
         )
+
+    def _statement(self, node: cst.Call) -> Cause | None:
+        """Reads in one statement are changed together: ``ends[i].item() - ends[i - 1].item()``."""
+        lines = (up for up in self.module.ancestors(node) if isinstance(up, cst.SimpleStatementLine))
+        statement = next(lines, None)
+        return Cause(self.module.span(statement)) if statement is not None else None

@@ -6,7 +6,7 @@ from typing import Any
 
 import libcst as cst
 
-from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.findings import Applicability, Cause, Confidence, Fix
 from ddp_lint.knowledge import table
 from ddp_lint.launch.origin import rank_source
 from ddp_lint.launch.single import is_benchmark, on_one_node
@@ -119,7 +119,7 @@ class DeviceFromGlobalRank(Rule):
             value = argument(node, sink.get("position"), sink["keyword"])
             if sink.get("list") and isinstance(value, (cst.List, cst.Tuple)) and len(value.elements) == 1:
                 value = value.elements[0].value
-            self._visit_index(value, name.rpartition(".")[2])
+            self._visit_index(value, name.rpartition(".")[2], node)
         method = node.func.attr.value if isinstance(node.func, cst.Attribute) and not name else ""
         if method == "to" or name.startswith("torch."):
             given = argument(node, 0 if method else None, "device")
@@ -148,7 +148,8 @@ class DeviceFromGlobalRank(Rule):
         if not self._one_node and _DEVICE.match(start):
             self._visit_index(index, "the device's name")
 
-    def _visit_index(self, value: cst.BaseExpression | None, where: str) -> None:
+    def _visit_index(self, value: cst.BaseExpression | None, where: str, call: cst.Call | None = None) -> None:
+        """Report the global rank as an index. `call` may take it twice: ``device_ids=[rank], output_device=rank``."""
         source = rank_source(self.module, value, "global_rank") if value is not None else None
         if value is None or source is None or value in self._reported:
             return
@@ -162,6 +163,7 @@ class DeviceFromGlobalRank(Rule):
             confidence=Confidence.LOW if is_benchmark(self.module) else None,
             help='use the local rank: int(os.environ["LOCAL_RANK"])',
             fix=self._fix(value),
+            cause=Cause(self.module.span(call)) if call is not None else None,
         )
 
     def _fix(self, value: cst.BaseExpression) -> Fix | None:

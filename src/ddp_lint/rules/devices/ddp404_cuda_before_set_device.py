@@ -9,6 +9,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -88,8 +89,8 @@ class CudaBeforeSetDevice(Rule):
 
     Devices with an index, `barrier(device_ids=[...])`, `is_available()` and `device_count()` (they touch no GPU), the
     other arm of a branch, code of one process, and scripts that give each rank its GPU by other means (`LOCAL_RANK`,
-    `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`). A loss without weights, which holds no tensor
-    (`nn.CrossEntropyLoss().cuda()`).
+    `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`), also in a file that imports them. A loss without weights, which holds no
+    tensor (`nn.CrossEntropyLoss().cuda()`).
 
     ## How to confirm
 
@@ -224,7 +225,7 @@ class CudaBeforeSetDevice(Rule):
         text = self.module.file.text
         if _OWN_GPU.search(text) or not re.search(r"""["'](cuda:)?nccl""", text) or "init_process_group" not in text:
             return
-        if self._imports_setter() or self._chosen_by_framework():
+        if self._imports_setter() or self._setter_imports() or self._chosen_by_framework():
             return
         for scope in scopes:
             body = scope.body if isinstance(scope, cst.FunctionDef) else scope
@@ -246,6 +247,11 @@ class CudaBeforeSetDevice(Rule):
         holders = set(project.holding("set_device("))
         found = (project.split(target) for target in self.module.imports.names.values())
         return any(f is not None and project.find(f[0].name) in holders for f in found)
+
+    def _setter_imports(self) -> bool:
+        """Whether a module that imports the file calls set_device: the caller may do it before it calls."""
+        project = self.module.project
+        return project is not None and any(importers(project, self.module.name, holding=("set_device(",)))
 
     # ---- spawned workers
 

@@ -73,7 +73,7 @@ class SwallowedFailure(Rule):
 
     A handler that raises, exits with a status, returns or stores something that reports the failure, or calls
     anything but print and log; handlers of one particular error (`FileNotFoundError`); code whose `try` holds no
-    training or launching call; a `main()` in a file that shows nothing of several ranks.
+    training or launching call; a `main()` or a context manager in a file that shows nothing of several ranks.
 
     ## How to confirm
 
@@ -102,7 +102,8 @@ class SwallowedFailure(Rule):
     def visit_Try(self, node: cst.Try) -> None:
         for handler in node.handlers:
             if self._drops_failure_of_with(node, handler):
-                self._report_context_manager(node, handler)
+                if several_ranks(self.module) is not None:
+                    self._report_context_manager(node, handler)
                 continue
             if (
                 not only_logs(handler.body)
@@ -241,5 +242,6 @@ _ENTRIES = ("main", "run", "train", "launch", "fit", "worker", "entry", "cli", "
 
 
 def _is_entry(name: str) -> bool:
-    """`run_training`, `train_worker`, `launch_job` and the like."""
-    return any(word in _ENTRIES for word in name.strip("_").split("_"))
+    """`run_training`, `train_worker`, `launch_job` and the like; not ``on_before_train_loop``."""
+    words = name.strip("_").split("_")
+    return words[0] in _ENTRIES or words[-1] in _ENTRIES
