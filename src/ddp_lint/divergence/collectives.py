@@ -18,6 +18,7 @@ from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     handed,
+    is_of_each_token,
     is_padded,
     is_selection,
     is_sized,
@@ -197,11 +198,12 @@ def _uneven_payload(
         return None
     payload = [arguments.get(name, entry.takes) for name in entry.payload]
     pairs = [(each, at) for value, at in payload if value is not None for each in (value, *(value.items or ()))]
+    gathered = group.is_world and "gather" in entry.op
     for value, at in pairs:
         varies = None
         if is_selection(value):
             varies = own_size(frame, at or node)
-        elif is_padded(value) and group.is_world and "gather" in entry.op:
+        elif gathered and (is_padded(value) or is_of_each_token(frame, value, at)):
             varies = own_longest(frame, at or node)
         elif is_sized(value) and needs_one_shape(entry.op):
             varies = value.varies

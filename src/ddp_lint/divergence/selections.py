@@ -14,7 +14,7 @@ from ddp_lint.divergence.lengths import assigned_once
 from ddp_lint.divergence.values import Value, Variation, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import assigned_to, walk
 
 SELECTION: Final = ref.SELECTION
 SIZED: Final = ref.SIZED
@@ -133,6 +133,20 @@ def _is_shifted(node: ast.Subscript) -> bool:
         name = str(node.value.slice.value)
     parts = node.slice.elts[1:] if isinstance(node.slice, ast.Tuple) else []
     return name in _KNOWN["shifted"] and any(ast.unparse(part) in (":-1", "1:") for part in parts)
+
+
+def is_of_each_token(frame: Frame, value: Value, node: ast.AST | None) -> bool:
+    """Is it logits by name, as a model gave them, where others of the class or function are shifted by a token: those
+    of a language model, as long as the rank's own longest sequence?"""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    scope = frame.owner.node if frame.owner is not None else frame.function
+    if not name.endswith("logits") or scope is None or value.agreed:
+        return False
+    made = assigned_to(name, frame.function) if frame.function is not None else ()
+    if any(isinstance(value, ast.Call) for value in made):  # ``logits = logits.mean()``, or the caller's choice
+        return False
+    parts = (part for part in walk(scope) if isinstance(part, ast.Subscript))
+    return any(_is_shifted(part) and "logits" in ast.unparse(part.value) for part in parts)
 
 
 def runs_to_end(index: ast.expr) -> bool:

@@ -17,8 +17,8 @@ def is_backward(call: cst.Call) -> bool:
 
 
 def is_step(call: cst.Call) -> bool:
-    """``optimizer.step()``, but not that of a scheduler."""
-    return called(call) == "step" and "sched" not in dotted(call.func)
+    """``optimizer.step()``, but not that of a scheduler or a profiler."""
+    return called(call) == "step" and not any(other in dotted(call.func) for other in ("sched", "prof"))
 
 
 def under_no_sync(module: Module, node: cst.CSTNode) -> bool:

@@ -10,12 +10,14 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import done_nearby, is_evaluation, mentions_nearby
+from ddp_lint.rules.data.loading import done_nearby, is_evaluation, is_sampler, mentions_nearby
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import walk
+from ddp_lint.source.tree import called
+from ddp_lint.source.wraps import argument, assigned_name
 
 #: The generators that augmentation draws from. Weights are initialised by torch's, for which one seed is right.
 _SEEDERS = ("random.seed", "numpy.random.seed")
@@ -30,7 +32,8 @@ class OneAugmentationSeed(Rule):
     ## What it does
 
     Finds code that several ranks run where Python's or NumPy's generator gets a seed without the rank, directly or by
-    a helper of the project, next to a data loader, in a project that augments its data at random.
+    a helper of the project, next to a data loader, in a project that augments its data at random. Also a
+    `torch.Generator` that gets such a seed and goes into a loader with workers and a DistributedSampler.
 
     ## Why it breaks
 
@@ -119,7 +122,7 @@ class OneAugmentationSeed(Rule):
     - https://pytorch.org/docs/stable/data.html#randomness-in-multi-process-data-loading
     """
 
-    triggers = Triggers("seed", *table("data")["seed_helpers"], file=(*table("data")["loader_words"],))
+    triggers = Triggers("seed", "manual_seed", *table("data")["seed_helpers"], file=(*table("data")["loader_words"],))
     oracles = ("seeds",)
     confidence = Confidence.MEDIUM
 
@@ -128,6 +131,8 @@ class OneAugmentationSeed(Rule):
         self._helpers: dict[str, bool] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
+        if node.args and called(node) == "manual_seed":
+            self._visit_generator(node)
         if not node.args or not self._seeds(node) or self._differs_by_rank(node):
             return
         function = self.module.function_of(node)
@@ -144,6 +149,54 @@ class OneAugmentationSeed(Rule):
             labels=[(drawn[1], "draws at random")],
             help="once the weights are made, seed random, numpy and torch by rank: workers seed from torch's generator",
         )
+
+    # ---- the generator of a loader
+
+    def _visit_generator(self, node: cst.Call) -> None:
+        """A loader draws the seeds of its workers from the generator that it is given."""
+        seed, function = node.args[0].value, self.module.function_of(node)
+        parameter = isinstance(seed, cst.Name) and any(b.kind == "parameter" for b in self.module.bindings(seed, node))
+        texts = [self.module.code(value) for value in (seed, *self.module.assignments(seed))]
+        own = any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)
+        name = self._generator(node)
+        if parameter or own or not name or self._is_elsewhere(node, function):
+            return
+        drawn = self._drawn_on_ranks(with_workers=True)
+        for loader in calls_in(function.body if function is not None else self.module.tree):
+            given = argument(loader, None, "generator")
+            if drawn is None or given is None or not (given is node or dotted(given) == name):
+                continue
+            if self._is_divided(loader) and self._has_plain_workers(loader):
+                self.report(
+                    node,
+                    "one seed for the generator of a divided loader: the workers of all ranks augment alike",
+                    notes=[f"rank 0 and rank 1 draw the same numbers, also those of `{drawn[0]}`"],
+                    labels=[(loader, "seeds its workers from it"), (drawn[1], "draws at random")],
+                    help="add the rank to the seed: the order of the samples is the sampler's",
+                )
+                return
+
+    def _generator(self, call: cst.Call) -> str:
+        """The name of the `torch.Generator` that is seeded, or that a seeded one gets."""
+        seeded = call.func.value if isinstance(call.func, cst.Attribute) else None
+        values = self.module.assignments(seeded) if isinstance(seeded, (cst.Name, cst.Attribute)) else [seeded]
+        made = any(isinstance(v, cst.Call) and self.module.qualified(v.func) == "torch.Generator" for v in values)
+        return (dotted(seeded) or assigned_name(self.module, call) or "generator") if made else ""
+
+    def _is_divided(self, loader: cst.Call) -> bool:
+        sampler = argument(loader, None, "sampler")
+        values = [sampler, *self.module.assignments(sampler)] if sampler is not None else []
+        arms = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
+        return any(isinstance(arm, cst.Call) and is_sampler(self.module, arm) for arm in arms)
+
+    def _has_plain_workers(self, loader: cst.Call) -> bool:
+        """Whether the loader may have workers, and what they start with knows no rank."""
+        number, start = argument(loader, None, "num_workers"), argument(loader, None, "worker_init_fn")
+        if number is None or (isinstance(number, cst.Integer) and number.value == "0"):
+            return False
+        functions = self.module.facts.definitions if self.module.facts is not None else {}
+        seen = functions.get(dotted(start)) if start is not None else None
+        return start is None or (seen is not None and "rank" not in ast.unparse(seen).lower())
 
     # ---- what seeds
 
@@ -187,9 +240,11 @@ class OneAugmentationSeed(Rule):
         texts = [self.module.code(v) for seed in seeds for v in (seed, *self.module.assignments(seed))]
         return any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 
-    def _drawn_on_ranks(self) -> tuple[str, Span] | None:
+    def _drawn_on_ranks(self, *, with_workers: bool = False) -> tuple[str, Span] | None:
         """What changes samples at random in code that several ranks run, and where."""
-        if several_ranks(self.module) is None or mentions_nearby(self.module, "worker_init_fn"):
+        if several_ranks(self.module) is None:
+            return None
+        if not with_workers and mentions_nearby(self.module, "worker_init_fn"):
             return None
         found = ((word.rstrip("("), done_nearby(self.module, word)) for word in table("data")["augmentation"])
         return next(((word, place) for word, place in found if place is not None), None)

@@ -25,6 +25,10 @@ from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.operations import words_of
 
+_LOAD = "torch.load"
+#: Calls that load what was saved, and where each takes its `map_location`.
+_POSITION = {_LOAD: 1, "torch.hub.load_state_dict_from_url": 2, "torch.utils.model_zoo.load_url": 2}
+
 
 class LoadWithoutMapLocation(Rule):
     """Every rank loads a checkpoint onto the GPU that it was saved from.
@@ -32,7 +36,8 @@ class LoadWithoutMapLocation(Rule):
     ## What it does
 
     Finds `torch.load` without `map_location`, or with one fixed GPU (`"cuda:0"`, `0`, and `"cuda"` where nothing calls
-    `set_device`), in code that several ranks run, where the file may hold model or optimizer states.
+    `set_device`), in code that several ranks run, where the file may hold model or optimizer states. Also downloads
+    (`torch.hub.load_state_dict_from_url`) in a function that takes a `map_location` and does not pass it on.
 
     ## Why it breaks
 
@@ -119,17 +124,16 @@ class LoadWithoutMapLocation(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = Triggers("load", file=("torch",), tests=False)
+    triggers = Triggers("load", "load_state_dict_from_url", "load_url", file=("torch",), tests=False)
     oracles = ("device", "exception")
     needs_cuda = True
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self.module.qualified(node.func) != "torch.load" or any(arg.star for arg in node.args):
+        name = self.module.qualified(node.func)
+        if name not in _POSITION or any(arg.star for arg in node.args) or self._is_export():
             return
-        if self._is_export():
-            return
-        where = self._destination(node)
-        if where is None or not (self._may_hold_states(node) or self._drops_location(node)):
+        where = self._destination(node, _POSITION[name])
+        if where is None or not ((name == _LOAD and self._may_hold_states(node)) or self._drops_location(node)):
             return
         if on_one_rank(self.module, node) or called_on_one_rank(self.module, node):
             return
@@ -161,9 +165,9 @@ class LoadWithoutMapLocation(Rule):
 
     # ---- where the load puts its tensors
 
-    def _destination(self, call: cst.Call) -> str | None:
+    def _destination(self, call: cst.Call, position: int) -> str | None:
         """`the GPU it was saved from`, a fixed GPU, or None where each rank may decide."""
-        given = argument(call, 1, "map_location")
+        given = argument(call, position, "map_location")
         if given is None or dotted(given) == "None":
             return "" if given is not None or not (self._in_cpu_arm(call) or self._has_no_gpu(call)) else None
         text = _moves_to(given) if isinstance(given, cst.Lambda) else self._literal(given)
@@ -224,6 +228,13 @@ class LoadWithoutMapLocation(Rule):
         taken = {p.name.value for p in (*function.params.params, *function.params.kwonly_params)}
         read = any(isinstance(n, cst.Name) and n.value == "map_location" for n in descendants(function.body))
         return "map_location" in taken and not read
+
+    def _is_told_in_vain(self, call: cst.Call) -> bool:
+        """Whether a caller says where the tensors go, and the function around does not pass it on."""
+        function = self.module.function_of(call)
+        if function is None or not self._drops_location(call):
+            return False
+        return any(site.given(function, "map_location") is not None for site in call_sites(self.module, function))
 
     def _sets_device(self) -> bool:
         return "set_device" in self.module.file.text or bool(
@@ -287,7 +298,7 @@ class LoadWithoutMapLocation(Rule):
     def _is_doubtful(self, call: cst.Call) -> bool:
         """Whether a word that other things go by as well is all that mentions a model's state."""
         source = argument(call, 0, "f")
-        if source is None or self._is_loaded(call) or self._is_read_by_key(call):
+        if source is None or self._is_loaded(call) or self._is_read_by_key(call) or self._is_told_in_vain(call):
             return False
         words = {*_words_in(source), *words_of(self._target(call).rpartition(".")[2]), *self._around(call)}
         return not (words & _known("states")) - _known("ambiguous")
@@ -378,7 +389,8 @@ class LoadWithoutMapLocation(Rule):
         return "__main__" in self.module.file.text and bool(words_of(name.removesuffix(".py")) & _known("trying_out"))
 
     def _fix(self, call: cst.Call) -> Fix:
-        given = next((arg for i, arg in enumerate(call.args) if _is_map_location(arg, i)), None)
+        position = _POSITION[self.module.qualified(call.func)]
+        given = next((arg for i, arg in enumerate(call.args) if _is_map_location(arg, i, position)), None)
         edit: Edit = (
             set_argument(self.module, given, '"cpu"')
             if given
@@ -418,8 +430,8 @@ def _moves_to(function: cst.Lambda) -> str:
     return f"cuda:{index.value}" if isinstance(index, cst.Integer) else ""
 
 
-def _is_map_location(arg: cst.Arg, position: int) -> bool:
-    return arg.keyword.value == "map_location" if arg.keyword is not None else position == 1
+def _is_map_location(arg: cst.Arg, index: int, position: int) -> bool:
+    return arg.keyword.value == "map_location" if arg.keyword is not None else index == position
 
 
 @functools.cache

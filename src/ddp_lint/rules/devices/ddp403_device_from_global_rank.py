@@ -27,7 +27,7 @@ class DeviceFromGlobalRank(Rule):
     Finds `get_rank()`, `RANK`, `process_index`, functions of the project that return them when they are called with
     nothing (`comm.get_rank()`), and values that hold them used as a device index: in `set_device`,
     `torch.device("cuda", rank)`, `f"cuda:{rank}"`, `DDP(device_ids=[rank])`, `barrier(device_ids=[rank])`,
-    `.cuda(rank)`.
+    `.cuda(rank)`; in a file without any of these, also the first `.to(rank)` or `torch.tensor(x, device=rank)`.
 
     ## Why it breaks
 
@@ -96,6 +96,7 @@ class DeviceFromGlobalRank(Rule):
         "device_id",
         "barrier",
         "map_location",
+        "to",
         "DistributedDataParallel",
         "FullyShardedDataParallel",
         "DDP",
@@ -108,6 +109,7 @@ class DeviceFromGlobalRank(Rule):
     def start(self) -> None:
         self._one_node = self.module.file.is_test or on_one_node(self.module)
         self._reported: set[cst.CSTNode] = set()
+        self._moved: list[tuple[cst.BaseExpression, str]] = []
 
     def visit_Call(self, node: cst.Call) -> None:
         if self._one_node:
@@ -119,10 +121,19 @@ class DeviceFromGlobalRank(Rule):
                 value = value.elements[0].value
             self._visit_index(value, name.rpartition(".")[2], node)
         method = node.func.attr.value if isinstance(node.func, cst.Attribute) and not name else ""
+        if method == "to" or name.startswith("torch."):
+            given = argument(node, 0 if method else None, "device")
+            self._moved += [(given, ".to()" if method else "`device`")] if given is not None else []
         if method == "cuda" and node.args:
             self._visit_index(node.args[0].value, ".cuda()")
         elif method == "format" and isinstance(node.func, cst.Attribute) and len(node.args) == 1:
             self._visit_name(literal_text(node.func.value).removesuffix("{}"), node.args[0].value)
+
+    def finish(self) -> None:
+        """What is moved to the GPU of that number follows a choice of it that is reported; the first one does alone."""
+        for value, where in self._moved:
+            if not self._reported:
+                self._visit_index(value, where)
 
     def visit_FormattedString(self, node: cst.FormattedString) -> None:
         parts = node.parts

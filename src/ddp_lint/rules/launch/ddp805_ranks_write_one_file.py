@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.rules.wrapping.preparing import PREPARING
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, names_in, subtree
@@ -21,6 +23,7 @@ _EVERY_RANK = (
     "torch.distributed.fsdp.FullyShardedDataParallel",
     "torch.distributed.fsdp.fully_shard",
 )
+_ASKS_FOR_RANK = "torch.distributed.get_rank"
 _RANKED = re.compile(
     r"rank|local|process_index|gpu|proc_id|worker|device|host|shard|pid|uuid|tempfile|mkdtemp|tmp", re.IGNORECASE
 )
@@ -30,20 +33,42 @@ _MOMENT = re.compile(r"\bnow\(\)|\btime_ns\(\)|(?<!int\()\btime\.time\(\)")
 _CUT = re.compile(r"strftime|timespec|%")
 
 
+class _Outcome(enum.Enum):
+    """What becomes of the same call on several ranks, and what to do instead."""
+
+    WRITTEN = "their bytes mix, or the last one wins"
+    MADE = "all but the first fail with FileExistsError"
+    REMOVED = "all but the first fail with FileNotFoundError"
+
+
+#: Calls that take a path away: the position and name of it, and what makes them bear that it is gone.
+_REMOVE = {
+    "shutil.rmtree": ("path", "ignore_errors"),
+    "shutil.move": ("src", ""),
+    "os.remove": ("path", ""),
+    "os.unlink": ("path", ""),
+    "os.rmdir": ("path", ""),
+    "os.rename": ("src", ""),
+}
+
+
 class RanksWriteOneFile(Rule):
-    """All ranks write the same file at once.
+    """All ranks write the same file at once, or make or remove the same folder.
 
     ## What it does
 
-    Finds `torch.save` and `open(..., "w")` to a path without the rank in it, and `os.makedirs` without `exist_ok`,
-    outside of any test for the rank, in a function that every rank runs: it makes the process group or wraps the
-    model, or is called by the training loop of its file, nowhere under such a test.
+    Finds `torch.save` and `open(..., "w")` to a path without the rank in it, `os.makedirs` without `exist_ok`, and
+    what removes or moves a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for the
+    rank, in a function that every rank runs: it makes the process group or wraps the model, or is called by the
+    training loop of its file, nowhere under such a test. For folders and what is removed it is enough that the function
+    asks for its rank, or calls `accelerator.prepare`.
 
     ## Why it breaks
 
     Rank 0 and rank 1 open one file for writing and interleave their bytes: the checkpoint that resumes the job cannot
     be read (`invalid header or archive is corrupted`), or holds the state of whichever rank came last. `os.makedirs`
-    succeeds on the first rank and raises `FileExistsError` on the others.
+    succeeds on the first rank and raises `FileExistsError` on the others; `os.remove` and `shutil.rmtree` raise
+    `FileNotFoundError` there, also where `os.path.exists` is asked first: all ranks ask before one of them acts.
 
     ## Example
 
@@ -89,9 +114,10 @@ class RanksWriteOneFile(Rule):
 
     ## When it is silent
 
-    Writes under a test for the rank, paths with the rank (or a temporary name, or the time to the microsecond) in them,
-    helpers that a caller may guard, tests, and distributed checkpoints, which are written by all ranks on purpose. A
-    function of the project that returns whether this is the first rank counts as such a test.
+    Writes under a test for the rank, what is made or removed in a `try`, paths with the rank (or a temporary name, or
+    the time to the microsecond) in them, helpers that a caller may guard, tests, and distributed checkpoints, which are
+    written by all ranks on purpose. A function of the project that returns whether this is the first rank counts as
+    such a test.
 
     ## How to confirm
 
@@ -112,7 +138,15 @@ class RanksWriteOneFile(Rule):
         "makedirs",
         "open",
         "mkdir",
-        file=("init_process_group", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"),
+        *(name.rpartition(".")[2] for name in _REMOVE),
+        file=(
+            "init_process_group",
+            "DistributedDataParallel",
+            "FullyShardedDataParallel",
+            "fully_shard",
+            "get_rank",
+            *(name.rpartition(".")[2] for name in PREPARING),
+        ),
         tests=False,
     )
     oracles = ("exception", "write")
@@ -131,6 +165,10 @@ class RanksWriteOneFile(Rule):
         given: set[str] = set()  # names whose values a caller decides, the rank perhaps among them
         if every is None:
             every, given = self._called_by_every_rank(node), {p.name.value for p in node.params.params} - {"self"}
+        shows = next((c for c in calls if every is None and self._shows_ranks(c)), None)
+        if shows is not None and not on_one_rank(self.module, shows):
+            every, calls = shows, [c for c in calls if self._outcome(c) is not _Outcome.WRITTEN]
+            given = given if self._asks(shows) else set()  # who prepares the models is the program
         if every is None or on_one_rank(self.module, every):
             return
         reported: set[cst.CSTNode] = set()
@@ -151,6 +189,14 @@ class RanksWriteOneFile(Rule):
         listed = self.module.listed("wrappers", call) or self.module.listed("collectives", call)
         return self.module.qualified(call.func) in _EVERY_RANK or bool(listed)
 
+    def _shows_ranks(self, call: cst.Call) -> bool:
+        """Whether a function that makes the call runs on several ranks, by itself or with what a framework wraps: it
+        asks for its rank, or calls ``accelerator.prepare(model)``."""
+        return self._asks(call) or (called(call) in _PREPARING_METHODS and self.module.callee(call) in PREPARING)
+
+    def _asks(self, call: cst.Call) -> bool:
+        return self.module.qualified(call.func) == _ASKS_FOR_RANK
+
     def _called_by_every_rank(self, function: cst.FunctionDef) -> cst.Call | None:
         """The call of a function in the training loop of this file, where no call of it is kept to one rank."""
         owner = self.module.class_of(function)
@@ -165,8 +211,12 @@ class RanksWriteOneFile(Rule):
         return function is not None and any(called(c) == "backward" for c in calls_in(function.body))
 
     def _written(self, call: cst.Call) -> cst.BaseExpression | None:
-        """The path that a call writes, or makes and fails on when it exists."""
+        """The path that a call writes, makes and fails on when it exists, or removes and fails on when it does not."""
         name = self.module.qualified(call.func)
+        if name in _REMOVE:
+            keyword, bears = _REMOVE[name]
+            tolerant = bool(bears) and argument(call, 1, bears) is not None
+            return None if tolerant or self._asked_before(call) else argument(call, 0, keyword)
         if name == "torch.save":
             return argument(call, 1, "f")
         if name in ("os.makedirs", "os.mkdir"):
@@ -179,8 +229,11 @@ class RanksWriteOneFile(Rule):
         return None
 
     def _asked_before(self, call: cst.Call) -> bool:
-        """`os.makedirs` in a `try` that takes FileExistsError or OSError."""
-        return any(isinstance(a, cst.Try) for a in self.module.ancestors(call))
+        """In a `try` that takes FileExistsError, FileNotFoundError or OSError, or under `contextlib.suppress`."""
+        around = list(self.module.ancestors(call))
+        held = (item.item for up in around if isinstance(up, cst.With) for item in up.items)
+        suppressed = any(isinstance(each, cst.Call) and called(each) == "suppress" for each in held)
+        return suppressed or any(isinstance(up, cst.Try) for up in around)
 
     def _own_path(self, path: cst.BaseExpression) -> bool:
         """Whether the path may hold the rank (it, or what its names are assigned, mentions one), or holds nothing."""
@@ -199,14 +252,25 @@ class RanksWriteOneFile(Rule):
                     if value is not None and value is not path:
                         yield from self._texts(value, depth - 1)
 
+    def _outcome(self, call: cst.Call) -> _Outcome:
+        name = self.module.qualified(call.func)
+        made = name in ("os.makedirs", "os.mkdir")
+        return _Outcome.MADE if made else _Outcome.REMOVED if name in _REMOVE else _Outcome.WRITTEN
+
     def _report(self, call: cst.Call, every: cst.Call) -> None:
-        made = self.module.qualified(call.func) in ("os.makedirs", "os.mkdir")
-        outcome = "all but the first fail with FileExistsError" if made else "their bytes mix, or the last one wins"
+        outcome = self._outcome(call)
+        does, help_ = _SAID[outcome]
         self.report(
             call,
-            f"every rank writes this path at the same time: {outcome}",
+            f"every rank {does} this path at the same time: {outcome.value}",
             labels=[(every, "every rank runs this function")],
-            help="exist_ok=True"
-            if made
-            else "write on rank 0 alone and let the others wait, or put the rank into the path",
+            help=help_,
         )
+
+
+_PREPARING_METHODS = frozenset(name.rpartition(".")[2] for name in PREPARING)
+_SAID = {
+    _Outcome.WRITTEN: ("writes", "write on rank 0 alone and let the others wait, or put the rank into the path"),
+    _Outcome.MADE: ("makes", "exist_ok=True"),
+    _Outcome.REMOVED: ("removes", "remove it on rank 0 alone and let the others wait"),
+}

@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import calls_of_round, guards, is_backward, is_step
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import is_false
@@ -160,8 +161,8 @@ class ClipOnEveryMicroBatch(Rule):
         calls = [c for c in calls if not opposed(self.module, c, node)]
         before, after = calls[: calls.index(node)], calls[calls.index(node) + 1 :]
         steps = [c for c in after if is_step(c)]
-        backwards = [c for c in before if is_backward(c)]
-        if not steps or not backwards or any(self._round_of(c) is not None for c in (node, *backwards)):
+        backwards = [c for c in before if is_backward(c) and self._round_of(c) is None]
+        if not steps or not backwards or self._round_of(node) is not None:
             return None
         rounds = [self._round_of(c) for c in steps]
         around, shared = set(guards(self.module, node)), set(guards(self.module, steps[0]))
@@ -175,7 +176,9 @@ class ClipOnEveryMicroBatch(Rule):
         return next((test for test in guards(self.module, node) if self._counts(test)), None)
 
     def _counts(self, test: cst.BaseExpression) -> bool:
-        values = self.module.assignments(test) if isinstance(test, cst.Name) else [test]
+        """``(i + 1) % n == 0``, also under a name, or of a counter that is cut so: ``state.micro %= n``."""
+        counters = [p for p in subtree(test) if isinstance(p, (cst.Name, cst.Attribute)) and dotted(p)]
+        values = [test, *(value for counter in counters for value in self.module.assignments(counter))]
         return any(
             isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Modulo)
             for value in values

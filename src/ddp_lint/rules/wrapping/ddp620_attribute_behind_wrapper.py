@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.launch.ranks import first_rank_test, on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
@@ -23,6 +25,8 @@ _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "re
 _ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp")
 _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
 
+#: A test that holds on rank 0, and not where a rank of -1 says that there is one process alone.
+_WITH_FIRST = re.compile(r"\b0\b")
 
 #: Further attributes that are reported with the first.
 _TOLD = 3
@@ -159,27 +163,36 @@ class AttributeBehindWrapper(Rule):
     oracles = ("exception",)
 
     def start(self) -> None:
-        self._set = {  # attributes that the file sets on something: `model.best = 0` works on the wrapper too
-            target.target.attr.value
-            for node in self.module.nodes
-            if type(node) is cst.Assign
-            for target in node.targets
-            if isinstance(target.target, cst.Attribute) and dotted(target.target.value) != "self"
-        }
+        self._set: dict[str, list[cst.Attribute]] = {}
+        for node in self.module.nodes:
+            for target in node.targets if type(node) is cst.Assign else ():
+                if isinstance(target.target, cst.Attribute) and dotted(target.target.value) != "self":
+                    self._set.setdefault(target.target.attr.value, []).append(target.target)
         self._found: dict[tuple[cst.CSTNode | None, str], list[_Asked]] = {}
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         name, attribute = dotted(node.value), node.attr.value
-        if not name or attribute in _ANSWERED or attribute.startswith("_") or attribute in self._set:
+        if not name or attribute in _ANSWERED or attribute.startswith("_"):
             return
         if name.count(".") > name.startswith("self."):
             return
         made = self._wrapped_by(node.value, name)
-        if made is None or self._is_guarded(node, made):
+        if made is None or self._is_set(attribute, name, made[0]) or self._is_guarded(node, made):
             return
         asked = self._found.setdefault((self.module.function_of(node), name), [])
         if all(attribute != other.attribute for other in asked):
             asked.append(_Asked(node, name, attribute, *made))
+
+    def _is_set(self, attribute: str, name: str, made: cst.CSTNode) -> bool:
+        """Whether the file sets the attribute on something, which may be the wrapper: not on the model itself, above
+        the line that wraps it."""
+        here = self.module.function_of(made)
+        return any(
+            dotted(target.value) != name
+            or self.module.function_of(target) is not here
+            or self.module.wraps.follows(target, made)
+            for target in self._set.get(attribute, ())
+        )
 
     def finish(self) -> None:
         for first, *others in self._found.values():
@@ -232,8 +245,9 @@ class AttributeBehindWrapper(Rule):
         return order_of(self.module.project, user.name.value, wrapper.name.value) == "before"
 
     def _last_binding(self, use: cst.BaseExpression, name: str) -> Binding | None:
-        bindings = self.module.bindings(name, use)
-        here = self.module.function_of(use)
+        bindings, here = self.module.bindings(name, use), self.module.function_of(use)
+        if not on_one_rank(self.module, use):  # what one rank alone binds anew, the others still have as it was
+            bindings = [b for b in bindings if not on_one_rank(self.module, b.node)]
         if name.startswith("self.") and all(self.module.function_of(b.node) is not here for b in bindings):
             return bindings[-1] if bindings else None
         return next(self.module.scopes.last_before(bindings, use), None)
@@ -279,6 +293,8 @@ class AttributeBehindWrapper(Rule):
                 up.test if isinstance(up, (cst.If, cst.IfExp)) else up if isinstance(up, cst.BooleanOperation) else None
             )
             names = _names(test) if test is not None else set()
+            if _WITH_FIRST.search(code) and first_rank_test(code, True):
+                conditions = conditions - names  # rank 0 wraps as well as the others
             if names & conditions or any(n in _ASKING or any(word in n for word in _ASKS) for n in names):
                 return True
         return False

@@ -113,7 +113,7 @@ class ModelChangedOnOneRank(Rule):
         target = node.targets[0].target
         if isinstance(target, cst.Attribute) and target.attr.value == "requires_grad":
             self._check(node, target.value, "freezes or frees parameters")
-        elif isinstance(target, (cst.Attribute, cst.Subscript)) and makes_module(self.module, node.value):
+        elif isinstance(target, (cst.Attribute, cst.Subscript)) and self._makes_module(node.value):
             self._check(node, target.value, "gives the model another layer")
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -122,8 +122,12 @@ class ModelChangedOnOneRank(Rule):
         method = node.func.attr.value
         if method == "requires_grad_":
             self._check(node, node.func.value, "freezes or frees parameters")
-        elif method in _GROWS and any(makes_module(self.module, arg.value) for arg in node.args):
+        elif method in _GROWS and any(self._makes_module(arg.value) for arg in node.args):
             self._check(node, node.func.value, "gives the model another layer")
+
+    def _makes_module(self, value: cst.BaseExpression) -> bool:
+        made = self.module.assignments(value) if isinstance(value, cst.Name) else [value]
+        return bool(made) and all(makes_module(self.module, each) for each in made)
 
     def _check(self, node: cst.CSTNode, changed: cst.BaseExpression, what: str) -> None:
         if not on_one_rank(self.module, node):
