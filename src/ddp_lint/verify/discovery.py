@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
-from ddp_lint.verify.branches import between, left_loop
+from ddp_lint.verify.branches import between, left_loop, passed_by, unlike_rounds
 from ddp_lint.verify.causes import Cause, cause_of, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit, on_one_line
@@ -64,6 +64,11 @@ _LOCKED = (
     "no thread is left to release the lock: who took it has not given it back (an exception in between?)",
     "take it by `with lock:`, which gives it back whatever happens",
 )
+#: What to do where one rank has left a loop, and where the ranks are in unlike rounds or past unlike conditions.
+_EQUALLY_OFTEN = "let all ranks go round it equally often: as many batches on each, or a decision that they all_reduce"
+_SAME_CALLS = "let all ranks make the same calls in the same order, whatever each of them has"
+_LUCK = "tensors of unlike size met: gloo aborts, NCCL hangs or returns garbage"
+_UNLIKE_CALLS = f"calls of unlike lines met, which do not belong together ({_LUCK})"
 #: The rule of ranks that meet in one collective with unlike numbers of bytes.
 _SIZES = "DDP105"
 #: By whether the dataset has no length: the rule of a loader that gives all ranks the same, what it is, and the fix.
@@ -179,10 +184,15 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
         return "each sends first and waits until the other one receives", fix
     if len(calls) > 1 and all(call.op == "recv" for call in calls):
         return "each receives first and waits for what the other one sends afterwards", "let one of them send first"
+    earlier = [row.calls for row in examined.rows if row.group == first.group and row.position < first.position]
+    rounds = unlike_rounds(first, earlier)
     parted = between(first)
-    loop = left_loop(first) if not parted else ""
-    together = "let all ranks go round it equally often: as many batches on each, or a decision that they all_reduce"
-    return (loop, together) if loop else (parted, "")
+    loop = left_loop(first, earlier) if not parted else ""
+    passed = passed_by(first, earlier) if not (parted or loop or rounds) else ""
+    cause = "; ".join(filter(None, (parted or loop or passed, rounds)))
+    if loop:
+        return cause, _EQUALLY_OFTEN
+    return cause, _SAME_CALLS if passed or rounds else ""
 
 
 def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
@@ -292,11 +302,16 @@ def _deaths(examined: Examined) -> Iterator[Discovery]:
             known = explain(f"{outcome.message}\n{outcome.log}")
             met = examined.mismatches[0] if examined.mismatches else None
             how = _how(outcome)
+            code, cause, fix = _known(known)
             if known is not None and known.code == _SIZES and met is not None and met.kind in (Kind.SHAPE, Kind.DTYPE):
                 how = f"died of {outcome.signal}: {met}"  # torch's own words name no line, and no peer
+                why, remedy = _why(examined, met)
+                if len({place(call) for call in met.calls.values() if call is not None}) > 1:
+                    code, cause, fix = "", _UNLIKE_CALLS, _SAME_CALLS
+                cause, fix = (f"{why} ({_LUCK})", remedy or fix) if why else (cause, fix)
             message = f"rank {outcome.rank} {how}"
             evidence = _evidence(examined, outcome.rank, "exception", message, outcome.last.frame)
-            yield Discovery("death", message, *_known(known), (evidence,))
+            yield Discovery("death", message, code, cause, fix, (evidence,))
 
 
 def _known(signature: Signature | None) -> tuple[str, str, str]:

@@ -34,6 +34,16 @@ class Frame(NamedTuple):
     function: str
 
 
+class Round(NamedTuple):
+    """Where a loop around a call stands: the number of the frame (0: the innermost), the loop's line, the name that it
+    binds and what that holds."""
+
+    depth: int
+    line: int
+    name: str
+    value: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Event:
     """What every event carries.
@@ -131,6 +141,8 @@ class Collective(Event):
     cut_off: tuple[str, ...] = ()
     #: What the user's own call is for, where its line says it: the variables of the loops around it ("name='loss'").
     label: str = ""
+    #: Where the loops around the call stand, those that count or go through names.
+    rounds: tuple[Round, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -601,6 +613,10 @@ def _frames(value: Any) -> tuple[Frame, ...]:
     return tuple(Frame(*item) for item in value)
 
 
+def _rounds(value: Any) -> tuple[Round, ...]:
+    return tuple(Round(*item) for item in value)
+
+
 def _tensors(value: Any) -> tuple[Tensor, ...]:
     return tuple(Tensor(**{key: _plain(item) for key, item in tensor.items()}) for tensor in value)
 
@@ -617,6 +633,7 @@ _DECODERS: Mapping[str, Any] = {
     "frames": _frames,
     "earlier": _frames,
     "built": _frames,
+    "rounds": _rounds,
     "tensors": _tensors,
     "outputs": _tensors,
     "counts": _by_line,

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import arguments, tensors
-from ddp_lint.verify.child.loops import loop_variables
+from ddp_lint.verify.child.loops import loop_variables, rounds
 from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
@@ -168,6 +168,7 @@ class Collectives(Observer):
             issued_by=origin.issuer,
             cut_off=self._cut_off(name, given) if origin.issuer == "user" else (),
             label=self._label(given, origin.frame) if origin.issuer == "user" else "",
+            rounds=rounds(origin.frame),
             module=origin.module or (self.recorder.modules or [""])[-1],
         )
 
