@@ -76,6 +76,11 @@ elif not wrong or rank == 0:
     group = dist.new_group([0])
 dist.all_reduce(x)
 """
+GATHER = """
+x = torch.ones(4) * rank
+outputs = [torch.zeros(4)] * world if wrong else [torch.zeros(4) for _ in range(world)]
+dist.all_gather(outputs, x)
+"""
 
 
 @pytest.mark.parametrize(
@@ -87,8 +92,9 @@ dist.all_reduce(x)
         (LOADER, "sampler", "DDP701", "DistributedSampler gave the same order in all 3 epochs"),
         (GROUPS, "member", "DDP106", "new_group is called by rank 0 and not by rank 1"),
         (GROUPS, "each", "DDP106", "the ranks make different groups (line 18)"),
+        (GATHER, "gather", "", "all_gather puts what comes from 2 ranks into one tensor"),
     ],
-    ids=["frozen", "thawed", "stream", "sampler", "member", "each"],
+    ids=["frozen", "thawed", "stream", "sampler", "member", "each", "gather"],
 )
 def test_a_mistake_is_told_and_its_remedy_is_clean(
     tmp_path: pathlib.Path, program: str, arguments: str, code: str, says: str

@@ -132,6 +132,7 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     if not causes and not mismatches:
         yield from _stalls(examined)
     yield from _hidden(examined)
+    yield from _overwritten(examined)
     yield from _unordered(examined)
     yield from _silent(examined)
     yield from _fed(examined)
@@ -365,6 +366,19 @@ def _hidden(examined: Examined) -> Iterator[Discovery]:
                 evidence = _evidence(examined, outcome.rank, "value", message, race.site)
                 yield Discovery("race", message, "", "", "call wait() on the handle first", (evidence,))
                 return
+
+
+def _overwritten(examined: Examined) -> Iterator[Discovery]:
+    """A gather that was given one tensor for what comes from several ranks."""
+    for outcome in examined.run.ranks:
+        call = next((call for call in outcome.trace.of(Collective) if call.overlapping), None)
+        if call is not None:
+            message = f"{call.api or call.op} puts what comes from {len(call.outputs)} ranks into one tensor"
+            evidence = _evidence(examined, outcome.rank, "value", message, call.site)
+            cause = "the list of outputs holds one tensor several times, as `[tensor] * world_size` does: the last wins"
+            fix = "make a tensor for each rank: [torch.empty_like(x) for _ in range(world_size)]"
+            yield Discovery("overwritten", message, "", cause, fix, (evidence,))
+            return
 
 
 def _unordered(examined: Examined) -> Iterator[Discovery]:

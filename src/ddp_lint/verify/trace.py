@@ -139,6 +139,8 @@ class Collective(Event):
     issued_by: str = "user"
     #: Parameters that take part in what a gather of the user's was given: its outputs hand no gradient back to them.
     cut_off: tuple[str, ...] = ()
+    #: Two of the tensors that it fills are the same memory.
+    overlapping: bool = False
     #: What the user's own call is for, where its line says it: the variables of the loops around it ("name='loss'").
     label: str = ""
     #: Where the loops around the call stand, those that count or go through names.

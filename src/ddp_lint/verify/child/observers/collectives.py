@@ -169,6 +169,7 @@ class Collectives(Observer):
             cut_off=self._cut_off(name, given) if origin.issuer == "user" else (),
             label=self._label(given, origin.frame) if origin.issuer == "user" else "",
             rounds=rounds(origin.frame),
+            overlapping=_overlapping([t for key in OUTPUT_NAMES for t in tensors(given.get(key))]),
             module=origin.module or (self.recorder.modules or [""])[-1],
         )
 
@@ -348,6 +349,12 @@ def reduce_op_of(given: dict[str, Any], variables: dict[str, Any]) -> str:
 def _global(ranks: tuple[int, ...], number: Any) -> int | None:
     """The global rank of a rank of the group."""
     return ranks[number] if isinstance(number, int) and 0 <= number < len(ranks) else None
+
+
+def _overlapping(filled: list[torch.Tensor]) -> bool:
+    """Two of some tensors begin at one place."""
+    starts = [tensor.data_ptr() for tensor in filled if type(tensor) is torch.Tensor and tensor.numel()]
+    return len(set(starts)) < len(starts)
 
 
 def _leaves(given: list[torch.Tensor]) -> list[torch.Tensor]:
