@@ -109,6 +109,15 @@ def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     return Cause(f"{text} averages that", fix, write.site)
 
 
+def statistics_cause(write: Write) -> Cause:
+    """A buffer that each rank updates from its own data, and its forward computes with."""
+    where = write.site.function if write.site is not None else "forward"
+    text = f"{write.op} in {where} updates {write.name} on each rank from what this rank has, nothing hands it to the "
+    text += "others, and forwards compute with it"
+    fix = "all_reduce what the update is made from, or let DDP broadcast the buffers (broadcast_buffers=True)"
+    return Cause(text, fix, write.site)
+
+
 def _writes(trace: Trace, desync: Desync) -> list[Write]:
     """The writes of the user's code to what differs, until it was seen to differ."""
     events = (event for event in trace.of(Write) if event.name in desync.names and event.step <= desync.step)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
 from ddp_lint.verify.branches import between, left_loop, passed_by, unlike_rounds
-from ddp_lint.verify.causes import Cause, cause_of, switched_cause
+from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit, on_one_line
 from ddp_lint.verify.match import Kind, Mismatch, describe, place
@@ -19,6 +19,7 @@ from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
 from ddp_lint.verify.sampling import copies, never_told, told
+from ddp_lint.verify.statistics import unshared
 from ddp_lint.verify.trace import (
     COPY,
     REPLICATED,
@@ -406,6 +407,10 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
         for desync in desyncs(traces, what, when, wraps):
             yield _apart(examined, desync, cause_of(traces, desync))
             return
+    apart = unshared(traces)
+    if apart is not None:
+        yield _apart(examined, apart[0], statistics_cause(apart[1]))
+        return
     for trace in traces:
         reference = trace.last(Reference)
         found = deviation(reference) if reference and reference.repeatable and not reference.error else None

@@ -214,6 +214,8 @@ class Write(Event):
     sharded: bool = False
     #: An operation that autograd recorded had read the parameter since the last backward.
     after_use: bool = False
+    #: Of a buffer: forwards compute with it, while autograd records.
+    computed_with: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
