@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 wrong = "wrong" in sys.argv
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
+unseeded = torch.get_rng_state()
 torch.manual_seed(0)
 """
 #: What is frozen, or trained, is decided before the wrap or after it.
@@ -81,6 +82,44 @@ x = torch.ones(4) * rank
 outputs = [torch.zeros(4)] * world if wrong else [torch.zeros(4) for _ in range(world)]
 dist.all_gather(outputs, x)
 """
+SPLIT = """
+torch.set_rng_state(unseeded)
+data = TensorDataset(torch.ones(32, 8))
+generator = None if wrong else torch.Generator().manual_seed(0)
+train, held_out = torch.utils.data.random_split(data, [24, 8], generator=generator)
+sampler = DistributedSampler(train)
+model = DDP(nn.Linear(8, 1))
+for (x,) in DataLoader(train, 4, sampler=sampler):
+    model(x + torch.randn(4, 8)).mean().backward()
+"""
+#: A running mean of the inputs that the forward subtracts.
+STATISTICS = """
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 1)
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("noise", torch.zeros(8))
+
+    def forward(self, x):
+        self.noise.normal_()
+        out = self.fc(x - self.mean + self.noise)
+        with torch.no_grad():
+            batch = x.mean(0)
+            if not wrong:
+                dist.all_reduce(batch)
+            self.mean.lerp_(batch / world, 0.1)
+        return out
+
+
+model = DDP(Centred(), broadcast_buffers=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8) + rank).square().mean().backward()
+    optimizer.step()
+"""
 
 
 @pytest.mark.parametrize(
@@ -91,10 +130,12 @@ dist.all_gather(outputs, x)
         (LOADER, "stream", "DDP706", "all ranks train on the same samples"),
         (LOADER, "sampler", "DDP701", "DistributedSampler gave the same order in all 3 epochs"),
         (GROUPS, "member", "DDP106", "new_group is called by rank 0 and not by rank 1"),
-        (GROUPS, "each", "DDP106", "the ranks make different groups (line 18)"),
+        (GROUPS, "each", "DDP106", "the ranks make different groups (line 19)"),
         (GATHER, "gather", "", "all_gather puts what comes from 2 ranks into one tensor"),
+        (SPLIT, "split", "", "DistributedSampler divides unlike subsets"),
+        (STATISTICS, "statistics", "", "buffers differ between the ranks after optimizer step 1: mean"),
     ],
-    ids=["frozen", "thawed", "stream", "sampler", "member", "each", "gather"],
+    ids=["frozen", "thawed", "stream", "sampler", "member", "each", "gather", "split", "statistics"],
 )
 def test_a_mistake_is_told_and_its_remedy_is_clean(
     tmp_path: pathlib.Path, program: str, arguments: str, code: str, says: str

@@ -18,7 +18,7 @@ from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.sampling import copies, never_told, told
+from ddp_lint.verify.sampling import copies, never_told, told, unlike_parts
 from ddp_lint.verify.statistics import unshared
 from ddp_lint.verify.trace import (
     COPY,
@@ -442,6 +442,16 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
         evidence = _evidence(examined, None, "samples", message, event.site)
         cause = "nothing divides the data among the ranks: they average copies of one gradient"
         yield Discovery("samples", message, code, cause, fix, (evidence,))
+    parts = unlike_parts(traces) if len(traces) > 1 else None
+    if parts is not None:
+        message = f"each rank has split the data in its own way: {parts.sampler} divides unlike subsets"
+        evidence = _evidence(examined, None, "samples", message, parts.site)
+        cause = (
+            "the indices of the Subset are others on each rank: some samples are drawn on several ranks, some on none, "
+        )
+        cause += "and what one rank holds out another one trains on"
+        fix = "split alike on all ranks: random_split(..., generator=torch.Generator().manual_seed(0))"
+        yield Discovery("samples", message, "", cause, fix, (evidence,))
     events = never_told(traces) if copied is None else ()
     if events:
         message = told(events)

@@ -16,14 +16,14 @@ _WRAPS = ("ddp", "fsdp1", "fsdp2")
 def unshared(traces: Sequence[Trace]) -> tuple[Desync, Write] | None:
     """The first moment at which statistics differ, and a write to them; None where DDP broadcasts the buffers."""
     writes = [write for trace in traces for write in trace.of(Write) if write.role == "buffer" and write.site]
-    gathered = {_owner(write) for write in writes if write.op.partition(".")[2] in _GATHERS}
-    owners = gathered & {_owner(write) for write in writes if write.computed_with}
-    if not owners or any(_broadcasts(trace) for trace in traces):
+    gathered = [write for write in writes if write.op.partition(".")[2] in _GATHERS]
+    if not gathered or any(_broadcasts(trace) for trace in traces):
         return None
     for desync in desyncs(traces, "buffers", ("after_step", "at_end"), _WRAPS):
-        differ = [write for write in writes if write.name in desync.names and _owner(write) in owners]
-        if differ:
-            return desync, differ[0]
+        owners = {_owner(write) for write in writes if write.computed_with and write.name in desync.names}
+        found = next((write for write in gathered if write.name in desync.names and _owner(write) in owners), None)
+        if found is not None:
+            return desync, found
     return None
 
 

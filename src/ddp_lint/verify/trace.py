@@ -428,6 +428,8 @@ class Samples(Event):
     steps: int = 0
     #: The sampler asks to be told the epoch (it has a `set_epoch`).
     takes_epoch: bool = False
+    #: Digest of the indices of the `Subset` that a DistributedSampler divides among the ranks, "" where it is none.
+    divided: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
