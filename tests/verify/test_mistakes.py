@@ -120,6 +120,17 @@ for step in range(3):
     model(torch.randn(4, 8) + rank).square().mean().backward()
     optimizer.step()
 """
+#: Inside of Join the ranks make unlike numbers of steps, and Adam keeps something of each.
+JOINED = """
+model = DDP(nn.Linear(8, 1))
+optimizer = (torch.optim.Adam if wrong else torch.optim.SGD)(model.parameters(), lr=0.1)
+for epoch in range(2):
+    with model.join():
+        for number in range(2 + rank):
+            optimizer.zero_grad()
+            model(torch.randn(4, 8) + rank).square().mean().backward()
+            optimizer.step()
+"""
 
 
 @pytest.mark.parametrize(
@@ -134,8 +145,9 @@ for step in range(3):
         (GATHER, "gather", "", "all_gather puts what comes from 2 ranks into one tensor"),
         (SPLIT, "split", "", "DistributedSampler divides unlike subsets"),
         (STATISTICS, "statistics", "", "buffers differ between the ranks after optimizer step 1: mean"),
+        (JOINED, "joined", "", "parameters differ between the ranks after optimizer step 1 since Join ended"),
     ],
-    ids=["frozen", "thawed", "stream", "sampler", "member", "each", "gather", "split", "statistics"],
+    ids=["frozen", "thawed", "stream", "sampler", "member", "each", "gather", "split", "statistics", "joined"],
 )
 def test_a_mistake_is_told_and_its_remedy_is_clean(
     tmp_path: pathlib.Path, program: str, arguments: str, code: str, says: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ddp_lint.verify.compare import Desync, spoken
+from ddp_lint.verify.compare import Desync, spoken, updates
 from ddp_lint.verify.trace import (
     BY_HAND,
     COPY,
@@ -41,7 +41,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if desync.wrap == TENSOR_PARALLEL:
         return Cause(_UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or seed alike)", None)
     if desync.what == "parameters":
-        found = _unlike_rates(traces, desync)
+        found = _unlike_rates(traces, desync) or _unlike_states(traces, desync)
         if found:
             return found
     return (
@@ -74,6 +74,22 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
             site = next(iter(events.values())).site
             return Cause(f"the ranks use unlike learning rates from optimizer step {step} on: {said}", fix, site)
     return None
+
+
+def _unlike_states(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """Some ranks made more steps than others inside of the last `Join`, which hands on no optimizer's state."""
+    if not desync.joins:
+        return None
+    before = (desync.wrap, desync.model, desync.among, desync.joins - 1)
+    steps = {trace.rank: updates(trace).get(before, 0) for trace in traces}
+    if len(set(steps.values())) == 1:
+        return None
+    said = " and ".join(f"{count} on rank {rank}" for rank, count in steps.items())
+    text = f"inside of Join the optimizers made unlike numbers of steps ({said}): it makes the parameters equal "
+    text += "afterwards, and not what the optimizers keep (momentum, Adam's averages)"
+    return Cause(
+        text, "hand on the state_dict of the optimizer that made the most steps, as broadcast_object_list does", None
+    )
 
 
 def _never_alike(traces: Sequence[Trace], desync: Desync) -> Cause | None:

@@ -266,7 +266,8 @@ class Hashes(Event):
     the tensors are those whose gradients the user's code averages), copy, tensor_parallel or none: what this very model
     is wrapped in (a script may hold several models; `model` is its number among those of its wrap, `update` how many
     optimizer steps it has seen: what is compared has the same ones on all ranks, whatever else a rank has made or
-    trained). `among` are the ranks that hold replicas of it, none for all.
+    trained). `among` are the ranks that hold replicas of it, none for all. The ranks may make unlike numbers of steps
+    inside of `Join`: `joins` counts how often it has ended, and `update` begins anew then.
     """
 
     kind: ClassVar[str] = "hashes"
@@ -275,6 +276,7 @@ class Hashes(Event):
     wrap: str = "none"
     model: int = 0
     update: int = -1
+    joins: int = 0
     among: tuple[int, ...] = ()
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     norms: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -287,13 +289,15 @@ class Fingerprint(Event):
     """One number over all parameters of a replica after an optimizer step (or an update by hand), made on the device:
     ranks whose numbers agree hold the same values. Written at every step, where Hashes are at some.
 
-    `wrap`, `model`, `update` and `among` as in Hashes; `rates` are the learning rates of the optimizer's groups.
+    `wrap`, `model`, `update`, `joins` and `among` as in Hashes; `rates` are the learning rates of the
+    optimizer's groups.
     """
 
     kind: ClassVar[str] = "fingerprint"
     wrap: str = "none"
     model: int = 0
     update: int = -1
+    joins: int = 0
     among: tuple[int, ...] = ()
     digest: str = ""
     rates: tuple[float, ...] = ()
