@@ -118,6 +118,19 @@ def test_gradients_that_are_never_averaged_name_the_no_sync() -> None:
     assert (found.path, found.line) == ("/p/train.py", 5)
 
 
+@pytest.mark.parametrize(("averages", "skips"), [(True, False), (False, False), (False, True)])
+def test_gradients_that_a_hook_makes_name_it(averages: bool, skips: bool) -> None:
+    """Unless all of the backward ran under no_sync()."""
+    made = Call(name="register_comm_hook", arguments={"hook": "largest", "of": ["/p/hooks.py", 3]}, frames=STEP)
+    before: list[Event] = [made, Phase(phase="backward", step=1)]
+    before += [dataclasses.replace(call(9), step=1)] if averages else []
+    before += [Call(name="no_sync", step=1, frames=STEP)] if skips else []
+    ranks = [[*before, hashes("gradients", rank, "before_step")] for rank in range(2)]
+    (found,) = discover([run(*ranks)], [])
+    assert ("no_sync" if skips else "the communication hook largest (line 3)") in found.cause
+    assert (found.path, found.line) == (("/p/train.py", 9) if skips else ("/p/hooks.py", 3))
+
+
 def test_unused_parameters_are_named() -> None:
     text = "Expected to have finished reduction in the prior iteration before starting a new one."
     events: list[Event] = [

@@ -131,6 +131,28 @@ for epoch in range(2):
             model(torch.randn(4, 8) + rank).square().mean().backward()
             optimizer.step()
 """
+#: The largest half of each rank's gradient is summed, wherever it lies.
+HOOK = """
+def largest(state, bucket):
+    flat = bucket.buffer()
+    indices = torch.arange(4) if not wrong else flat.abs().topk(4).indices
+    future = dist.all_reduce(flat[indices] / world, async_op=True).get_future()
+
+    def put(future):
+        return torch.zeros_like(flat).index_put_((indices,), future.value()[0])
+
+    return future.then(put)
+
+
+model = DDP(nn.Linear(8, 1))
+model.register_comm_hook(None, largest)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
 
 
 @pytest.mark.parametrize(
@@ -146,8 +168,9 @@ for epoch in range(2):
         (SPLIT, "split", "", "DistributedSampler divides unlike subsets"),
         (STATISTICS, "statistics", "", "buffers differ between the ranks after optimizer step 1: mean"),
         (JOINED, "joined", "", "parameters differ between the ranks after optimizer step 1 since Join ended"),
+        (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
     ],
-    ids=["frozen", "thawed", "stream", "sampler", "member", "each", "gather", "split", "statistics", "joined"],
+    ids=["frozen", "thawed", "stream", "sampler", "member", "each", "gather", "split", "statistics", "joined", "hook"],
 )
 def test_a_mistake_is_told_and_its_remedy_is_clean(
     tmp_path: pathlib.Path, program: str, arguments: str, code: str, says: str

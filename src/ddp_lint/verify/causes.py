@@ -47,6 +47,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     return (
         _switched(traces, desync)
         or _never_averaged(traces, desync)
+        or _hooked(traces, desync)
         or _written_by_hand(traces, desync)
         or _never_alike(traces, desync)
     )
@@ -176,8 +177,24 @@ def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if skipped is not None:
         text = "each backward before this step ran under no_sync(): no gradient was averaged"
         return Cause(text, "leave no_sync() for the last backward before step()", skipped.site, "DDP605")
+    if _hooked(traces, desync):
+        return None
     text = "no backward before this step averaged a gradient: the forward did not go through the wrapper"
     return Cause(text, "call the wrapped model itself, and nothing of it behind its back", backwards[-1].site)
+
+
+def _hooked(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """A communication hook of the user's own makes the gradients of a model under DDP."""
+    calls = (event for trace in traces for event in trace.of(Call) if event.name == "register_comm_hook")
+    hook = next(calls, None) if desync.wrap == "ddp" else None
+    if hook is None:
+        return None
+    name, (path, line) = hook.arguments["hook"], hook.arguments["of"]
+    text = (
+        f"the communication hook {name} (line {line}) makes the gradients in place of DDP's average, each rank its own"
+    )
+    fix = "return what is the same on all ranks: the result of collectives, put where all ranks put it"
+    return Cause(text, fix, Frame(path, line, name))
 
 
 def _before(event: Event, desync: Desync) -> bool:
