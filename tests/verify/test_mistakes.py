@@ -183,3 +183,16 @@ def test_a_mistake_is_told_and_its_remedy_is_clean(
     assert (status, found["code"]) == (1, code) and says in found["message"], found
     status, report = verify(tmp_path, *options, arguments)
     assert (status, report["discovered"]) == (0, []), report["discovered"]
+
+
+def test_a_group_that_asks_for_more_ranks_than_there_are_is_told_at_once(tmp_path: pathlib.Path) -> None:
+    """torch waits for minutes, and lets no other thread of the rank look at the time."""
+    (tmp_path / "train.py").write_text(
+        "import os\nimport torch.distributed as dist\n"
+        "dist.init_process_group('gloo', rank=int(os.environ['RANK']), world_size=3)\n"
+    )
+    status, report = verify(tmp_path, "train.py", "--timeout", "60")
+    (found,) = report["discovered"]
+    assert status == 1 and found["line"] == 3
+    assert found["message"].endswith("in init_process_group, which waits for 3 ranks: 2 were started")
+    assert all(run["seconds"] < 30 for run in report["runs"]), report["runs"]

@@ -70,6 +70,11 @@ _EQUALLY_OFTEN = "let all ranks go round it equally often: as many batches on ea
 _SAME_CALLS = "let all ranks make the same calls in the same order, whatever each of them has"
 _LUCK = "tensors of unlike size met: gloo aborts, NCCL hangs or returns garbage"
 _UNLIKE_CALLS = f"calls of unlike lines met, which do not belong together ({_LUCK})"
+#: Cause and fix where a group is never complete.
+_TOO_MANY = (
+    "a group is complete when world_size processes have called init_process_group",
+    "pass as world_size how many are started, or start those of the other nodes as well",
+)
 #: The rule of ranks that meet in one collective with unlike numbers of bytes.
 _SIZES = "DDP105"
 #: By whether the dataset has no length: the rule of a loader that gives all ranks the same, what it is, and the fix.
@@ -337,9 +342,11 @@ def _stalls(examined: Examined) -> Iterator[Discovery]:
     for outcome in examined.run.ranks:
         if outcome.how == "stalled":
             waiting = f" in {outcome.last.collective}" if outcome.last.collective else ""
-            message = f"rank {outcome.rank} stands still{waiting or _joining(examined, outcome)}"
+            joining = _joining(examined, outcome)
+            message = f"rank {outcome.rank} stands still{waiting or joining}"
             evidence = _evidence(examined, outcome.rank, "stall", message, outcome.last.frame)
-            yield Discovery("stall", message, evidence=(evidence,))
+            why = _TOO_MANY if joining and not waiting else ("", "")
+            yield Discovery("stall", message, "", *why, evidence=(evidence,))
             return
 
 

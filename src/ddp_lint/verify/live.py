@@ -68,7 +68,7 @@ class Live:
             for call in tail.read():
                 self._take(rank, call)
         parted = self.parted or self._missing()
-        if (parted is None or not self._hangs(parted)) and not self._locked():
+        if (parted is None or not self._hangs(parted)) and not self._locked() and not self._incomplete():
             return None
         self._told = True
         for rank in self._tails:
@@ -141,6 +141,10 @@ class Live:
         living = [rank for rank in self._tails if not self._ended(rank)]
         locked = any(self._marks.time(rank, "locked") > self._marks.moved(rank) for rank in living)
         return locked and all(self._age(self._marks.moved(rank)) > _STILL_LOCKED for rank in living)
+
+    def _incomplete(self) -> bool:
+        """Every rank waits for a group that asks for more ranks than there are."""
+        return bool(self._tails) and all(self._marks.has(rank, "incomplete") for rank in self._tails)
 
     def _ended(self, rank: int) -> bool:
         return self._marks.has(rank, "over") or self._marks.has(rank, "exit")

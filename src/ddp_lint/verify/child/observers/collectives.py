@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import os
 import sys
 import time
 from types import FrameType
@@ -252,6 +253,8 @@ class Collectives(Observer):
             if self.recorder.quiet:
                 return original(*args, **kwargs)
             self.recorder.emit(trace.Call, name="init_process_group", arguments=_plain(kwargs))
+            if 0 < self.recorder.world < _asked(kwargs):
+                self._wait_in_vain()
             kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
             result = original(*args, **kwargs)
             self.groups.forget()
@@ -259,6 +262,14 @@ class Collectives(Observer):
             return result
 
         return replacement
+
+    def _wait_in_vain(self) -> None:
+        """The group asks for more ranks than there are. Where all of them come here the launcher ends them: torch waits
+        for minutes, and holds the interpreter's lock."""
+        self.recorder.marks.set(self.recorder.rank, "incomplete")
+        until = time.monotonic() + self.recorder.spec.timeout
+        while time.monotonic() < until:
+            time.sleep(0.05)
 
     def _keys_apart(self, original: Any) -> Any:
         """The runs of a launch share torchrun's store, where the keys of one must not meet those of another."""
@@ -324,6 +335,13 @@ class Collectives(Observer):
             if not any(args) and not kwargs.get("group"):
                 self.groups.forget()
                 self.recorder.marks.set(self.recorder.rank, "left")
+
+
+def _asked(kwargs: dict[str, Any]) -> int:
+    """For how many ranks init_process_group waits."""
+    given = kwargs.get("world_size", -1)
+    text = os.environ.get("WORLD_SIZE", "")
+    return given if isinstance(given, int) and given > 0 else int(text) if text.isdigit() else 0
 
 
 def work_of(result: Any) -> Any:
