@@ -440,6 +440,29 @@ def test_sizes_that_meet_by_luck_are_told_by_the_round_they_came_from(tmp_path: 
     assert found.fix.startswith("let all ranks make the same calls")
 
 
+@pytest.mark.parametrize(("rounds", "told"), [([[0, 0, 1], [0, 1]], True), ([[0, 1, 2], [1, 2]], False)])
+def test_a_message_of_another_round_is_named(tmp_path: pathlib.Path, rounds: list[list[int]], told: bool) -> None:
+    """Rank 1 leaves out the last message of the first round: it meets what it receives first in the second one. A rank
+    that is one round behind from the first message on is so by intention."""
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    calls = [
+        [
+            dataclasses.replace(_at(path, (27, "epochs"), epoch_25=str(epoch)), op=op, peer=1 - rank)
+            for epoch in rounds[rank]
+        ]
+        for rank, op in enumerate(("send", "recv"))
+    ]
+    raised = Raised(type="ValueError", message="Expected 2, got 4", frames=STEP)
+    (found,) = discover([run(calls[0], [*calls[1], raised], outcome="exception", how=["stopped", "exception"])], [])
+    assert found.message.startswith("rank 1 raised ValueError")
+    assert bool(found.cause) is told
+    assert not told or found.cause == (
+        "what was sent at line 27 of rank 0 came to line 27 of rank 1 in another round: `epoch` of the loop `for epoch "
+        "in range(3)` (line 25) is 0 there and 1 here; one of them left a message out before"
+    )
+
+
 def test_where_the_loops_around_a_call_stand() -> None:
     def inner() -> tuple[Round, ...]:
         for _name in ("w",):

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge import table
-from ddp_lint.verify.match import Call, Cells, Kind, Mismatch
+from ddp_lint.verify.match import Call, Cells, Kind, Mismatch, Streams, messages, place
 from ddp_lint.verify.trace import Collective, Frame, Round
 
 #: Conditions that are named at most: where there are more, the call stands too deep to tell which of them it is.
@@ -106,6 +106,35 @@ def unlike_rounds(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
                     values = f"{mine.value} on rank {rank} and {theirs.value} on rank {other}"
                     return f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
     return ""
+
+
+def unlike_messages(streams: Streams) -> str:
+    """The first message that was received in another round of a loop than the one in which it was sent, after some
+    that were not: stages of a pipeline may be a step apart from the first one on."""
+    for (sender, receiver), ways in messages(streams).items():
+        agreed: set[tuple[str, int, str]] = set()
+        for sent, received in zip(ways["send"], ways["recv"], strict=False):
+            there = {_loop_at(received, one): one.value for one in received.rounds}
+            for one in _outermost_first(sent):
+                at = _loop_at(sent, one)
+                if there.get(at) == one.value:
+                    agreed.add(at)
+                loop = _loop_of(sent, one) if at in agreed and there.get(at, one.value) != one.value else None
+                if loop is not None and not _divides(loop):
+                    lines = (
+                        f"line {place(sent)[1]} of rank {sender} came to line {place(received)[1]} of rank {receiver}"
+                    )
+                    values = f"{one.value} there and {there[at]} here"
+                    return (
+                        f"what was sent at {lines} in another round: `{one.name}` of the loop `{_head(loop)}` (line "
+                        f"{loop.lineno}) is {values}; one of them left a message out before"
+                    )
+    return ""
+
+
+def _loop_at(call: Collective, one: Round) -> tuple[str, int, str]:
+    """A loop's variable by its place: two functions that are called in it have stacks of unlike depth."""
+    return (call.frames[one.depth].path if one.depth < len(call.frames) else ""), one.line, one.name
 
 
 _Loop = ast.For | ast.While

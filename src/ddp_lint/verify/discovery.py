@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
-from ddp_lint.verify.branches import between, left_loop, passed_by, unlike_rounds
+from ddp_lint.verify.branches import between, left_loop, passed_by, unlike_messages, unlike_rounds
 from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit, on_one_line
@@ -191,6 +191,8 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
         return "each sends first and waits until the other one receives", fix
     if len(calls) > 1 and all(call.op == "recv" for call in calls):
         return "each receives first and waits for what the other one sends afterwards", "let one of them send first"
+    if first.direct:
+        return _misled(examined)[1:]
     earlier = [row.calls for row in examined.rows if row.group == first.group and row.position < first.position]
     rounds = unlike_rounds(first, earlier)
     parted = between(first)
@@ -242,7 +244,7 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                     _frozen(outcome, known)
                     or _cut_off(outcome, known)
                     or _too_early(examined, outcome, event)
-                    or _known(known)
+                    or (_known(known) if known is not None else _misled(examined))
                 )
                 yield Discovery("exception", message, *cause, (evidence,))
             return
@@ -281,6 +283,12 @@ def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> tuple
     other = others[0].rank
     cause = f"only rank {outcome.rank} missed it: rank {other} got as far as line {at.line} in {at.function}"
     return "", cause, f"if rank {other} makes that file, let the others wait for it: dist.barrier() behind it"
+
+
+def _misled(examined: Examined) -> tuple[str, str, str]:
+    """Messages that no longer belong together, which an error of one rank may come of."""
+    cause = unlike_messages({one.rank: tuple(one.trace.of(Collective)) for one in examined.run.ranks})
+    return "", cause, "send and receive equally often in each round" if cause else ""
 
 
 def _names_without_gradient(outcome: RankOutcome) -> list[str]:
