@@ -304,6 +304,28 @@ def by_hand():
 def by_name(values):
     for key in sorted(values):
         all_reduce(values[key])
+
+
+def evaluates():
+    for epoch in range(2):
+        for batch in loader:
+            step(batch)
+        compute()
+
+
+def compute():
+    if not total:
+        return
+    all_reduce(total)
+
+
+def catches():
+    for number in range(6):
+        try:
+            step(number)
+        except RuntimeError:
+            continue
+    dist.barrier()
 """
 
 
@@ -393,6 +415,36 @@ def test_a_rank_that_begins_with_another_round(tmp_path: pathlib.Path) -> None:
         "different number of times; `epoch` of the loop `for epoch in range(first, 9)` (line 40) is 2 on rank 0 and 0 "
         "on rank 1"
     )
+
+
+def test_a_rank_that_has_begun_anew_has_left_the_inner_loop_as_well(tmp_path: pathlib.Path) -> None:
+    """The other one is at what comes behind that loop: the first one went past it."""
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    before = [_at(path, (73, "evaluates"), epoch_71="0")]
+    extra, others = _at(path, (80, "compute"), (74, "evaluates"), shape=2), _at(path, (73, "evaluates"), epoch_71="1")
+    (found,) = discover([run([*before, extra], [*before, others], outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause == (
+        "rank 0 came to line 80 past `if not total` (line 78); rank 1 went on without that to line 73"
+    )
+
+
+def test_a_round_that_an_exception_cut_short_is_none_too_few(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    ranks = [[_at(path, (86, "catches"), number_84=str(number)) for number in rounds] for rounds in ([0, 1, 2], [0, 2])]
+    ranks[1].append(dataclasses.replace(_at(path, (89, "catches")), op="barrier"))
+    (found,) = discover([run(*ranks, outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause == (
+        "rank 1 is out of the loop `for number in range(6)` (line 84), rank 0 is in it: line 87 goes on with it after "
+        "an exception, without what comes behind that; `number` of the loop `for number in range(6)` (line 84) is 1 on "
+        "rank 0 and 2 on rank 1"
+    )
+
+
+def test_one_line_that_is_given_unlike_tensors() -> None:
+    (found,) = discover([run([call(5, shape=(4,))], [call(5, shape=(8,))], outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause.startswith("one line was given unlike tensors")
 
 
 @pytest.mark.parametrize("last", [[(47, "saves")], []], ids=["known", "first call"])

@@ -102,7 +102,7 @@ class Centred(nn.Module):
         self.register_buffer("noise", torch.zeros(8))
 
     def forward(self, x):
-        self.noise.normal_()
+        self.noise.normal_().mul_(0.5)
         out = self.fc(x - self.mean + self.noise)
         with torch.no_grad():
             batch = x.mean(0)

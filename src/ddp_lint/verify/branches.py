@@ -40,13 +40,17 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
         here, there = _first_apart(one.frames, another.frames), _first_apart(another.frames, one.frames)
         if here is not None and there is not None and (here.path, here.function) == (there.path, there.function):
             loops = [loop for loop in _loops(here) if there.line not in _lines(loop.body)]
+            before = earlier[-1].get(rank) if earlier else None
+            anew = _begun_anew(before, one) if before is not None else None
+            if anew is not None and there.line in _lines(anew.body):
+                continue  # it had left the loop as well, and came past the other one's line
             if loops and there.line > loops[-1].lineno:
-                return _out_of(loops[-1], rank, other)
+                return _out_of(loops[-1], rank, other, here)
     if len(calls) == 1 and mismatch.absent:
         rank, call = calls[0]
         before = earlier[-1].get(rank) if earlier else None
         loop = (_begun_anew(before, call) if before is not None else None) or _only_loop(call)
-        return _out_of(loop, rank, mismatch.absent[0]) if loop is not None else ""
+        return _out_of(loop, rank, mismatch.absent[0], call.frames[0]) if loop is not None else ""
     return ""
 
 
@@ -293,16 +297,28 @@ def _lines(body: Sequence[ast.stmt]) -> range:
     return range(body[0].lineno, (body[-1].end_lineno or body[-1].lineno) + 1)
 
 
-def _out_of(loop: _Loop, rank: int, other: int) -> str:
+def _out_of(loop: _Loop, rank: int, other: int, here: Frame) -> str:
+    """`here`: a line of the rank that is in the loop."""
     endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
     text = f"rank {other} is out of the loop `{_head(loop)}` (line {loop.lineno}), rank {rank} is in it"
     ways = list(_ways_out(loop.body))
     if len(ways) == 1:
         way = f"{ways[0].lineno}{_below_test(loop, ways[0])}"
         return f"{text}: the only way out {'' if endless else 'but for its end '}is line {way}"
+    caught = _handler(loop, here.line)
+    goes_on = f"line {caught.lineno} goes on with it after an exception" if caught is not None else ""
+    if goes_on and _counted(loop):
+        return f"{text}: {goes_on}, without what comes behind that"
     if not ways and not endless:
-        return f"{text}: the ranks go round it a different number of times"
+        return f"{text}: the ranks go round it a different number of times{', or ' * bool(goes_on)}{goes_on}"
     return text
+
+
+def _handler(loop: _Loop, line: int) -> ast.ExceptHandler | None:
+    """What swallows an exception that is raised before a line of a loop."""
+    tries = [node for node in ast.walk(loop) if isinstance(node, ast.Try) and line in _lines(node.body)]
+    handlers = (one for node in tries for one in node.handlers)
+    return next((one for one in handlers if not any(isinstance(node, ast.Raise) for node in ast.walk(one))), None)
 
 
 def _head(loop: _Loop) -> str:

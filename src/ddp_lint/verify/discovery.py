@@ -70,6 +70,11 @@ _EQUALLY_OFTEN = "let all ranks go round it equally often: as many batches on ea
 _SAME_CALLS = "let all ranks make the same calls in the same order, whatever each of them has"
 _LUCK = "tensors of unlike size met: gloo aborts, NCCL hangs or returns garbage"
 _UNLIKE_CALLS = f"calls of unlike lines met, which do not belong together ({_LUCK})"
+#: Cause and fix where one line is given unlike tensors.
+_UNLIKE_TENSORS = (
+    "one line was given unlike tensors: what they are made from (a batch, a model) differs between the ranks",
+    "give every rank the same shape and dtype (pad to the largest), or exchange the sizes first",
+)
 #: Cause and fix where a group is never complete.
 _TOO_MANY = (
     "a group is complete when world_size processes have called init_process_group",
@@ -156,8 +161,10 @@ def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
     )
     if first.own_groups:
         return _own_groups(examined, first, evidence)
-    message = f"the ranks call different collectives: {first}"
-    return Discovery("mismatch", message, "", *_why(examined, first), evidence=(evidence,))
+    why = _why(examined, first)
+    if not why[0] and first.kind in (Kind.SHAPE, Kind.DTYPE) and len(set(sites.values())) == 1:
+        why = _UNLIKE_TENSORS
+    return Discovery("mismatch", f"the ranks call different collectives: {first}", "", *why, evidence=(evidence,))
 
 
 def _own_groups(examined: Examined, first: Mismatch, evidence: Evidence) -> Discovery:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Iterator, Sequence
 
 from ddp_lint.verify.compare import Desync, desyncs
 from ddp_lint.verify.trace import Collective, Trace, Write
@@ -16,7 +17,7 @@ _WRAPS = ("ddp", "fsdp1", "fsdp2")
 def unshared(traces: Sequence[Trace]) -> tuple[Desync, Write] | None:
     """The first moment at which statistics differ, and a write to them; None where DDP broadcasts the buffers."""
     writes = [write for trace in traces for write in trace.of(Write) if write.role == "buffer" and write.site]
-    gathered = [write for write in writes if write.op.partition(".")[2] in _GATHERS]
+    gathered = list(_gathering(traces))
     if not gathered or any(_broadcasts(trace) for trace in traces):
         return None
     for desync in desyncs(traces, "buffers", ("after_step", "at_end"), _WRAPS):
@@ -25,6 +26,18 @@ def unshared(traces: Sequence[Trace]) -> tuple[Desync, Write] | None:
         if found is not None:
             return desync, found
     return None
+
+
+def _gathering(traces: Sequence[Trace]) -> Iterator[Write]:
+    """Writes to buffers that were not overwritten in the same training step."""
+    for trace in traces:
+        steps: dict[tuple[str, int], list[Write]] = collections.defaultdict(list)
+        for write in trace.of(Write):
+            if write.role == "buffer" and write.site is not None:
+                steps[write.name, write.step].append(write)
+        for of_step in steps.values():
+            if all(write.op.partition(".")[2] in _GATHERS for write in of_step):
+                yield from of_step
 
 
 def _owner(write: Write) -> str:
