@@ -326,6 +326,19 @@ def catches():
         except RuntimeError:
             continue
     dist.barrier()
+
+
+def reads():
+    run()
+    dist.barrier()
+
+
+def run():
+    for number in count():
+        try:
+            step(number)
+        except StopIteration:
+            break
 """
 
 
@@ -440,6 +453,24 @@ def test_a_round_that_an_exception_cut_short_is_none_too_few(tmp_path: pathlib.P
         "an exception, without what comes behind that; `number` of the loop `for number in range(6)` (line 84) is 1 on "
         "rank 0 and 2 on rank 1"
     )
+
+
+def test_the_loop_in_what_a_line_calls_is_named(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    ended, goes_on = _at(path, (94, "reads")), _at(path, (100, "run"), (93, "reads"))
+    ranks = [[dataclasses.replace(ended, op="barrier")], [goes_on]]
+    (found,) = discover([run(*ranks, outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause == (
+        "rank 0 is out of the loop `for number in count()` (line 98), rank 1 is in it: the only way out but for its "
+        "end is line 102"
+    )
+
+
+def test_tensors_of_one_shape_that_should_not_meet_are_told_by_name() -> None:
+    events = [[call(5, name=f"{name}.grad")] for name in "ab"]
+    (found,) = discover([run(*events, outcome="hang", how=["stalled"] * 2)], [])
+    assert "rank 0 calls all_reduce [4] of a.grad (line 5), rank 1 calls all_reduce [4] of b.grad" in found.message
 
 
 def test_one_line_that_is_given_unlike_tensors() -> None:

@@ -46,6 +46,9 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
                 continue  # it had left the loop as well, and came past the other one's line
             if loops and there.line > loops[-1].lineno:
                 return _out_of(loops[-1], rank, other, here)
+            inner = _inner_loop(one, here, anew) if there.line > here.line else None
+            if inner is not None:
+                return _out_of(inner, rank, other, one.frames[0])
     if len(calls) == 1 and mismatch.absent:
         rank, call = calls[0]
         before = earlier[-1].get(rank) if earlier else None
@@ -205,6 +208,16 @@ def _stood(one: Round, call: Collective, before: Collective, stood: dict[tuple[i
 def _only_loop(call: Collective) -> _Loop | None:
     around = [loop for frame in call.frames for loop in _loops(frame) if not _counted(loop)]
     return around[0] if len(around) == 1 else None
+
+
+def _inner_loop(call: Collective, here: Frame, anew: _Loop | None) -> _Loop | None:
+    """The loop in what a line calls that a rank is in which has not come back to that line: the one begun anew, or the
+    only one."""
+    loops = [loop for frame in call.frames[: call.frames.index(here)] for loop in _loops(frame)]
+    if anew is not None and anew.lineno in {loop.lineno for loop in loops}:
+        return anew
+    open_ended = [loop for loop in loops if not _counted(loop)]
+    return open_ended[0] if len(open_ended) == 1 else None
 
 
 def _line_in(frame: Frame, call: Collective | None) -> int:

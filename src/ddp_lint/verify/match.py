@@ -114,7 +114,8 @@ class Mismatch:
         if call is None and self.direct:
             asked = next(call.op for call in self.calls.values() if call is not None)
             return "never sends to it" if asked == "recv" else "never receives from it"
-        return _in_words(call, every_dtype=self.kind is Kind.DTYPE)
+        of = f" of {call.tensors[0].name}" if self.kind is Kind.BUFFER and call is not None else ""
+        return _in_words(call, of, every_dtype=self.kind is Kind.DTYPE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,11 +238,11 @@ def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, sorted(ranks)))
 
 
-def _in_words(call: Collective | None, *, every_dtype: bool = False) -> str:
+def _in_words(call: Collective | None, of: str = "", *, every_dtype: bool = False) -> str:
     if call is None:
         return "calls nothing more"
     line = place(call)[1]
-    return f"calls {describe(call, every_dtype=every_dtype)}" + (f" (line {line})" if line else "")
+    return f"calls {describe(call, every_dtype=every_dtype)}{of}" + (f" (line {line})" if line else "")
 
 
 @dataclasses.dataclass
