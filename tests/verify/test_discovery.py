@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import sys
 from typing import Any
 
 import pytest
 
+from ddp_lint.verify.child.loops import rounds
 from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.options import Last
 from ddp_lint.verify.results import Discovery, Evidence
-from ddp_lint.verify.trace import Call, Event, Frame, Hashes, NoGrad, Phase, Raised, Samples, Switched, Write
+from ddp_lint.verify.trace import (
+    Call,
+    Collective,
+    Event,
+    Frame,
+    Hashes,
+    NoGrad,
+    Phase,
+    Raised,
+    Round,
+    Samples,
+    Switched,
+    Write,
+)
 
 from .traces import call, run
 
+SIZES = "op.preamble.length <= op.nbytes. 8 vs 4. Received data size doesn't match expected size."
 STEP = (Frame("/p/train.py", 9, "train"),)
 
 
@@ -100,6 +116,19 @@ def test_gradients_that_are_never_averaged_name_the_no_sync() -> None:
     (found,) = discover([run(*([*events, hashes("gradients", rank, "before_step")] for rank in (0, 1)))], [])
     assert found.code == "DDP605" and "no_sync()" in found.cause
     assert (found.path, found.line) == ("/p/train.py", 5)
+
+
+@pytest.mark.parametrize(("averages", "skips"), [(True, False), (False, False), (False, True)])
+def test_gradients_that_a_hook_makes_name_it(averages: bool, skips: bool) -> None:
+    """Unless all of the backward ran under no_sync()."""
+    made = Call(name="register_comm_hook", arguments={"hook": "largest", "of": ["/p/hooks.py", 3]}, frames=STEP)
+    before: list[Event] = [made, Phase(phase="backward", step=1)]
+    before += [dataclasses.replace(call(9), step=1)] if averages else []
+    before += [Call(name="no_sync", step=1, frames=STEP)] if skips else []
+    ranks = [[*before, hashes("gradients", rank, "before_step")] for rank in range(2)]
+    (found,) = discover([run(*ranks)], [])
+    assert ("no_sync" if skips else "the communication hook largest (line 3)") in found.cause
+    assert (found.path, found.line) == (("/p/train.py", 9) if skips else ("/p/hooks.py", 3))
 
 
 def test_unused_parameters_are_named() -> None:
@@ -235,6 +264,81 @@ def epochs():
     for epoch in range(3):
         for batch in loader:
             step(batch)
+
+
+def stops():
+    for epoch in range(9):
+        for batch in loader:
+            step(batch)
+        value = validate()
+        if patience.done(value):
+            break
+
+
+def resumed(first):
+    for epoch in range(first, 9):
+        for number in range(4):
+            step(number)
+
+
+def saves():
+    for batch in loader:
+        step(batch)
+        log(batch)
+
+
+def log(batch):
+    if rank != 0 or not batch:
+        return
+    if verbose:
+        norm(batch)
+
+
+def by_hand():
+    for p in parameters:
+        if p.grad is None:
+            continue
+        all_reduce(p.grad)
+
+
+def by_name(values):
+    for key in sorted(values):
+        all_reduce(values[key])
+
+
+def evaluates():
+    for epoch in range(2):
+        for batch in loader:
+            step(batch)
+        compute()
+
+
+def compute():
+    if not total:
+        return
+    all_reduce(total)
+
+
+def catches():
+    for number in range(6):
+        try:
+            step(number)
+        except RuntimeError:
+            continue
+    dist.barrier()
+
+
+def reads():
+    run()
+    dist.barrier()
+
+
+def run():
+    for number in count():
+        try:
+            step(number)
+        except StopIteration:
+            break
 """
 
 
@@ -276,6 +380,182 @@ def test_the_loop_that_one_rank_has_left_is_named(
     ]
     (found,) = discover([run(*ranks, outcome="hang", how=["stalled", "completed"])], [])
     assert found.cause == cause and bool(found.fix) is bool(cause)
+
+
+def _at(path: pathlib.Path, *lines: tuple[int, str], shape: int = 4, name: str = "", **rounds: str) -> Collective:
+    """A call below these lines, the innermost first; `rounds` are the loops of its innermost function by line."""
+    frames = tuple(Frame(str(path), line, function) for line, function in lines)
+    stood = tuple(Round(0, int(key.split("_")[1]), key.split("_")[0], value) for key, value in rounds.items())
+    return dataclasses.replace(call(1, shape=(shape,), name=name), frames=frames, rounds=stood)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cause"),
+    [
+        (
+            ([[(34, "stops")], [(33, "stops")]], [[(34, "stops")]]),
+            "rank 1 is out of the loop `for epoch in range(9)` (line 31), rank 0 is in it: the only way out but for "
+            "its end is line 36, below `if patience.done(value)` (line 35)",
+        ),
+        (
+            ([[(33, "stops")], [(33, "stops")]], [[(33, "stops")]]),
+            "",
+        ),
+    ],
+    ids=["begun anew", "one of two"],
+)
+def test_the_loop_that_was_begun_anew_is_the_one_that_was_left(
+    tmp_path: pathlib.Path, ranks: tuple[list[list[tuple[int, str]]], ...], cause: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    events = [[_at(path, *lines) for lines in calls] for calls in ranks]
+    (found,) = discover([run(*events, outcome="hang", how=["stalled", "completed"])], [])
+    assert found.cause == cause
+
+
+def test_a_rank_that_begins_with_another_round(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    rounds = [[(2, 0), (2, 1)], [(0, 0), (0, 1), (1, 0)]]
+    events = [
+        [_at(path, (42, "resumed"), epoch_40=str(epoch), number_41=str(number)) for epoch, number in rank]
+        for rank in rounds
+    ]
+    (found,) = discover([run(*events, outcome="hang", how=["completed", "stalled"])], [])
+    assert found.cause == (
+        "rank 0 is out of the loop `for epoch in range(first, 9)` (line 40), rank 1 is in it: the ranks go round it a "
+        "different number of times; `epoch` of the loop `for epoch in range(first, 9)` (line 40) is 2 on rank 0 and 0 "
+        "on rank 1"
+    )
+
+
+def test_a_rank_that_has_begun_anew_has_left_the_inner_loop_as_well(tmp_path: pathlib.Path) -> None:
+    """The other one is at what comes behind that loop: the first one went past it."""
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    before = [_at(path, (73, "evaluates"), epoch_71="0")]
+    extra, others = _at(path, (80, "compute"), (74, "evaluates"), shape=2), _at(path, (73, "evaluates"), epoch_71="1")
+    (found,) = discover([run([*before, extra], [*before, others], outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause == (
+        "rank 0 came to line 80 past `if not total` (line 78); rank 1 went on without that to line 73"
+    )
+
+
+def test_a_round_that_an_exception_cut_short_is_none_too_few(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    ranks = [[_at(path, (86, "catches"), number_84=str(number)) for number in rounds] for rounds in ([0, 1, 2], [0, 2])]
+    ranks[1].append(dataclasses.replace(_at(path, (89, "catches")), op="barrier"))
+    (found,) = discover([run(*ranks, outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause == (
+        "rank 1 is out of the loop `for number in range(6)` (line 84), rank 0 is in it: line 87 goes on with it after "
+        "an exception, without what comes behind that; `number` of the loop `for number in range(6)` (line 84) is 1 on "
+        "rank 0 and 2 on rank 1"
+    )
+
+
+def test_the_loop_in_what_a_line_calls_is_named(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    ended, goes_on = _at(path, (94, "reads")), _at(path, (100, "run"), (93, "reads"))
+    ranks = [[dataclasses.replace(ended, op="barrier")], [goes_on]]
+    (found,) = discover([run(*ranks, outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause == (
+        "rank 0 is out of the loop `for number in count()` (line 98), rank 1 is in it: the only way out but for its "
+        "end is line 102"
+    )
+
+
+def test_tensors_of_one_shape_that_should_not_meet_are_told_by_name() -> None:
+    events = [[call(5, name=f"{name}.grad")] for name in "ab"]
+    (found,) = discover([run(*events, outcome="hang", how=["stalled"] * 2)], [])
+    assert "rank 0 calls all_reduce [4] of a.grad (line 5), rank 1 calls all_reduce [4] of b.grad" in found.message
+
+
+def test_one_line_that_is_given_unlike_tensors() -> None:
+    (found,) = discover([run([call(5, shape=(4,))], [call(5, shape=(8,))], outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause.startswith("one line was given unlike tensors")
+
+
+@pytest.mark.parametrize("last", [[(47, "saves")], []], ids=["known", "first call"])
+def test_the_condition_that_one_rank_went_past_is_named(tmp_path: pathlib.Path, last: list[tuple[int, str]]) -> None:
+    """The one that asks for the rank, where there are several."""
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    before = [_at(path, *last)] if last else []
+    extra, others = _at(path, (55, "log"), (48, "saves"), shape=8), _at(path, (47, "saves"))
+    (found,) = discover([run([*before, extra], [*before, others], outcome="hang", how=["stalled"] * 2)], [])
+    came = "rank 0 came to line 55 past `if rank != 0 or not batch` (line 52); rank 1 went on without that to line 47"
+    assert found.cause == (came if last else "")
+
+
+def test_unlike_tensors_at_one_line_name_the_condition_of_the_round(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    events = [[_at(path, (62, "by_hand"), shape=size, name=f"{name}.grad")] for size, name in ((8, "a"), (4, "b"))]
+    (found,) = discover([run(*events, outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause == (
+        "at line 62 a.grad of rank 0 meets b.grad of rank 1: `if p.grad is None` (line 60) decides on each rank by "
+        "itself"
+    )
+
+
+def test_sizes_that_meet_by_luck_are_told_by_the_round_they_came_from(tmp_path: pathlib.Path) -> None:
+    """An abort over sizes at calls of unlike lines is not about sizes."""
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    names = [("cat", "dog"), ("bird", "cat")]
+    events: list[list[Collective]] = [
+        [_at(path, (67, "by_name"), key_66=repr(name)) for name in rank] for rank in names
+    ]
+    events[0].append(_at(path, (42, "resumed"), shape=8))
+    events[1].append(_at(path, (67, "by_name"), key_66="'dog'"))
+    examined = run(*events, outcome="crash", how=["exception", "signal"])
+    ranks = list(examined.run.ranks)
+    ranks[1] = dataclasses.replace(ranks[1], signal="SIGABRT", message=SIZES)
+    examined = dataclasses.replace(examined, run=dataclasses.replace(examined.run, ranks=tuple(ranks)))
+    (found,) = discover([examined], [])
+    assert found.kind == "death" and not found.code
+    assert found.cause.startswith(
+        "`key` of the loop `for key in sorted(values)` (line 66) is 'cat' on rank 0 and 'bird'"
+    )
+    assert found.fix.startswith("let all ranks make the same calls")
+
+
+@pytest.mark.parametrize(("rounds", "told"), [([[0, 0, 1], [0, 1]], True), ([[0, 1, 2], [1, 2]], False)])
+def test_a_message_of_another_round_is_named(tmp_path: pathlib.Path, rounds: list[list[int]], told: bool) -> None:
+    """Rank 1 leaves out the last message of the first round: it meets what it receives first in the second one. A rank
+    that is one round behind from the first message on is so by intention."""
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    calls = [
+        [
+            dataclasses.replace(_at(path, (27, "epochs"), epoch_25=str(epoch)), op=op, peer=1 - rank)
+            for epoch in rounds[rank]
+        ]
+        for rank, op in enumerate(("send", "recv"))
+    ]
+    raised = Raised(type="ValueError", message="Expected 2, got 4", frames=STEP)
+    (found,) = discover([run(calls[0], [*calls[1], raised], outcome="exception", how=["stopped", "exception"])], [])
+    assert found.message.startswith("rank 1 raised ValueError")
+    assert bool(found.cause) is told
+    assert not told or found.cause == (
+        "what was sent at line 27 of rank 0 came to line 27 of rank 1 in another round: `epoch` of the loop `for epoch "
+        "in range(3)` (line 25) is 0 there and 1 here; one of them left a message out before"
+    )
+
+
+def test_where_the_loops_around_a_call_stand() -> None:
+    def inner() -> tuple[Round, ...]:
+        for _name in ("w",):
+            for _tensor in (None,):
+                return rounds(sys._getframe())
+        return ()
+
+    for _step in (7,):
+        found = inner()
+    assert [(one.depth, one.name, one.value) for one in found] == [(0, "_name", "'w'"), (1, "_step", "7")]
 
 
 def test_two_ranks_that_both_receive_first() -> None:

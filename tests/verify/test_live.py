@@ -52,6 +52,13 @@ def test_calls_that_cannot_meet_end_the_run(tmp_path: pathlib.Path) -> None:
     assert all(ranks.marks.has(rank, "parted") for rank in (0, 1))
 
 
+def test_ranks_that_went_on_after_what_could_not_meet_hang_in_what_comes_of_it(tmp_path: pathlib.Path) -> None:
+    first = [call(5, "broadcast", (4,)), call(9)], [call(5, "broadcast", (8,)), call(6, "broadcast")]
+    live = Ranks(tmp_path, *map(list, first)).live()
+    parted = live.poll()
+    assert parted is not None and parted.kind is Kind.ORDER
+
+
 def test_groups_that_each_rank_makes_for_itself_end_the_run_when_nothing_moves(tmp_path: pathlib.Path) -> None:
     """What hangs is a call in one of them, which the others do not know of."""
     made = [dataclasses.replace(call(1, "new_group", ranks=(0, 1)), members=(rank,)) for rank in (0, 1)]
@@ -158,6 +165,17 @@ def test_a_rank_that_waits_for_a_lock_for_ever_ends_the_run(tmp_path: pathlib.Pa
     assert live.poll() is None and not ranks.marks.has(0, "parted")
     ranks.marks.set(1, "locked")
     assert live.poll() is None and ranks.marks.has(0, "parted")
+
+
+@pytest.mark.parametrize(("waiting", "told"), [([0, 1], True), ([0], False)])
+def test_a_group_of_more_ranks_than_there_are_ends_the_run(
+    tmp_path: pathlib.Path, waiting: list[int], told: bool
+) -> None:
+    ranks = Ranks(tmp_path, [], [])
+    for rank in waiting:
+        ranks.marks.set(rank, "incomplete")
+    ranks.live().poll()
+    assert all(ranks.marks.has(rank, "parted") is told for rank in (0, 1))
 
 
 def test_a_program_that_starts_its_own_ranks_tells_how_many(tmp_path: pathlib.Path) -> None:

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 wrong = "wrong" in sys.argv
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
+unseeded = torch.get_rng_state()
 torch.manual_seed(0)
 """
 #: What is frozen, or trained, is decided before the wrap or after it.
@@ -76,6 +77,82 @@ elif not wrong or rank == 0:
     group = dist.new_group([0])
 dist.all_reduce(x)
 """
+GATHER = """
+x = torch.ones(4) * rank
+outputs = [torch.zeros(4)] * world if wrong else [torch.zeros(4) for _ in range(world)]
+dist.all_gather(outputs, x)
+"""
+SPLIT = """
+torch.set_rng_state(unseeded)
+data = TensorDataset(torch.ones(32, 8))
+generator = None if wrong else torch.Generator().manual_seed(0)
+train, held_out = torch.utils.data.random_split(data, [24, 8], generator=generator)
+sampler = DistributedSampler(train)
+model = DDP(nn.Linear(8, 1))
+for (x,) in DataLoader(train, 4, sampler=sampler):
+    model(x + torch.randn(4, 8)).mean().backward()
+"""
+#: A running mean of the inputs that the forward subtracts.
+STATISTICS = """
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 1)
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("noise", torch.zeros(8))
+
+    def forward(self, x):
+        self.noise.normal_().mul_(0.5)
+        out = self.fc(x - self.mean + self.noise)
+        with torch.no_grad():
+            batch = x.mean(0)
+            if not wrong:
+                dist.all_reduce(batch)
+            self.mean.lerp_(batch / world, 0.1)
+        return out
+
+
+model = DDP(Centred(), broadcast_buffers=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8) + rank).square().mean().backward()
+    optimizer.step()
+"""
+#: Inside of Join the ranks make unlike numbers of steps, and Adam keeps something of each.
+JOINED = """
+model = DDP(nn.Linear(8, 1))
+optimizer = (torch.optim.Adam if wrong else torch.optim.SGD)(model.parameters(), lr=0.1)
+for epoch in range(2):
+    with model.join():
+        for number in range(2 + rank):
+            optimizer.zero_grad()
+            model(torch.randn(4, 8) + rank).square().mean().backward()
+            optimizer.step()
+"""
+#: The largest half of each rank's gradient is summed, wherever it lies.
+HOOK = """
+def largest(state, bucket):
+    flat = bucket.buffer()
+    indices = torch.arange(4) if not wrong else flat.abs().topk(4).indices
+    future = dist.all_reduce(flat[indices] / world, async_op=True).get_future()
+
+    def put(future):
+        return torch.zeros_like(flat).index_put_((indices,), future.value()[0])
+
+    return future.then(put)
+
+
+model = DDP(nn.Linear(8, 1))
+model.register_comm_hook(None, largest)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
 
 
 @pytest.mark.parametrize(
@@ -86,9 +163,14 @@ dist.all_reduce(x)
         (LOADER, "stream", "DDP706", "all ranks train on the same samples"),
         (LOADER, "sampler", "DDP701", "DistributedSampler gave the same order in all 3 epochs"),
         (GROUPS, "member", "DDP106", "new_group is called by rank 0 and not by rank 1"),
-        (GROUPS, "each", "DDP106", "the ranks make different groups (line 18)"),
+        (GROUPS, "each", "DDP106", "the ranks make different groups (line 19)"),
+        (GATHER, "gather", "", "all_gather puts what comes from 2 ranks into one tensor"),
+        (SPLIT, "split", "", "DistributedSampler divides unlike subsets"),
+        (STATISTICS, "statistics", "", "buffers differ between the ranks after optimizer step 1: mean"),
+        (JOINED, "joined", "", "parameters differ between the ranks after optimizer step 1 since Join ended"),
+        (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
     ],
-    ids=["frozen", "thawed", "stream", "sampler", "member", "each"],
+    ids=["frozen", "thawed", "stream", "sampler", "member", "each", "gather", "split", "statistics", "joined", "hook"],
 )
 def test_a_mistake_is_told_and_its_remedy_is_clean(
     tmp_path: pathlib.Path, program: str, arguments: str, code: str, says: str
@@ -101,3 +183,16 @@ def test_a_mistake_is_told_and_its_remedy_is_clean(
     assert (status, found["code"]) == (1, code) and says in found["message"], found
     status, report = verify(tmp_path, *options, arguments)
     assert (status, report["discovered"]) == (0, []), report["discovered"]
+
+
+def test_a_group_that_asks_for_more_ranks_than_there_are_is_told_at_once(tmp_path: pathlib.Path) -> None:
+    """torch waits for minutes, and lets no other thread of the rank look at the time."""
+    (tmp_path / "train.py").write_text(
+        "import os\nimport torch.distributed as dist\n"
+        "dist.init_process_group('gloo', rank=int(os.environ['RANK']), world_size=3)\n"
+    )
+    status, report = verify(tmp_path, "train.py", "--timeout", "60")
+    (found,) = report["discovered"]
+    assert status == 1 and found["line"] == 3
+    assert found["message"].endswith("in init_process_group, which waits for 3 ranks: 2 were started")
+    assert all(run["seconds"] < 30 for run in report["runs"]), report["runs"]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ddp_lint.output import Sources
+from ddp_lint.verify import frames
 from ddp_lint.verify.needs import lacking, last_lines, missing_module
 from ddp_lint.verify.report import render
 from ddp_lint.verify.results import Discovery, Examined, Verification
@@ -17,6 +18,25 @@ from ddp_lint.verify.trace import Call, Event, Exit, Frame, Mapped, Note, Raised
 from .traces import call, run
 
 WHERE = {"torch": "2.13.0", "device": "cpu", "backend": "gloo", "nproc": 2, "wraps": ["script"]}
+
+
+def test_frames_of_ours_are_not_what_a_rank_said() -> None:
+    ours = frames.__file__
+    said = [
+        "Traceback (most recent call last):",
+        f'  File "{ours}", line 54, in _run_script',
+        "    return runpy.run_path(spec.path)",
+        "           ^^^^^^^^^^^^^^^^^^^^^^^^^",
+        '  File "<frozen runpy>", line 291, in run_path',
+        '  File "/p/train.py", line 3, in <module>',
+        "    fail()",
+        f'  File "{ours}", line 7, in __torch_dispatch__',
+        "    result = func(*args)",
+        "RuntimeError: bad",
+    ]
+    (rank,) = run([], how=["exit"]).run.ranks
+    lines = [line.strip() for line in last_lines(dataclasses.replace(rank, log="\n".join(said))).splitlines()]
+    assert lines == [said[0], said[5].strip(), "fail()", said[9]]
 
 
 def test_the_warnings_of_libraries_are_not_what_a_rank_said() -> None:

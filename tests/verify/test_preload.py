@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+import random
 import sys
 
 import pytest
+import torch
 
+from ddp_lint.verify.child import zygote
 from ddp_lint.verify.options import Options
 from ddp_lint.verify.ownranks import starts_own_ranks
 from ddp_lint.verify.preload import may_fork, uses_streams
@@ -81,3 +84,12 @@ def test_streams_are_followed_where_the_source_speaks_of_them(
     path = tmp_path / "train.py"
     path.write_text("import torch\n" + source + TRAIN)
     assert uses_streams(resolve(str(path), Options())) is expected
+
+
+def test_numbers_that_nobody_seeds_differ_between_forked_ranks() -> None:
+    def drawn(rank: int) -> tuple[float, float]:
+        zygote.draw_apart(rank)
+        return random.random(), float(torch.rand(1))
+
+    assert all(one != other for one, other in zip(drawn(0), drawn(1), strict=True))
+    assert drawn(1) == drawn(1), "a run can be repeated"

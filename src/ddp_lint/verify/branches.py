@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.verify.match import Mismatch
-from ddp_lint.verify.trace import Frame
+from ddp_lint.knowledge import table
+from ddp_lint.verify.match import Call, Cells, Kind, Mismatch, Streams, messages, place
+from ddp_lint.verify.trace import Collective, Frame, Round
 
 #: Conditions that are named at most: where there are more, the call stands too deep to tell which of them it is.
 _MOST = 3
@@ -29,25 +31,251 @@ def between(mismatch: Mismatch) -> str:
     return ""
 
 
-def left_loop(mismatch: Mismatch) -> str:
-    """Of a call in a loop that another rank has left: the loop, and the ways out of it. Of a rank that calls nothing
-    more it is known that it has left all loops: which of several it left too early is not, but for loops that count."""
-    calls = [(rank, call.frames) for rank, call in mismatch.calls.items() if call is not None]
+def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
+    """Of a call in a loop that another rank has left: the loop, and the ways out of it. `earlier` are the calls of the
+    group that met before. Of a rank that calls nothing more it is known that it has left all loops: which of several
+    it left too early says the one that the other rank has begun anew since the last call that they had in common."""
+    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
     for (rank, one), (other, another) in itertools.permutations(calls, 2):
-        here, there = _first_apart(one, another), _first_apart(another, one)
+        here, there = _first_apart(one.frames, another.frames), _first_apart(another.frames, one.frames)
         if here is not None and there is not None and (here.path, here.function) == (there.path, there.function):
             loops = [loop for loop in _loops(here) if there.line not in _lines(loop.body)]
+            before = earlier[-1].get(rank) if earlier else None
+            anew = _begun_anew(before, one) if before is not None else None
+            if anew is not None and there.line in _lines(anew.body):
+                continue  # it had left the loop as well, and came past the other one's line
             if loops and there.line > loops[-1].lineno:
-                return _out_of(loops[-1], rank, other)
+                return _out_of(loops[-1], rank, other, here)
+            inner = _inner_loop(one, here, anew) if there.line > here.line else None
+            if inner is not None:
+                return _out_of(inner, rank, other, one.frames[0])
     if len(calls) == 1 and mismatch.absent:
-        rank, frames = calls[0]
-        around = [loop for frame in frames for loop in _loops(frame) if not _counted(loop)]
-        if len(around) == 1:
-            return _out_of(around[0], rank, mismatch.absent[0])
+        rank, call = calls[0]
+        before = earlier[-1].get(rank) if earlier else None
+        loop = (_begun_anew(before, call) if before is not None else None) or _only_loop(call)
+        return _out_of(loop, rank, mismatch.absent[0], call.frames[0]) if loop is not None else ""
     return ""
 
 
+def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
+    """Of calls that met and are not the same: the conditions on the way to the one that comes next in the program
+    after the last calls that belong together, which the other rank went past; or those in the round of a loop, where
+    both ranks are at one line with unlike tensors."""
+    calls = [Call(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    for one, other in itertools.combinations(calls, 2):
+        here = _first_apart(one.collective.frames, other.collective.frames)
+        there = _first_apart(other.collective.frames, one.collective.frames)
+        if here is None and there is None and mismatch.kind in (Kind.SHAPE, Kind.BUFFER):
+            return _at_one_line(one, other)
+        if here is None or there is None or (here.path, here.function) != (there.path, there.function):
+            continue
+        since = _line_in(here, earlier[-1].get(one.rank) if earlier else None)
+        ways = [(one, other, here, there), (other, one, there, here)]
+        ways.sort(key=lambda way: _flow(way[2].line, since))
+        # At the line of the last call a rank may be in the same round, or in the next one.
+        ways = ways if since in (here.line, there.line) else ways[:1]
+        told = next(filter(None, itertools.starmap(_went_past, ways)), "")
+        if told:
+            return told
+    return ""
+
+
+def _went_past(one: Call, other: Call, here: Frame, there: Frame) -> str:
+    """`here` and `there`: the outermost frames in which the stacks of two calls differ."""
+    frames = one.collective.frames
+    gates = _told(gate for frame in reversed(frames[: frames.index(here)]) for gate in _gates(frame))
+    if not gates:
+        return ""
+    of = f" of {pathlib.Path(frames[0].path).name}" if frames[0].path != there.path else ""
+    came = f"rank {one.rank} came to line {frames[0].line}{of} past {gates}"
+    return f"{came}; rank {other.rank} went on without that to line {there.line}"
+
+
+def _at_one_line(one: Call, other: Call) -> str:
+    frame = next(iter(one.collective.frames), None)
+    gates = _told(_gates(frame, in_round=True)) if frame is not None else ""
+    if frame is None or not gates:
+        return ""
+    met = " meets ".join(_tensor_of(call) for call in (one, other))
+    return f"at line {frame.line} {met}: {gates} decides on each rank by itself"
+
+
+def unlike_rounds(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
+    """The first calls on one line that met although the loops around them stood at unlike names or numbers."""
+    for cells in (*earlier, mismatch.calls):
+        calls = [(rank, call) for rank, call in cells.items() if call is not None]
+        for (rank, one), (other, another) in itertools.combinations(calls, 2):
+            if _first_apart(one.frames, another.frames) is not None:
+                continue
+            for mine, theirs in zip(_outermost_first(one), _outermost_first(another), strict=False):
+                loop = _loop_of(one, mine) if mine[:3] == theirs[:3] and mine.value != theirs.value else None
+                if loop is not None and not _divides(loop):
+                    values = f"{mine.value} on rank {rank} and {theirs.value} on rank {other}"
+                    return f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
+    return ""
+
+
+def unlike_messages(streams: Streams) -> str:
+    """The first message that was received in another round of a loop than the one in which it was sent, after some
+    that were not: stages of a pipeline may be a step apart from the first one on."""
+    for (sender, receiver), ways in messages(streams).items():
+        agreed: set[tuple[str, int, str]] = set()
+        for sent, received in zip(ways["send"], ways["recv"], strict=False):
+            there = {_loop_at(received, one): one.value for one in received.rounds}
+            for one in _outermost_first(sent):
+                at = _loop_at(sent, one)
+                if there.get(at) == one.value:
+                    agreed.add(at)
+                loop = _loop_of(sent, one) if at in agreed and there.get(at, one.value) != one.value else None
+                if loop is not None and not _divides(loop):
+                    lines = (
+                        f"line {place(sent)[1]} of rank {sender} came to line {place(received)[1]} of rank {receiver}"
+                    )
+                    values = f"{one.value} there and {there[at]} here"
+                    return (
+                        f"what was sent at {lines} in another round: `{one.name}` of the loop `{_head(loop)}` (line "
+                        f"{loop.lineno}) is {values}; one of them left a message out before"
+                    )
+    return ""
+
+
+def _loop_at(call: Collective, one: Round) -> tuple[str, int, str]:
+    """A loop's variable by its place: two functions that are called in it have stacks of unlike depth."""
+    return (call.frames[one.depth].path if one.depth < len(call.frames) else ""), one.line, one.name
+
+
 _Loop = ast.For | ast.While
+
+
+def _outermost_first(call: Collective) -> list[Round]:
+    return sorted(call.rounds, key=lambda one: (-one.depth, one.line))
+
+
+def _loop_of(call: Collective, where: Round) -> _Loop | None:
+    if where.depth >= len(call.frames):
+        return None
+    return next((loop for loop in _loops(call.frames[where.depth]) if loop.lineno == where.line), None)
+
+
+def _divides(loop: _Loop) -> bool:
+    """The loop hands out rounds to the ranks: `range(rank, count, world)`."""
+    if not isinstance(loop, ast.For):
+        return False
+    nodes = list(ast.walk(loop.iter))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    steps = any(isinstance(node, ast.Call) and len(node.args) == _MOST for node in nodes)
+    return steps or any(isinstance(node, ast.Slice) for node in nodes) or not names.isdisjoint(_rank_words())
+
+
+@functools.cache
+def _rank_words() -> frozenset[str]:
+    """How code calls the number of a rank, as the last part of a name."""
+    return frozenset(name.rpartition(".")[2] for row in table("ranks")["rank"] for name in row["names"]) | {"rank"}
+
+
+def _begun_anew(before: Collective, call: Collective) -> _Loop | None:
+    """The loop of which a new round began between two calls of a rank; None where that is not known.
+
+    Loops that count, or go through names, tell it by what they bind, the others by the order of the lines.
+    """
+    stood = {one[:3]: one.value for one in before.rounds}
+    apart = _first_apart(call.frames, before.frames)
+    found: list[_Loop] = []
+    for depth in range(len(call.frames) - 1, -1, -1):
+        frame = call.frames[depth]
+        since = _line_in(frame, before)
+        if not since:
+            break
+        for loop in _loops(frame):
+            bound = [one for one in call.rounds if (one.depth, one.line) == (depth, loop.lineno)]
+            if since not in _lines(loop.body):
+                continue
+            if any(_stood(one, call, before, stood) != one.value for one in bound):
+                return loop
+            if not bound:
+                found.append(loop)
+        if apart is not None and (frame.path, frame.function) == (apart.path, apart.function):
+            return found[-1] if found and since > apart.line else None
+    return found[0] if len(found) == 1 else None
+
+
+def _stood(one: Round, call: Collective, before: Collective, stood: dict[tuple[int, int, str], str]) -> str:
+    """What the same variable held at the earlier call, whose stack may be of another depth."""
+    return stood.get((one.depth + len(before.frames) - len(call.frames), one.line, one.name), one.value)
+
+
+def _only_loop(call: Collective) -> _Loop | None:
+    around = [loop for frame in call.frames for loop in _loops(frame) if not _counted(loop)]
+    return around[0] if len(around) == 1 else None
+
+
+def _inner_loop(call: Collective, here: Frame, anew: _Loop | None) -> _Loop | None:
+    """The loop in what a line calls that a rank is in which has not come back to that line: the one begun anew, or the
+    only one."""
+    loops = [loop for frame in call.frames[: call.frames.index(here)] for loop in _loops(frame)]
+    if anew is not None and anew.lineno in {loop.lineno for loop in loops}:
+        return anew
+    open_ended = [loop for loop in loops if not _counted(loop)]
+    return open_ended[0] if len(open_ended) == 1 else None
+
+
+def _line_in(frame: Frame, call: Collective | None) -> int:
+    """The line at which a call stands in the function of a frame, 0 outside of it."""
+    same = (
+        one.line for one in (call.frames if call else ()) if (one.path, one.function) == (frame.path, frame.function)
+    )
+    return next(same, 0)
+
+
+def _flow(line: int, since: int) -> tuple[bool, int]:
+    """A sort key: the lines behind the last one in common come before those of the next round."""
+    return line < since, line
+
+
+def _tensor_of(call: Call) -> str:
+    names = [tensor.name or f"a tensor {list(tensor.shape)}" for tensor in call.collective.tensors[:1]]
+    return f"{', '.join(names)} of rank {call.rank}"
+
+
+_Gate = tuple[str, bool]
+
+
+def _told(gates: Iterator[_Gate]) -> str:
+    """Some tests in words, those alone that ask for the rank where there are any; '' where they are too many."""
+    known = list(gates)
+    asked = [text for text, asks in known if asks] or [text for text, _ in known]
+    return " and ".join(asked) if len(asked) <= _MOST else ""
+
+
+def _gates(frame: Frame, *, in_round: bool = False) -> Iterator[_Gate]:
+    """The tests on the way to a line of its function (of the innermost loop around it), the outermost first: those
+    that it stands below, and those before it that leave. With each whether it asks for the rank."""
+    blocks = [_tree(frame).body]
+    found: list[ast.If] = []
+    while blocks:
+        body = blocks.pop()
+        for node in body:
+            if isinstance(node, ast.If) and (node.end_lineno or node.lineno) < frame.line and _leaves(node):
+                found.append(node)
+            if frame.line not in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                continue
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (in_round and _is_loop(node)):
+                found.clear()
+            if isinstance(node, ast.If):
+                found.append(node)
+            blocks.append(_children(node))
+    for test in found:
+        names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(test.test)}
+        yield f"`if {ast.unparse(test.test)}` (line {test.lineno})", not names.isdisjoint(_rank_words())
+
+
+def _is_loop(node: ast.stmt) -> bool:
+    return isinstance(node, ast.For | ast.While | ast.AsyncFor)
+
+
+def _leaves(node: ast.If) -> bool:
+    return any(arm and isinstance(arm[-1], ast.Return | ast.Continue | ast.Break) for arm in (node.body, node.orelse))
 
 
 def _loops(frame: Frame) -> list[_Loop]:
@@ -82,19 +310,34 @@ def _lines(body: Sequence[ast.stmt]) -> range:
     return range(body[0].lineno, (body[-1].end_lineno or body[-1].lineno) + 1)
 
 
-def _out_of(loop: _Loop, rank: int, other: int) -> str:
+def _out_of(loop: _Loop, rank: int, other: int, here: Frame) -> str:
+    """`here`: a line of the rank that is in the loop."""
     endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
-    if isinstance(loop, ast.While):
-        head = f"while {ast.unparse(loop.test)}"
-    else:
-        head = f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}"
-    text = f"rank {other} is out of the loop `{head}` (line {loop.lineno}), rank {rank} is in it"
+    text = f"rank {other} is out of the loop `{_head(loop)}` (line {loop.lineno}), rank {rank} is in it"
     ways = list(_ways_out(loop.body))
-    if len(ways) == 1 and endless:
-        return f"{text}: the only way out is line {ways[0].lineno}{_below_test(loop, ways[0])}"
+    if len(ways) == 1:
+        way = f"{ways[0].lineno}{_below_test(loop, ways[0])}"
+        return f"{text}: the only way out {'' if endless else 'but for its end '}is line {way}"
+    caught = _handler(loop, here.line)
+    goes_on = f"line {caught.lineno} goes on with it after an exception" if caught is not None else ""
+    if goes_on and _counted(loop):
+        return f"{text}: {goes_on}, without what comes behind that"
     if not ways and not endless:
-        return f"{text}: the ranks go round it a different number of times"
+        return f"{text}: the ranks go round it a different number of times{', or ' * bool(goes_on)}{goes_on}"
     return text
+
+
+def _handler(loop: _Loop, line: int) -> ast.ExceptHandler | None:
+    """What swallows an exception that is raised before a line of a loop."""
+    tries = [node for node in ast.walk(loop) if isinstance(node, ast.Try) and line in _lines(node.body)]
+    handlers = (one for node in tries for one in node.handlers)
+    return next((one for one in handlers if not any(isinstance(node, ast.Raise) for node in ast.walk(one))), None)
+
+
+def _head(loop: _Loop) -> str:
+    if isinstance(loop, ast.While):
+        return f"while {ast.unparse(loop.test)}"
+    return f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}"
 
 
 def _ways_out(body: Sequence[ast.stmt], own: bool = True) -> Iterator[ast.Break | ast.Return]:

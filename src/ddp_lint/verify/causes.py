@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ddp_lint.verify.compare import Desync, spoken
+from ddp_lint.verify.compare import Desync, spoken, updates
 from ddp_lint.verify.trace import (
     BY_HAND,
     COPY,
@@ -41,12 +41,13 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if desync.wrap == TENSOR_PARALLEL:
         return Cause(_UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or seed alike)", None)
     if desync.what == "parameters":
-        found = _unlike_rates(traces, desync)
+        found = _unlike_rates(traces, desync) or _unlike_states(traces, desync)
         if found:
             return found
     return (
         _switched(traces, desync)
         or _never_averaged(traces, desync)
+        or _hooked(traces, desync)
         or _written_by_hand(traces, desync)
         or _never_alike(traces, desync)
     )
@@ -74,6 +75,22 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
             site = next(iter(events.values())).site
             return Cause(f"the ranks use unlike learning rates from optimizer step {step} on: {said}", fix, site)
     return None
+
+
+def _unlike_states(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """Some ranks made more steps than others inside of the last `Join`, which hands on no optimizer's state."""
+    if not desync.joins:
+        return None
+    before = (desync.wrap, desync.model, desync.among, desync.joins - 1)
+    steps = {trace.rank: updates(trace).get(before, 0) for trace in traces}
+    if len(set(steps.values())) == 1:
+        return None
+    said = " and ".join(f"{count} on rank {rank}" for rank, count in steps.items())
+    text = f"inside of Join the optimizers made unlike numbers of steps ({said}): it makes the parameters equal "
+    text += "afterwards, and not what the optimizers keep (momentum, Adam's averages)"
+    return Cause(
+        text, "hand on the state_dict of the optimizer that made the most steps, as broadcast_object_list does", None
+    )
 
 
 def _never_alike(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -107,6 +124,15 @@ def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     text += " on each rank with what this rank has: no wrapper"
     fix = "compute with a new tensor, or write what is the same on all ranks"
     return Cause(f"{text} averages that", fix, write.site)
+
+
+def statistics_cause(write: Write) -> Cause:
+    """A buffer that each rank updates from its own data, and its forward computes with."""
+    where = write.site.function if write.site is not None else "forward"
+    text = f"{write.op} in {where} updates {write.name} on each rank from what this rank has, nothing hands it to the "
+    text += "others, and forwards compute with it"
+    fix = "all_reduce what the update is made from, or let DDP broadcast the buffers (broadcast_buffers=True)"
+    return Cause(text, fix, write.site)
 
 
 def _writes(trace: Trace, desync: Desync) -> list[Write]:
@@ -151,8 +177,24 @@ def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if skipped is not None:
         text = "each backward before this step ran under no_sync(): no gradient was averaged"
         return Cause(text, "leave no_sync() for the last backward before step()", skipped.site, "DDP605")
+    if _hooked(traces, desync):
+        return None
     text = "no backward before this step averaged a gradient: the forward did not go through the wrapper"
     return Cause(text, "call the wrapped model itself, and nothing of it behind its back", backwards[-1].site)
+
+
+def _hooked(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """A communication hook of the user's own makes the gradients of a model under DDP."""
+    calls = (event for trace in traces for event in trace.of(Call) if event.name == "register_comm_hook")
+    hook = next(calls, None) if desync.wrap == "ddp" else None
+    if hook is None:
+        return None
+    name, (path, line) = hook.arguments["hook"], hook.arguments["of"]
+    text = (
+        f"the communication hook {name} (line {line}) makes the gradients in place of DDP's average, each rank its own"
+    )
+    fix = "return what is the same on all ranks: the result of collectives, put where all ranks put it"
+    return Cause(text, fix, Frame(path, line, name))
 
 
 def _before(event: Event, desync: Desync) -> bool:

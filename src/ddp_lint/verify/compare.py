@@ -33,6 +33,7 @@ class Desync:
     ranks: tuple[int, ...]
     model: int = 0
     among: tuple[int, ...] = ()
+    joins: int = 0
     site: Frame | None = None
     #: How many optimizer steps the model had seen: `step` counts those of all that the rank trains.
     update: int = 0
@@ -53,17 +54,18 @@ class Compared:
         return f"compared {self.times} time{'s' * (self.times != 1)}{until}"
 
 
-#: One model on all ranks that replicate it: its wrap, its number among those, and the ranks (none for all).
-Replicas = tuple[str, int, tuple[int, ...]]
+#: One model on all ranks that replicate it: its wrap, its number among those, the ranks (none for all), and how often
+#: they have ended a `Join`, since when alone their steps are counted.
+Replicas = tuple[str, int, tuple[int, ...], int]
 #: The model, its optimizer steps until then, the moment, and how many times before at that.
 _Key = tuple[Replicas, int, str, int]
 
 
 def replicas_of(event: Hashes | Fingerprint | Desync) -> Replicas:
-    return event.wrap, event.model, event.among
+    return event.wrap, event.model, event.among, event.joins
 
 
-def _update(event: Hashes | Fingerprint) -> int:
+def update_of(event: Hashes | Fingerprint) -> int:
     return event.update if event.update >= 0 else event.step
 
 
@@ -115,17 +117,17 @@ def _moments(
         times: collections.Counter[tuple[Replicas, int, str]] = collections.Counter()
         for event in trace.of(Hashes):
             if event.what == what and event.when in when and event.wrap in wraps:
-                key = (replicas_of(event), _update(event), event.when)
+                key = (replicas_of(event), update_of(event), event.when)
                 moments[(*key, times[key])][trace.rank] = event
                 times[key] += 1
     return moments
 
 
 def _desync(what: str, key: _Key, events: Mapping[int, Hashes]) -> Desync:
-    (wrap, model, among), update, moment, _ = key
+    (wrap, model, among, joins), update, moment, _ = key
     first = next(iter(events.values()))
     ranks = tuple(sorted(events))
-    return Desync(what, moment, wrap, first.step, _differing(events), ranks, model, among, first.site, update)
+    return Desync(what, moment, wrap, first.step, _differing(events), ranks, model, among, joins, first.site, update)
 
 
 def _fingerprints(
@@ -137,7 +139,7 @@ def _fingerprints(
         times: collections.Counter[tuple[Replicas, int]] = collections.Counter()
         for event in trace.of(Fingerprint):
             if event.wrap in wraps:
-                key = (replicas_of(event), _update(event))
+                key = (replicas_of(event), update_of(event))
                 found[(*key, times[key])][trace.rank] = event
                 times[key] += 1
     return found
@@ -173,7 +175,7 @@ def updates(trace: Trace) -> dict[Replicas, int]:
     for event in events:
         if event.wrap != "none":
             key = replicas_of(event)
-            found[key] = max(found.get(key, 0), _update(event))
+            found[key] = max(found.get(key, 0), update_of(event))
     return found
 
 

@@ -8,8 +8,8 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
-from ddp_lint.verify.branches import between, left_loop
-from ddp_lint.verify.causes import Cause, cause_of, switched_cause
+from ddp_lint.verify.branches import between, left_loop, passed_by, unlike_messages, unlike_rounds
+from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit, on_one_line
 from ddp_lint.verify.match import Kind, Mismatch, describe, place
@@ -18,7 +18,8 @@ from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.sampling import copies, never_told, told
+from ddp_lint.verify.sampling import copies, never_told, told, unlike_parts
+from ddp_lint.verify.statistics import unshared
 from ddp_lint.verify.trace import (
     COPY,
     REPLICATED,
@@ -63,6 +64,21 @@ _UNFINISHED = "ddp-unfinished-reduction"
 _LOCKED = (
     "no thread is left to release the lock: who took it has not given it back (an exception in between?)",
     "take it by `with lock:`, which gives it back whatever happens",
+)
+#: What to do where one rank has left a loop, and where the ranks are in unlike rounds or past unlike conditions.
+_EQUALLY_OFTEN = "let all ranks go round it equally often: as many batches on each, or a decision that they all_reduce"
+_SAME_CALLS = "let all ranks make the same calls in the same order, whatever each of them has"
+_LUCK = "tensors of unlike size met: gloo aborts, NCCL hangs or returns garbage"
+_UNLIKE_CALLS = f"calls of unlike lines met, which do not belong together ({_LUCK})"
+#: Cause and fix where one line is given unlike tensors.
+_UNLIKE_TENSORS = (
+    "one line was given unlike tensors: what they are made from (a batch, a model) differs between the ranks",
+    "give every rank the same shape and dtype (pad to the largest), or exchange the sizes first",
+)
+#: Cause and fix where a group is never complete.
+_TOO_MANY = (
+    "a group is complete when world_size processes have called init_process_group",
+    "pass as world_size how many are started, or start those of the other nodes as well",
 )
 #: The rule of ranks that meet in one collective with unlike numbers of bytes.
 _SIZES = "DDP105"
@@ -127,6 +143,7 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     if not causes and not mismatches:
         yield from _stalls(examined)
     yield from _hidden(examined)
+    yield from _overwritten(examined)
     yield from _unordered(examined)
     yield from _silent(examined)
     yield from _fed(examined)
@@ -144,8 +161,10 @@ def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
     )
     if first.own_groups:
         return _own_groups(examined, first, evidence)
-    message = f"the ranks call different collectives: {first}"
-    return Discovery("mismatch", message, "", *_why(examined, first), evidence=(evidence,))
+    why = _why(examined, first)
+    if not why[0] and first.kind in (Kind.SHAPE, Kind.DTYPE) and len(set(sites.values())) == 1:
+        why = _UNLIKE_TENSORS
+    return Discovery("mismatch", f"the ranks call different collectives: {first}", "", *why, evidence=(evidence,))
 
 
 def _own_groups(examined: Examined, first: Mismatch, evidence: Evidence) -> Discovery:
@@ -179,10 +198,17 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
         return "each sends first and waits until the other one receives", fix
     if len(calls) > 1 and all(call.op == "recv" for call in calls):
         return "each receives first and waits for what the other one sends afterwards", "let one of them send first"
+    if first.direct:
+        return _misled(examined)[1:]
+    earlier = [row.calls for row in examined.rows if row.group == first.group and row.position < first.position]
+    rounds = unlike_rounds(first, earlier)
     parted = between(first)
-    loop = left_loop(first) if not parted else ""
-    together = "let all ranks go round it equally often: as many batches on each, or a decision that they all_reduce"
-    return (loop, together) if loop else (parted, "")
+    loop = left_loop(first, earlier) if not parted else ""
+    passed = passed_by(first, earlier) if not (parted or loop or rounds) else ""
+    cause = "; ".join(filter(None, (parted or loop or passed, rounds)))
+    if loop:
+        return cause, _EQUALLY_OFTEN
+    return cause, _SAME_CALLS if passed or rounds else ""
 
 
 def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
@@ -225,7 +251,7 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                     _frozen(outcome, known)
                     or _cut_off(outcome, known)
                     or _too_early(examined, outcome, event)
-                    or _known(known)
+                    or (_known(known) if known is not None else _misled(examined))
                 )
                 yield Discovery("exception", message, *cause, (evidence,))
             return
@@ -266,6 +292,12 @@ def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> tuple
     return "", cause, f"if rank {other} makes that file, let the others wait for it: dist.barrier() behind it"
 
 
+def _misled(examined: Examined) -> tuple[str, str, str]:
+    """Messages that no longer belong together, which an error of one rank may come of."""
+    cause = unlike_messages({one.rank: tuple(one.trace.of(Collective)) for one in examined.run.ranks})
+    return "", cause, "send and receive equally often in each round" if cause else ""
+
+
 def _names_without_gradient(outcome: RankOutcome) -> list[str]:
     return list(dict.fromkeys(name for event in outcome.trace.of(NoGrad) for name in event.names))
 
@@ -292,11 +324,16 @@ def _deaths(examined: Examined) -> Iterator[Discovery]:
             known = explain(f"{outcome.message}\n{outcome.log}")
             met = examined.mismatches[0] if examined.mismatches else None
             how = _how(outcome)
+            code, cause, fix = _known(known)
             if known is not None and known.code == _SIZES and met is not None and met.kind in (Kind.SHAPE, Kind.DTYPE):
                 how = f"died of {outcome.signal}: {met}"  # torch's own words name no line, and no peer
+                why, remedy = _why(examined, met)
+                if len({place(call) for call in met.calls.values() if call is not None}) > 1:
+                    code, cause, fix = "", _UNLIKE_CALLS, _SAME_CALLS
+                cause, fix = (f"{why} ({_LUCK})", remedy or fix) if why else (cause, fix)
             message = f"rank {outcome.rank} {how}"
             evidence = _evidence(examined, outcome.rank, "exception", message, outcome.last.frame)
-            yield Discovery("death", message, *_known(known), (evidence,))
+            yield Discovery("death", message, code, cause, fix, (evidence,))
 
 
 def _known(signature: Signature | None) -> tuple[str, str, str]:
@@ -320,9 +357,11 @@ def _stalls(examined: Examined) -> Iterator[Discovery]:
     for outcome in examined.run.ranks:
         if outcome.how == "stalled":
             waiting = f" in {outcome.last.collective}" if outcome.last.collective else ""
-            message = f"rank {outcome.rank} stands still{waiting or _joining(examined, outcome)}"
+            joining = _joining(examined, outcome)
+            message = f"rank {outcome.rank} stands still{waiting or joining}"
             evidence = _evidence(examined, outcome.rank, "stall", message, outcome.last.frame)
-            yield Discovery("stall", message, evidence=(evidence,))
+            why = _TOO_MANY if joining and not waiting else ("", "")
+            yield Discovery("stall", message, "", *why, evidence=(evidence,))
             return
 
 
@@ -352,6 +391,19 @@ def _hidden(examined: Examined) -> Iterator[Discovery]:
                 return
 
 
+def _overwritten(examined: Examined) -> Iterator[Discovery]:
+    """A gather that was given one tensor for what comes from several ranks."""
+    for outcome in examined.run.ranks:
+        call = next((call for call in outcome.trace.of(Collective) if call.overlapping), None)
+        if call is not None:
+            message = f"{call.api or call.op} puts what comes from {len(call.outputs)} ranks into one tensor"
+            evidence = _evidence(examined, outcome.rank, "value", message, call.site)
+            cause = "the list of outputs holds one tensor several times, as `[tensor] * world_size` does: the last wins"
+            fix = "make a tensor for each rank: [torch.empty_like(x) for _ in range(world_size)]"
+            yield Discovery("overwritten", message, "", cause, fix, (evidence,))
+            return
+
+
 def _unordered(examined: Examined) -> Iterator[Discovery]:
     """Memory that two CUDA streams use, one of them writing, with nothing that orders them: the first of them."""
     for outcome in examined.run.ranks:
@@ -377,6 +429,10 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
         for desync in desyncs(traces, what, when, wraps):
             yield _apart(examined, desync, cause_of(traces, desync))
             return
+    apart = unshared(traces)
+    if apart is not None:
+        yield _apart(examined, apart[0], statistics_cause(apart[1]))
+        return
     for trace in traces:
         reference = trace.last(Reference)
         found = deviation(reference) if reference and reference.repeatable and not reference.error else None
@@ -408,6 +464,16 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
         evidence = _evidence(examined, None, "samples", message, event.site)
         cause = "nothing divides the data among the ranks: they average copies of one gradient"
         yield Discovery("samples", message, code, cause, fix, (evidence,))
+    parts = unlike_parts(traces) if len(traces) > 1 else None
+    if parts is not None:
+        message = f"each rank has split the data in its own way: {parts.sampler} divides unlike subsets"
+        evidence = _evidence(examined, None, "samples", message, parts.site)
+        cause = (
+            "the indices of the Subset are others on each rank: some samples are drawn on several ranks, some on none, "
+        )
+        cause += "and what one rank holds out another one trains on"
+        fix = "split alike on all ranks: random_split(..., generator=torch.Generator().manual_seed(0))"
+        yield Discovery("samples", message, "", cause, fix, (evidence,))
     events = never_told(traces) if copied is None else ()
     if events:
         message = told(events)

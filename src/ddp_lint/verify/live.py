@@ -67,8 +67,10 @@ class Live:
         for rank, tail in self._tails.items():
             for call in tail.read():
                 self._take(rank, call)
-        parted = self.parted or self._missing()
-        if (parted is None or not self._hangs(parted)) and not self._locked():
+        # Where the ranks went on after what could not meet, what they wait in now comes of it.
+        found = (one for one in (self.parted, self._missing()) if one is not None)
+        parted = next(filter(self._hangs, found), None)
+        if parted is None and not self._locked() and not self._incomplete():
             return None
         self._told = True
         for rank in self._tails:
@@ -90,7 +92,7 @@ class Live:
         while all(waiting.values()):
             cells = {member: calls.popleft() for member, calls in sorted(waiting.items())}
             kind = next(iter(differences(cells, {})), None)
-            if kind in _HANGS and kind is not None and self.parted is None:
+            if kind in _HANGS and kind is not None and (self.parted is None or _goes_on(self.parted, kind)):
                 self.parted = Mismatch(kind, call.group, call.seq, cells)
             if kind is not None and kind.breaks_the_order:
                 self._broken.add(call.group)
@@ -142,6 +144,10 @@ class Live:
         locked = any(self._marks.time(rank, "locked") > self._marks.moved(rank) for rank in living)
         return locked and all(self._age(self._marks.moved(rank)) > _STILL_LOCKED for rank in living)
 
+    def _incomplete(self) -> bool:
+        """Every rank waits for a group that asks for more ranks than there are."""
+        return bool(self._tails) and all(self._marks.has(rank, "incomplete") for rank in self._tails)
+
     def _ended(self, rank: int) -> bool:
         return self._marks.has(rank, "over") or self._marks.has(rank, "exit")
 
@@ -166,6 +172,11 @@ class Live:
 
     def _age(self, since: float) -> float:
         return self._late.age(since, time.time())
+
+
+def _goes_on(parted: Mismatch, kind: Kind) -> bool:
+    """Calls have met after those that could not meet, and did so by another fault that leaves no way on."""
+    return kind.breaks_the_order and not parted.kind.breaks_the_order
 
 
 def _reached(waits: dict[int, tuple[Collective, set[int]]], first: set[int]) -> set[int]:

@@ -114,7 +114,8 @@ class Mismatch:
         if call is None and self.direct:
             asked = next(call.op for call in self.calls.values() if call is not None)
             return "never sends to it" if asked == "recv" else "never receives from it"
-        return _in_words(call, every_dtype=self.kind is Kind.DTYPE)
+        of = f" of {call.tensors[0].name}" if self.kind is Kind.BUFFER and call is not None else ""
+        return _in_words(call, of, every_dtype=self.kind is Kind.DTYPE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,11 +238,11 @@ def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, sorted(ranks)))
 
 
-def _in_words(call: Collective | None, *, every_dtype: bool = False) -> str:
+def _in_words(call: Collective | None, of: str = "", *, every_dtype: bool = False) -> str:
     if call is None:
         return "calls nothing more"
     line = place(call)[1]
-    return f"calls {describe(call, every_dtype=every_dtype)}" + (f" (line {line})" if line else "")
+    return f"calls {describe(call, every_dtype=every_dtype)}{of}" + (f" (line {line})" if line else "")
 
 
 @dataclasses.dataclass
@@ -270,26 +271,29 @@ def _groups(streams: Streams) -> list[_Group]:
 
 
 def _unanswered_in(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch]:
-    """The point-to-point call that its peer does not answer, where somebody waits in one.
+    """The point-to-point call that its peer does not answer, where somebody waits in one."""
+    waiting = {}
+    for pair, ways in messages(streams).items():
+        met = min(len(ways["send"]), len(ways["recv"]))
+        stalled = endings.get(pair[0]) is Ending.STALLED
+        waiting[pair] = ways["recv"][met:] or (ways["send"][met:] if stalled else [])
+    found = unanswered(waiting, endings)
+    return [_both_ways(found, waiting)] if found else []
 
-    Calls of one pair meet in order. A rank that takes what comes from anybody leaves open whose send it took.
-    """
+
+def messages(streams: Streams) -> Mapping[tuple[int, int], Mapping[str, Sequence[Collective]]]:
+    """By (sender, receiver) what one sends and the other one receives: calls of one pair meet in order. None where a
+    rank takes what comes from anybody, which leaves open whose send it took."""
     calls: dict[tuple[int, int], dict[str, list[Collective]]] = collections.defaultdict(
         lambda: {"send": [], "recv": []}
     )
     for rank, stream in streams.items():
         for call in stream:
             if call.op == "recv" and call.peer is None:
-                return []
+                return {}
             if call.op in ("send", "recv") and call.peer is not None:
                 calls[(rank, call.peer) if call.op == "send" else (call.peer, rank)][call.op].append(call)
-    waiting = {}
-    for pair, ways in calls.items():
-        met = min(len(ways["send"]), len(ways["recv"]))
-        stalled = endings.get(pair[0]) is Ending.STALLED
-        waiting[pair] = ways["recv"][met:] or (ways["send"][met:] if stalled else [])
-    found = unanswered(waiting, endings)
-    return [_both_ways(found, waiting)] if found else []
+    return calls
 
 
 def _both_ways(found: Mismatch, waiting: Mapping[tuple[int, int], Sequence[Collective]]) -> Mismatch:

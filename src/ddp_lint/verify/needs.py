@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -28,6 +29,9 @@ _NETWORK = frozenset(
      "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 )  # fmt: skip
 _SHOWN_LINES = 12
+#: A line of a traceback, and the beginnings of paths of ours.
+_FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line \d+, in ')
+_OURS = (str(pathlib.Path(__file__).parents[1]), "<frozen runpy>")
 #: What Python prints of a warning; the line of source that raised it comes below.
 _WARNING = re.compile(r"(?P<path>/\S+):\d+: \w*Warning: ")
 
@@ -99,8 +103,9 @@ def _of_rank(rank: RankOutcome) -> str:
 
 
 def last_lines(rank: RankOutcome, most: int = _SHOWN_LINES) -> str:
-    """The last lines that a rank printed, without the warnings of libraries."""
-    lines = [line.rstrip() for line in _without_warnings(rank.log.splitlines()) if line.strip(" ^~")]
+    """The last lines that a rank printed, without the warnings of libraries and without frames of our own."""
+    said = _without_own_frames(_without_warnings(rank.log.splitlines()))
+    lines = [line.rstrip() for line in said if line.strip(" ^~")]
     return "\n".join(f"  {line[:300]}" for line in lines[-most:])
 
 
@@ -113,4 +118,17 @@ def _without_warnings(lines: Iterable[str]) -> Iterator[str]:
             quoted = True
         elif not (quoted and line.startswith("  ")):
             quoted = False
+            yield line
+
+
+def _without_own_frames(lines: Iterable[str]) -> Iterator[str]:
+    """The lines without those that a traceback has on frames of ours, and on what runs the target for us."""
+    own = False
+    for line in lines:
+        frame = _FRAME.match(line)
+        if frame is not None:
+            own = frame["path"].startswith(_OURS)
+        elif not line.startswith("    "):
+            own = False
+        if not own:
             yield line

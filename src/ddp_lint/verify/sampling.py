@@ -64,6 +64,13 @@ def copies(traces: Sequence[Trace]) -> tuple[Samples, tuple[int, ...]] | None:
     return None
 
 
+def unlike_parts(traces: Sequence[Trace]) -> Samples | None:
+    """The first epoch in which a DistributedSampler divides another part of the data on each rank."""
+    divided: list[list[Samples]] = [[event for event in trace.of(Samples) if event.divided] for trace in traces]
+    alike = (len({e.divided for e in events}) == 1 for events in zip(*divided, strict=False))
+    return next((event for event, same in zip(divided[0], alike, strict=False) if not same), None)
+
+
 def _averaging(trace: Trace) -> Iterator[tuple[int, ...]]:
     """The groups of more than one rank in which gradients are averaged."""
     for call in trace.of(Collective):

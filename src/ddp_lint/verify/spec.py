@@ -117,10 +117,11 @@ class Jobs:
 class Marks:
     """Files by which the ranks of one machine tell each other and the launcher where they are.
 
-    pid (the supervisor started) · ready (torch is imported) · joined (the default group is made) · left (it is
-    destroyed) · watch (its process, and the thread in it that watches) · beat (its time: when it recorded something) ·
-    busy (its time: when it did what is not recorded) · locked (it waits for a lock for ever) · trained · leaving (its
-    last line has run) · parted (the launcher saw that its calls meet no others, and that nothing moves) · dying (with
+    pid (the supervisor started) · ready (torch is imported) · incomplete (it waits for a group of more ranks than there
+    are) · joined (the default group is made) · left (it is destroyed) · watch (its process, and the thread in it that
+    watches) · beat (its time: when it recorded something) · busy (its time: when it did what is not recorded) · locked
+    (it waits for a lock for ever) · trained · leaving (its last line has run) · parted (the launcher saw that its calls
+    meet no others, and that nothing moves) · dying (with
     the reason) · dumped · over · overdue (the launcher gave it up) · exit.
     """
 

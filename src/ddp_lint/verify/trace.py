@@ -34,6 +34,16 @@ class Frame(NamedTuple):
     function: str
 
 
+class Round(NamedTuple):
+    """Where a loop around a call stands: the number of the frame (0: the innermost), the loop's line, the name that it
+    binds and what that holds."""
+
+    depth: int
+    line: int
+    name: str
+    value: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Event:
     """What every event carries.
@@ -129,8 +139,12 @@ class Collective(Event):
     issued_by: str = "user"
     #: Parameters that take part in what a gather of the user's was given: its outputs hand no gradient back to them.
     cut_off: tuple[str, ...] = ()
+    #: Two of the tensors that it fills are the same memory.
+    overlapping: bool = False
     #: What the user's own call is for, where its line says it: the variables of the loops around it ("name='loss'").
     label: str = ""
+    #: Where the loops around the call stand, those that count or go through names.
+    rounds: tuple[Round, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,6 +214,8 @@ class Write(Event):
     sharded: bool = False
     #: An operation that autograd recorded had read the parameter since the last backward.
     after_use: bool = False
+    #: Of a buffer: forwards compute with it, while autograd records.
+    computed_with: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -250,7 +266,8 @@ class Hashes(Event):
     the tensors are those whose gradients the user's code averages), copy, tensor_parallel or none: what this very model
     is wrapped in (a script may hold several models; `model` is its number among those of its wrap, `update` how many
     optimizer steps it has seen: what is compared has the same ones on all ranks, whatever else a rank has made or
-    trained). `among` are the ranks that hold replicas of it, none for all.
+    trained). `among` are the ranks that hold replicas of it, none for all. The ranks may make unlike numbers of steps
+    inside of `Join`: `joins` counts how often it has ended, and `update` begins anew then.
     """
 
     kind: ClassVar[str] = "hashes"
@@ -259,6 +276,7 @@ class Hashes(Event):
     wrap: str = "none"
     model: int = 0
     update: int = -1
+    joins: int = 0
     among: tuple[int, ...] = ()
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     norms: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -271,13 +289,15 @@ class Fingerprint(Event):
     """One number over all parameters of a replica after an optimizer step (or an update by hand), made on the device:
     ranks whose numbers agree hold the same values. Written at every step, where Hashes are at some.
 
-    `wrap`, `model`, `update` and `among` as in Hashes; `rates` are the learning rates of the optimizer's groups.
+    `wrap`, `model`, `update`, `joins` and `among` as in Hashes; `rates` are the learning rates of the
+    optimizer's groups.
     """
 
     kind: ClassVar[str] = "fingerprint"
     wrap: str = "none"
     model: int = 0
     update: int = -1
+    joins: int = 0
     among: tuple[int, ...] = ()
     digest: str = ""
     rates: tuple[float, ...] = ()
@@ -412,6 +432,8 @@ class Samples(Event):
     steps: int = 0
     #: The sampler asks to be told the epoch (it has a `set_epoch`).
     takes_epoch: bool = False
+    #: Digest of the indices of the `Subset` that a DistributedSampler divides among the ranks, "" where it is none.
+    divided: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -601,6 +623,10 @@ def _frames(value: Any) -> tuple[Frame, ...]:
     return tuple(Frame(*item) for item in value)
 
 
+def _rounds(value: Any) -> tuple[Round, ...]:
+    return tuple(Round(*item) for item in value)
+
+
 def _tensors(value: Any) -> tuple[Tensor, ...]:
     return tuple(Tensor(**{key: _plain(item) for key, item in tensor.items()}) for tensor in value)
 
@@ -617,6 +643,7 @@ _DECODERS: Mapping[str, Any] = {
     "frames": _frames,
     "earlier": _frames,
     "built": _frames,
+    "rounds": _rounds,
     "tensors": _tensors,
     "outputs": _tensors,
     "counts": _by_line,

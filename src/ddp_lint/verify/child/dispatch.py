@@ -7,6 +7,7 @@ operators on their local tensors (and the collectives that a DTensor issues by i
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 
 _OWN_DISPATCH = {"DTensor", "AsyncCollectiveTensor"}
+#: Operators that look at a tensor's shape and place only.
+_METADATA = re.compile(r"sym_|set_$|resize_|_resize|detach|is_pinned|is_same_size|rename|(new_)?empty|record_stream")
+_FACTORY = re.compile(r"new_|.*_like$")
 
 
 class Dispatch(TorchDispatchMode):
@@ -84,6 +88,21 @@ def written(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torc
         if argument.alias_info is not None and argument.alias_info.is_write:
             found += tensors(given.get(argument.name))
     return found
+
+
+def read(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors whose values the operator reads: not those of views that it makes, nor of a factory's model."""
+    if of_metadata(op) or _FACTORY.match(op._opname):
+        return []
+    given = arguments(op, args, kwargs)
+    plain = (argument.name for argument in op._schema.arguments if argument.alias_info is None)
+    return [tensor for name in plain for tensor in tensors(given.get(name))]
+
+
+@functools.cache
+def of_metadata(op: Any) -> bool:
+    """The operator touches no element of its tensors."""
+    return bool(_METADATA.match(op._opname))
 
 
 @functools.cache

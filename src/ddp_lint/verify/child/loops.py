@@ -1,4 +1,4 @@
-"""The variables of the loops around a line of the user's source."""
+"""The variables of the loops around a line of the user's source, and where they stand."""
 
 from __future__ import annotations
 
@@ -6,12 +6,35 @@ import ast
 import functools
 import pathlib
 from collections.abc import Iterator
+from types import FrameType
+
+from ddp_lint.verify.frames import is_user, outwards
+from ddp_lint.verify.trace import Round
+
+_LONGEST = 60
+
+
+def rounds(frame: FrameType | None) -> tuple[Round, ...]:
+    """Where the loops around a call stand that count or go through names, the innermost user frame's first."""
+    found: list[Round] = []
+    for depth, here in enumerate(one for one in outwards(frame) if is_user(one.f_code.co_filename)):
+        for line, name in _around(here.f_code.co_filename, here.f_lineno):
+            value = here.f_locals.get(name)
+            if isinstance(value, int | str):
+                found.append(Round(depth, line, name, repr(value)[:_LONGEST]))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _around(path: str, line: int) -> tuple[tuple[int, str], ...]:
+    """(line, name) of the variables of the loops around a line, the outermost first."""
+    return tuple((first, name) for first, last, name in _loops(path) if first <= line <= last)
 
 
 @functools.lru_cache(maxsize=4096)
 def loop_variables(path: str, line: int) -> tuple[str, ...]:
     """The names that the loops around a line bind, the outermost first; none where the source cannot be read."""
-    return tuple(dict.fromkeys(name for first, last, name in _loops(path) if first <= line <= last))
+    return tuple(dict.fromkeys(name for _, name in _around(path, line)))
 
 
 @functools.cache

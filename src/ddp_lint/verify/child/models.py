@@ -67,6 +67,8 @@ class Model:
         self._places_among: dict[str, int] = {}
         #: Optimizer steps that this model has seen.
         self.updates = 0
+        #: How often the ranks have ended a `Join`: `updates` counts since then.
+        self.joins = 0
         self._root = weakref.ref(root)
         self.wrap = wrap_of(root)
         #: The modules by clean name, as of the last `look`: walking them each time would be half of tracing's cost.

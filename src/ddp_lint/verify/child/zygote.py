@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import pkgutil
+import random
 import selectors
 import signal
 import socket
@@ -30,6 +31,8 @@ SOCKET = "zygote"
 _POLL = 0.02
 #: What wrappers, optimizers and loaders import on their first use, besides what observers need.
 _MODULES = ("torch.nn.parallel", "torch.distributed.tensor", "torch.utils.data", "torch._dynamo")
+#: Seed of rank 0 where the program sets none: the same in each run, so that runs can be repeated.
+_SEED = 6_728_042_131
 _NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
@@ -67,6 +70,15 @@ def print_to(log: pathlib.Path) -> None:
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     os.close(descriptor)
+
+
+def draw_apart(rank: int) -> None:
+    """Random numbers that the program does not seed differ between processes; forked ones would all draw alike. CUDA's
+    generators do not: each begins with one and the same number."""
+    random.seed(_SEED + rank)
+    sys.modules["torch"].default_generator.manual_seed(_SEED + rank)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed((_SEED + rank) % (1 << 32))
 
 
 class Forked:
@@ -140,6 +152,7 @@ class _Zygote:
             os.environ.clear()
             os.environ.update(request["environment"])
             os.chdir(request["cwd"])
+            draw_apart(int(os.environ.get("RANK", "0")))
             sys.path[0] = request["cwd"]  # as in a Python that was started there with -m
             _main(*request["run"])
         finally:

@@ -70,6 +70,7 @@ def _run(path: str, spec: Spec, number: int) -> None:
 def _be(path: str, spec: Spec, number: int, marks: Marks) -> None:
     """In the child: become the rank."""
     zygote.print_to(marks.path(number, "log"))
+    zygote.draw_apart(number)
     nodes = -(-spec.world // spec.local_world)
     os.environ.update(
         RANK=str(number), WORLD_SIZE=str(spec.world), LOCAL_RANK=str(number % spec.local_world),

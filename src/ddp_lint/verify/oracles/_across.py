@@ -24,4 +24,7 @@ def moment(desync: Desync) -> str:
     if desync.wrap == COPY and desync.when != "at_end":
         return "from its first forward on" if desync.when == "after_wrap" else f"after optimizer step {desync.step}"
     said = {"before_step": "before", "after_step": "after"}.get(desync.when)
-    return f"{said} optimizer step {desync.update + (said == 'before')}" if said else desync.when.replace("_", " the ")
+    if not said:
+        return desync.when.replace("_", " the ")
+    since = " since Join ended" if desync.joins else ""
+    return f"{said} optimizer step {desync.update + (said == 'before')}{since}"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
 
-from ddp_lint.verify.compare import Replicas, replicas_of
+from ddp_lint.verify.compare import Replicas, replicas_of, update_of
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.results import Examined
 from ddp_lint.verify.trace import REPLICATED, Frame, Hashes
@@ -44,7 +44,7 @@ def drifts(examined: Examined) -> list[Drift]:
     for outcome in examined.run.ranks:
         for event in outcome.trace.of(Hashes):
             if event.what == "parameters" and event.when in _WHEN and event.wrap in REPLICATED:
-                moments[replicas_of(event), event.step][outcome.rank] = event
+                moments[replicas_of(event), update_of(event)][outcome.rank] = event
     by_model: dict[Replicas, list[tuple[int, Mapping[int, Hashes]]]] = collections.defaultdict(list)
     for (model, step), events in sorted(moments.items()):
         if len(events) > 1:

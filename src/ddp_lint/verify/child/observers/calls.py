@@ -4,6 +4,7 @@ What each Call's arguments hold:
 torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices)
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
 set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy)
+register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
 clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
 """
 
@@ -23,6 +24,7 @@ from ddp_lint.verify.child.dispatch import tensors
 from ddp_lint.verify.child.models import Models, local
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
+from ddp_lint.verify.frames import absolute, is_user
 
 
 class Calls(Observer):
@@ -43,6 +45,7 @@ class Calls(Observer):
         patching.before(torch.cuda, "set_device", lambda device: self._call("set_device", device=str(device)))
         self._watch_seeds()
         patching.before(nn.parallel.DistributedDataParallel, "no_sync", lambda _: self._call("no_sync"))
+        patching.before(nn.parallel.DistributedDataParallel, "register_comm_hook", self._hook)
         patching.before(DistributedSampler, "set_epoch", lambda _, epoch: self._call("set_epoch", epoch=int(epoch)))
         patching.after(torch.utils.data.DataLoader, "__init__", self._loader)
         patching.after(nn.utils.clip_grad, "clip_grad_norm_", self._clipped)
@@ -101,6 +104,11 @@ class Calls(Observer):
             dataset=type(dataset).__name__,
             batches=_length(loader),
         )
+
+    def _hook(self, _model: Any, _state: Any, hook: Any, *_args: Any) -> None:
+        code = getattr(hook, "__code__", None)
+        if code is not None and is_user(code.co_filename):
+            self._call("register_comm_hook", hook=code.co_name, of=[absolute(code.co_filename), code.co_firstlineno])
 
     def _clipped(self, total: Any, *_args: Any, **_kwargs: Any) -> None:
         if self.recorder.active and isinstance(total, torch.Tensor):

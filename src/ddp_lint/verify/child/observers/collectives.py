@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import os
 import sys
 import time
 from types import FrameType
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import arguments, tensors
-from ddp_lint.verify.child.loops import loop_variables
+from ddp_lint.verify.child.loops import loop_variables, rounds
 from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
@@ -168,6 +169,8 @@ class Collectives(Observer):
             issued_by=origin.issuer,
             cut_off=self._cut_off(name, given) if origin.issuer == "user" else (),
             label=self._label(given, origin.frame) if origin.issuer == "user" else "",
+            rounds=rounds(origin.frame),
+            overlapping=_overlapping([t for key in OUTPUT_NAMES for t in tensors(given.get(key))]),
             module=origin.module or (self.recorder.modules or [""])[-1],
         )
 
@@ -250,6 +253,8 @@ class Collectives(Observer):
             if self.recorder.quiet:
                 return original(*args, **kwargs)
             self.recorder.emit(trace.Call, name="init_process_group", arguments=_plain(kwargs))
+            if 0 < self.recorder.world < _asked(kwargs):
+                self._wait_in_vain()
             kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
             result = original(*args, **kwargs)
             self.groups.forget()
@@ -257,6 +262,14 @@ class Collectives(Observer):
             return result
 
         return replacement
+
+    def _wait_in_vain(self) -> None:
+        """The group asks for more ranks than there are. Where all of them come here the launcher ends them: torch waits
+        for minutes, and holds the interpreter's lock."""
+        self.recorder.marks.set(self.recorder.rank, "incomplete")
+        until = time.monotonic() + self.recorder.spec.timeout
+        while time.monotonic() < until:
+            time.sleep(0.05)
 
     def _keys_apart(self, original: Any) -> Any:
         """The runs of a launch share torchrun's store, where the keys of one must not meet those of another."""
@@ -324,6 +337,13 @@ class Collectives(Observer):
                 self.recorder.marks.set(self.recorder.rank, "left")
 
 
+def _asked(kwargs: dict[str, Any]) -> int:
+    """For how many ranks init_process_group waits."""
+    given = kwargs.get("world_size", -1)
+    text = os.environ.get("WORLD_SIZE", "")
+    return given if isinstance(given, int) and given > 0 else int(text) if text.isdigit() else 0
+
+
 def work_of(result: Any) -> Any:
     """The Work in what an operator of c10d returned, the very object that the user's code gets; None without one."""
     last = result[-1] if isinstance(result, list | tuple) and result else result
@@ -347,6 +367,12 @@ def reduce_op_of(given: dict[str, Any], variables: dict[str, Any]) -> str:
 def _global(ranks: tuple[int, ...], number: Any) -> int | None:
     """The global rank of a rank of the group."""
     return ranks[number] if isinstance(number, int) and 0 <= number < len(ranks) else None
+
+
+def _overlapping(filled: list[torch.Tensor]) -> bool:
+    """Two of some tensors begin at one place."""
+    starts = [tensor.data_ptr() for tensor in filled if type(tensor) is torch.Tensor and tensor.numel()]
+    return len(set(starts)) < len(starts)
 
 
 def _leaves(given: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -111,7 +111,7 @@ class Hashes(Observer):
         if sums is None:
             return
         about = {"wrap": model.replicated, "model": model.shared_number, "among": model.among, "update": model.updates}
-        about |= {"rates": rates, "step": self.recorder.step, "frames": self.recorder.here()}
+        about |= {"joins": model.joins, "rates": rates, "step": self.recorder.step, "frames": self.recorder.here()}
         self._unread.append((sums, about))
         if not sums.is_cuda:
             self._read()
@@ -139,6 +139,7 @@ class Hashes(Observer):
             wrap=wrap,
             model=model.shared_number if model is not None else 0,
             update=model.updates if model is not None else 0,
+            joins=model.joins if model is not None else 0,
             among=model.among if model is not None else (),
             digests={name: digest(tensor) for name, tensor in named.items()},
             norms={name: norm(tensor) for name, tensor in named.items()},

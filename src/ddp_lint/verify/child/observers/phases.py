@@ -178,6 +178,8 @@ class Phases(Observer):
                 return original(*args)
             finally:
                 self._joined = False
+                for model in self.models:
+                    model.updates, model.joins = 0, model.joins + 1
 
         return replacement
 

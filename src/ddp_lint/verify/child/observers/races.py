@@ -10,21 +10,22 @@ import torch.distributed as dist
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
-from ddp_lint.verify.child.dispatch import arguments, namespace, tensors, written
+from ddp_lint.verify.child.dispatch import arguments, namespace, read, tensors, written
 from ddp_lint.verify.child.models import Models, pointer
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.observers.collectives import Collectives, work_of
+from ddp_lint.verify.child.observers.collectives import OUTPUT_NAMES, Collectives, work_of
 from ddp_lint.verify.child.recorder import Recorder
 
 
 @dataclasses.dataclass
 class _Flight:
-    """A collective that was started and not waited for."""
+    """A collective that was started and not waited for: the storages that it moves, and those that it fills."""
 
     number: int
     work: Any
     moved: list[torch.Tensor]
     storages: frozenset[int]
+    filled: frozenset[int]
     before: float | None = None
     access: str = ""
     op: str = ""
@@ -51,7 +52,7 @@ class Races(Observer):
 
     def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if namespace(op) == "c10d":
-            return (tensors(list(arguments(op, args, kwargs).values())),) if not _coalescing() else None
+            return (op, arguments(op, args, kwargs)) if not _coalescing() else None
         if self._flying:
             self._check(op, args, kwargs)
         return None
@@ -62,15 +63,17 @@ class Races(Observer):
         number = next(reversed(self._collectives.works), None)
         if work is None or number is None or not self._collectives.latest_is_users_asynchronous:
             return
-        storages = frozenset(filter(None, map(pointer, token[0])))
-        self._flying.append(_Flight(number, work, token[0], storages, issued=self.recorder.here()))
+        op, given = token
+        moved = tensors(list(given.values()))
+        filled = _storages(_filled(op, given, moved))
+        self._flying.append(_Flight(number, work, moved, _storages(moved), filled, issued=self.recorder.here()))
 
     def _check(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        touched = {pointer(tensor) for tensor in tensors(list(arguments(op, args, kwargs).values()))}
+        """What a collective only hands on may be read meanwhile, what it fills may not; neither may be written."""
+        mutated, looked_at = _storages(written(op, args, kwargs)), _storages(read(op, args, kwargs))
         for flight in self._flying:
-            if flight.access or not flight.storages & touched:
+            if flight.access or not (flight.storages & mutated or flight.filled & looked_at):
                 continue
-            mutated = {pointer(tensor) for tensor in written(op, args, kwargs)}
             with self.recorder.quieted():
                 flight.before = _first(flight.moved)
             flight.access = "write" if flight.storages & mutated else "read"
@@ -111,6 +114,17 @@ class Races(Observer):
             after=after,
             waited=waited,
         )
+
+
+def _storages(of: list[torch.Tensor]) -> frozenset[int]:
+    return frozenset(filter(None, map(pointer, of)))
+
+
+def _filled(op: Any, given: dict[str, Any], moved: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that a collective writes to: its outputs, or all where it works in place."""
+    if op._opname == "send":
+        return []
+    return [tensor for name in OUTPUT_NAMES for tensor in tensors(given.get(name))] or moved
 
 
 def _coalescing() -> bool:

@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, dataloader
+from torch.utils.data import DistributedSampler, IterableDataset, Subset, dataloader
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
@@ -20,6 +20,8 @@ from ddp_lint.verify.child.recorder import Recorder
 _FIRST = 64
 #: Batches of an epoch whose contents are compared between the ranks.
 _BATCHES = 8
+#: Indices of a subset that are compared between the ranks.
+_COMPARED = 1 << 16
 
 
 class _Epoch:
@@ -34,6 +36,7 @@ class _Epoch:
         self.epoch = int(getattr(loader.sampler, "epoch", number) or 0)
         dataset = loader.dataset
         self.dataset = len(dataset) if hasattr(dataset, "__len__") and not self.iterable else None
+        self.divided = _part(dataset) if isinstance(loader.sampler, DistributedSampler) else ""
         self.indices: list[int] = []
         self.contents: list[str] = []
 
@@ -120,7 +123,17 @@ class Samples(Observer):
             batches=tuple(epoch.contents[:_BATCHES]),
             steps=self.recorder.step - epoch.began_at,
             takes_epoch=epoch.takes_epoch,
+            divided=epoch.divided,
         )
+
+
+def _part(dataset: Any) -> str:
+    """Which part of some data this dataset is, "" where it is no part."""
+    found = []
+    while isinstance(dataset, Subset):
+        found.append((len(dataset.indices), list(dataset.indices[:_COMPARED])))
+        dataset = dataset.dataset
+    return _digest(found) if found else ""
 
 
 def _indices(drawn: Any) -> list[int]:

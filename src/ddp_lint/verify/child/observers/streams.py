@@ -8,7 +8,6 @@ judged from what was launched, never from what happened to finish in time.
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child.dispatch import tensors, written
+from ddp_lint.verify.child.dispatch import of_metadata, read, tensors, written
 from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.ordering import Launch, Ordering, Unordered
@@ -24,8 +23,6 @@ from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import user_frames
 
 #: Operators that look at shapes only, or exchange the storage without touching its contents.
-_METADATA = re.compile(r"sym_|set_$|resize_|_resize|detach|is_pinned|is_same_size|rename|(new_)?empty|record_stream")
-_FACTORY = re.compile(r"new_|.*_like$")
 #: Races told: one is enough for a verdict, and a loop repeats them.
 _LIMIT = 20
 
@@ -81,15 +78,15 @@ class Streams(Observer):
             self.ordering.keep(args[0].data_ptr(), _pointer(args[1]))
             return None
         launch = self.ordering.launch(torch.cuda.current_stream().cuda_stream, str(op), user_frames(sys._getframe(1)))
-        if not _METADATA.match(op._opname):
+        if not of_metadata(op):
             mutated = _addresses(written(op, args, kwargs))
-            self._tell(self.ordering.read(launch, _read(op, args, kwargs) - mutated))
+            self._tell(self.ordering.read(launch, _addresses(read(op, args, kwargs)) - mutated))
             self._tell(self.ordering.write(launch, mutated))
         return op, launch
 
     def after(self, token: Any, result: Any) -> None:
         op, launch = token
-        if not _METADATA.match(op._opname) and not any(returned.alias_info for returned in op._schema.returns):
+        if not of_metadata(op) and not any(returned.alias_info for returned in op._schema.returns):
             self._tell(self.ordering.write(launch, _addresses(tensors(result))))
 
     def _tell(self, races: Iterable[Unordered]) -> None:
@@ -113,18 +110,6 @@ class Streams(Observer):
         if self._on:
             watched = self.ordering
             self.recorder.emit(trace.Ordered, frames=(), streams=watched.streams, launches=watched.launches)
-
-
-def _read(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[int]:
-    """The addresses that the operator reads: not those of views that it makes, nor of a factory's model."""
-    if _FACTORY.match(op._opname):
-        return set()
-    found: set[int] = set()
-    given = {**dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)), **kwargs}
-    for argument in op._schema.arguments:
-        if argument.alias_info is None:
-            found |= _addresses(tensors(given.get(argument.name)))
-    return found
 
 
 def _addresses(found: Iterable[torch.Tensor]) -> set[int]:

@@ -30,6 +30,9 @@ class Writes(Observer):
         self._storages: dict[tuple[int, str], int] = {}
         #: Storages of parameters that autograd has used since the last backward.
         self._used: set[int] = set()
+        #: Storages of the buffers that the user's code writes, and of those among them that forwards compute with.
+        self._own: set[int] = set()
+        self._computed_with: set[int] = set()
 
     def wants(self, op: Any) -> bool:
         return op.namespace in ("aten", "c10d") or bool(op._schema.is_mutable)
@@ -53,6 +56,8 @@ class Writes(Observer):
         if self.recorder.phase != "forward":
             self.recorder.parameters_written = True
         for place, version in zip(places, versions, strict=True):
+            if place.role == "buffer":
+                self._own.add(pointer(place.tensor))
             self.recorder.emit(
                 trace.Write,
                 op=f"{op.namespace}.{op._opname}",
@@ -61,6 +66,7 @@ class Writes(Observer):
                 through_data=place.tensor._version == version,
                 sharded=place.sharded and not self._gathered(place),
                 after_use=pointer(place.tensor) in self._used,
+                computed_with=pointer(place.tensor) in self._computed_with,
             )
 
     def _place(self, tensor: torch.Tensor) -> Place | None:
@@ -83,7 +89,8 @@ class Writes(Observer):
         return True
 
     def _note_use(self, op: Any, args: tuple[Any, ...]) -> None:
-        """Remember the parameters (and views of them) that an operator computes with while autograd records."""
+        """Remember the parameters (and views of them), and the buffers that the user's code writes, that an operator
+        computes with while autograd records."""
         if self.recorder.phase == "backward":
             self._used.clear()
         elif self.recorder.phase in ("forward", "between") and not _is_view(op) and torch.is_grad_enabled():
@@ -92,6 +99,8 @@ class Writes(Observer):
                     tensor if tensor._base is None else tensor._base, nn.Parameter
                 ):
                     self._used.add(pointer(tensor))
+            if self._own:
+                self._computed_with |= self._own & set(map(pointer, tensors(args)))
 
     # ---- p.data = tensor
 
