@@ -18,7 +18,6 @@ from ddp_lint.findings import Confidence, Finding, spans_in
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program import Reach
 from ddp_lint.project import Asked, Project
-from ddp_lint.project.helpers import with_helpers
 from ddp_lint.rules.registry import Declaration, declared, following_calls, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
 
@@ -205,7 +204,7 @@ def _findings(
 
 
 def _focus_on(file: SourceFile, project: Project, active: frozenset[str]) -> Focus:
-    return _selection(active, with_helpers(project, file.text)).concerned(file.text, test=file.is_test)
+    return _selection(active, project.own.names).concerned(file.text, test=file.is_test)
 
 
 def _in_text(file: SourceFile, readers: list[Declaration]) -> list[Finding]:

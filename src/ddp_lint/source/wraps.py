@@ -11,8 +11,6 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import wrappers
-from ddp_lint.knowledge.project_names import last
-from ddp_lint.project.helpers import helpers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.module import Module, dotted
 from ddp_lint.source.tree import names_in
@@ -49,8 +47,6 @@ class Wraps:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._any_own = module.project is not None and bool(module.project.own.wrappers)
-        self._helpers = helpers(module.project) if module.project is not None else {}
-        self._helper_words = frozenset(map(last, self._helpers))
         self.all = [wrap for call in module.of_type(cst.Call) for wrap in self._wraps_of(call)]
 
     @functools.cached_property
@@ -84,7 +80,7 @@ class Wraps:
         return project.own.wrapping(self._module.spellings(node)[-1])
 
     def _by_own_wrapper(self, call: cst.Call) -> Iterator[Wrap]:
-        """The wrap by a wrapper of the project's own, which the configuration lists or whose code shows it."""
+        """The wrap by a wrapper of the project's own."""
         own = self._own(call)
         if own is not None:
             given = (argument(call, 0, keyword) for keyword in ("module", "model"))
@@ -92,12 +88,6 @@ class Wraps:
             in_place = own.kind == "fsdp2" and isinstance(self._module.parent(call), cst.Expr)
             outer = inner if in_place else assigned_name(self._module, call)
             yield Wrap(own.kind, call, inner, outer, given=own.given)
-            return
-        name = dotted(call.func).rpartition(".")[2]
-        found = self._helpers.get(self._module.spellings(call)[-1]) if name in self._helper_words else None
-        inner = dotted(unmoved(argument(call, found.position, found.parameter))) if found is not None else ""
-        if found is not None and inner:
-            yield Wrap(found.kind, call, inner, assigned_name(self._module, call), given=found.given)
 
     def of(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap that made the object that `name` (dotted) stands for at `at`, None when there is none before."""

@@ -34,7 +34,8 @@ def _notes(examined: Examined) -> Iterator[str]:
             f"not trained, because the guessed inputs do not reach it: {spoken(run.left_out, 8)}; "
             "a ddp_lint_example() with inputs that do would prove it too"
         )
-    yield from _mapped(examined)
+    if run.wrap == "script":
+        yield from _mapped(examined)
     if run.wrap == "script" and examined.completed and examined.communicates and not examined.collectives:
         yield "the ranks made a process group, but no collective ran: each worked by itself"
     for outcome in run.ranks:
