@@ -34,8 +34,7 @@ def _notes(examined: Examined) -> Iterator[str]:
             f"not trained, because the guessed inputs do not reach it: {spoken(run.left_out, 8)}; "
             "a ddp_lint_example() with inputs that do would prove it too"
         )
-    if run.wrap == "script":
-        yield from _mapped(examined)
+    yield from _mapped(examined)
     if run.wrap == "script" and examined.completed and examined.communicates and not examined.collectives:
         yield "the ranks made a process group, but no collective ran: each worked by itself"
     for outcome in run.ranks:
@@ -43,13 +42,11 @@ def _notes(examined: Examined) -> Iterator[str]:
 
 
 def _mapped(examined: Examined) -> Iterator[str]:
-    seen: dict[tuple[str, str], Frame | None] = {}
+    seen: dict[tuple[str, str], Frame] = {}
     for outcome in examined.run.ranks:
         for event in outcome.trace.of(Mapped):
-            seen.setdefault((event.said, event.meant), event.site)
+            if event.site is not None:  # what `verify` itself asks for concerns nobody
+                seen.setdefault((event.said, event.meant), event.site)
     if seen:
-        pairs = [
-            f"{said} ran as {meant}" + (f" ({shown(site.path)}:{site.line})" if site else "")
-            for (said, meant), site in seen.items()
-        ]
+        pairs = [f"{said} ran as {meant} ({shown(site.path)}:{site.line})" for (said, meant), site in seen.items()]
         yield f"{', '.join(pairs)}; --no-shim leaves the script as it is"
