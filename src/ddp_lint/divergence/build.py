@@ -5,7 +5,18 @@ from __future__ import annotations
 import builtins
 import dataclasses
 
-from ddp_lint.divergence.effects import Attempt, Branch, Effect, EventStep, Inline, Leave, Rounds, communicates, matters
+from ddp_lint.divergence.effects import (
+    Attempt,
+    Branch,
+    Effect,
+    EventStep,
+    Inline,
+    Leave,
+    Rounds,
+    communicates,
+    matters,
+    may_exit,
+)  # fmt: skip
 from ddp_lint.divergence.event_graph import Called, Event, EventGraph, Node, TooLarge, streams_of
 from ddp_lint.divergence.groups import of_object
 from ddp_lint.divergence.values import Condition, Test
@@ -94,7 +105,7 @@ class _Builder:
             no = self.sequence(effect.no, after, exits, site)
             self._apart -= apart
             # Who misses a rank that has ended, only those who call the callee can tell.
-            ends = any(isinstance(inner, Leave) and inner.what == "exit" for inner in (*effect.yes, *effect.no))
+            ends = apart and may_exit([*effect.yes, *effect.no])
             return self.test(effect.test, yes, no, effect.span, site.depth if site and not ends else 0)
         if isinstance(effect, Rounds):
             return after if effect.callback and not self._apart else self._rounds(effect, after, exits, site)

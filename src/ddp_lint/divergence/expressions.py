@@ -48,11 +48,11 @@ from ddp_lint.source.syntax import below
 _SETTINGS = re.compile(r"(?:\b|_)(args|cfg|config|opts?|hparams)$")
 #: The rank of a matrix, not of a process.
 _OF_MATRIX = re.compile(r"(lora|peft|adapter|svd|galore|low_?rank)\w*\.rank$")
-#: Attributes of a tensor that are the same on all ranks as a rule, whatever the tensor holds.
 #: A number that a batch carries with it, for whoever cuts it into pieces: it was configured.
 _BATCH_SIZE = re.compile(r"_batch_size$")
 #: Attributes that are a size, of a tensor and of a dictionary of tensors.
 _SHAPES = frozenset({"shape", "batch_size"})
+#: Attributes of a tensor that are the same on all ranks as a rule, whatever the tensor holds.
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
 _SET_OPERATORS = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor)
