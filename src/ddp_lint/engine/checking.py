@@ -88,8 +88,7 @@ class Checker:
             spans = [span for span in spans_in((finding,)) if span.path == file.path]
             if any(line in edited for span in spans for line in range(span.line, span.end_line + 1)):
                 return False
-            inside = any(place.line <= finding.span.line <= place.end_line for place in look.places)
-            return not (inside and finding.code in again)
+            return not (finding.code in again and look.holds(finding))
 
         found = _reported(look.found, file, path, self.project, self._settings, active)
         return tuple(sorted([*filter(remains, before), *found], key=lambda f: f.sort_key))

@@ -54,6 +54,10 @@ class Look(NamedTuple):
     found: list[Finding]
     places: list[Span]
 
+    def holds(self, finding: Finding) -> bool:
+        """Whether a finding is in one of these functions."""
+        return any(place.line <= finding.span.line <= place.end_line for place in self.places)
+
 
 def visit_edited(file: SourceFile, path: pathlib.Path, project: Project, focus: Focus) -> Look | None:
     """A look at the functions that the last edit has changed; None where it changed more."""
@@ -61,19 +65,18 @@ def visit_edited(file: SourceFile, path: pathlib.Path, project: Project, focus: 
         module, concern = _module(file, path, project, focus, focused=True)
     except CannotParse:
         return None
-    edited, facts = module.kept.edited if module.kept else None, module.facts
-    if edited is None or facts is None or concern is None:
-        return None
-    limits = dict(_limits(module.tree.body, facts.tree.body, concern))
-    limits |= dict.fromkeys(_functions(module.tree.body) - edited, frozenset[str]())
     failed: list[Exception] = []
     try:
+        edited, facts = module.kept.edited if module.kept else None, module.facts
+        if edited is None or facts is None or concern is None:
+            return None
+        limits = dict(_limits(module.tree.body, facts.tree.body, concern))
+        limits |= dict.fromkeys(_functions(module.tree.body) - edited, frozenset[str]())
         found = walk(module, focus.visitors, lambda rule, error: failed.append(error), limits)
-        places = [module.span(function) for function in edited]
+        look = Look(found, [module.span(function) for function in edited])
     finally:
         module.let_go()
-    here = [f for f in found if any(place.line <= f.span.line <= place.end_line for place in places)]
-    return Look(here, places) if not failed else None
+    return look._replace(found=list(filter(look.holds, found))) if not failed else None
 
 
 def _functions(body: Sequence[cst.CSTNode]) -> set[cst.CSTNode]:

@@ -31,6 +31,11 @@ def statements(body: cst.BaseSuite) -> Iterator[cst.CSTNode]:
             yield line
 
 
+def line_around(module: Module, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
+    """The simple statement that a node is in; None for the head of a compound one."""
+    return next((up for up in module.ancestors(node) if isinstance(up, cst.SimpleStatementLine)), None)
+
+
 def last_name(node: cst.BaseExpression) -> str:
     """`error` for `logging.getLogger().error`."""
     if isinstance(node, cst.Attribute):

@@ -14,6 +14,8 @@ from ddp_lint.verify.trace import Collective, Frame, Round
 
 #: Conditions that are named at most: where there are more, the call stands too deep to tell which of them it is.
 _MOST = 3
+#: Arguments of a `range` with a step.
+_WITH_STEP = 3
 
 
 def between(mismatch: Mismatch) -> str:
@@ -164,7 +166,7 @@ def _divides(loop: _Loop) -> bool:
     nodes = list(ast.walk(loop.iter))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    steps = any(isinstance(node, ast.Call) and len(node.args) == _MOST for node in nodes)
+    steps = any(isinstance(node, ast.Call) and len(node.args) == _WITH_STEP for node in nodes)
     return steps or any(isinstance(node, ast.Slice) for node in nodes) or not names.isdisjoint(_rank_words())
 
 
@@ -368,10 +370,17 @@ def _first_apart(one: Sequence[Frame], another: Sequence[Frame]) -> Frame | None
 
 def _tree(frame: Frame) -> ast.Module:
     """The file of a frame; an empty one where it cannot be read."""
+    path = pathlib.Path(frame.path)
     try:
-        return ast.parse(pathlib.Path(frame.path).read_bytes())
+        return _parsed(path, path.stat().st_mtime_ns)
     except (OSError, SyntaxError, ValueError):
         return ast.Module([], [])
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(path: pathlib.Path, _changed: int) -> ast.Module:
+    """Many frames of many calls are of one file. Raises OSError, SyntaxError, ValueError."""
+    return ast.parse(path.read_bytes())
 
 
 def _conditions(frame: Frame, other: int) -> Iterator[tuple[str, range]]:

@@ -8,6 +8,7 @@ from ddp_lint.rules.compile.need import avoidable, repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.queries import line_around
 from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import argument
 
@@ -183,6 +184,5 @@ class TensorReadOnHost(HostRule):
 
     def _statement(self, node: cst.Call) -> Cause | None:
         """Reads in one statement are changed together: ``ends[i].item() - ends[i - 1].item()``."""
-        lines = (up for up in self.module.ancestors(node) if isinstance(up, cst.SimpleStatementLine))
-        statement = next(lines, None)
+        statement = line_around(self.module, node)
         return Cause(self.module.span(statement)) if statement is not None else None

@@ -156,10 +156,8 @@ class OneAugmentationSeed(Rule):
         """A loader draws the seeds of its workers from the generator that it is given."""
         seed, function = node.args[0].value, self.module.function_of(node)
         parameter = isinstance(seed, cst.Name) and any(b.kind == "parameter" for b in self.module.bindings(seed, node))
-        texts = [self.module.code(value) for value in (seed, *self.module.assignments(seed))]
-        own = any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)
         name = self._generator(node)
-        if parameter or own or not name or self._is_elsewhere(node, function):
+        if parameter or self._are_own([seed]) or not name or self._is_elsewhere(node, function):
             return
         drawn = self._drawn_on_ranks(with_workers=True)
         for loader in calls_in(function.body if function is not None else self.module.tree):
@@ -237,6 +235,10 @@ class OneAugmentationSeed(Rule):
         function = self.module.function_of(call)
         later = calls_in(function.body) if function is not None else iter(())
         seeds = [a.value for c in (call, *later) if c is call or "seed" in dotted(c.func) for a in c.args]
+        return self._are_own(seeds)
+
+    def _are_own(self, seeds: list[cst.BaseExpression]) -> bool:
+        """Whether the rank (or an epoch) takes part in a seed, or in what it is assigned."""
         texts = [self.module.code(v) for seed in seeds for v in (seed, *self.module.assignments(seed))]
         return any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 

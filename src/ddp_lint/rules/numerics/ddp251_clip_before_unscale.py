@@ -7,7 +7,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
-from ddp_lint.source.queries import calls_in
+from ddp_lint.source.queries import calls_in, line_around
 from ddp_lint.source.tree import called, descendants
 
 _CLIPS = frozenset(
@@ -152,7 +152,7 @@ class ClipBeforeUnscale(Rule):
 
     def _fix(self, clip: cst.Call, scaler: str, step: cst.Call | None) -> Fix | None:
         """`unscale_` on a line before the clipping, of the optimizer that the scaler steps."""
-        statement = next((up for up in self.module.ancestors(clip) if isinstance(up, cst.SimpleStatementLine)), None)
+        statement = line_around(self.module, clip)
         if step is None or not step.args or statement is None:
             return None
         span = self.module.span(statement)
