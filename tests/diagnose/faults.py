@@ -116,7 +116,7 @@ def detail_missing(rank):
 
 
 def sizes(rank):
-    # Rank 0 aborts in gloo's own thread and prints no line; torchrun may end the other one before it has printed its own.
+    # Rank 0 aborts in a thread of gloo and prints no line; torchrun may end rank 1 before it has printed its own.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     dist.barrier()
     dist.all_reduce(torch.ones(4 + 2 * rank))  # here: sizes
