@@ -118,9 +118,9 @@ class NoneOnOtherRanks(Rule):
 
     def _is_of_first_rank(self, node: cst.Assign, target: cst.Name) -> bool:
         """Whether an assignment, with what one rank alone assigns later, leaves None to the other ranks."""
-        others = [b for b in self.module.bindings(target) if b.node is not node and b.value is not node.value]
-        if on_one_rank(self.module, node):
+        if (not isinstance(node.value, cst.IfExp) and dotted(node.value) != "None") or on_one_rank(self.module, node):
             return False
+        others = [b for b in self.module.bindings(target) if b.node is not node and b.value is not node.value]
         if isinstance(node.value, cst.IfExp):
             test = self.module.code(node.value.test)
             by_first = dotted(node.value.orelse) == "None" and first_rank_test(test, True)
@@ -128,7 +128,7 @@ class NoneOnOtherRanks(Rule):
             return not others and (by_first or by_others)
         kinds = {binding.kind for binding in others}
         only = all(on_one_rank(self.module, binding.node) for binding in others)
-        return dotted(node.value) == "None" and kinds == {"assign"} and only
+        return kinds == {"assign"} and only
 
     def _used(self, made: cst.Assign, name: str) -> Iterator[cst.Attribute]:
         """Where an attribute of the name is read or set on every rank."""

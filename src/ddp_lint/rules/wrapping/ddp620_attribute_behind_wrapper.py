@@ -169,6 +169,8 @@ class AttributeBehindWrapper(Rule):
                 if isinstance(target.target, cst.Attribute) and dotted(target.target.value) != "self":
                     self._set.setdefault(target.target.attr.value, []).append(target.target)
         self._found: dict[tuple[cst.CSTNode | None, str], list[_Asked]] = {}
+        self._wrapped = {wrap.outer for wrap in self.module.wraps.all if wrap.kind == "ddp"}
+        self._prepared: dict[cst.Call, bool] = {}
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         name, attribute = dotted(node.value), node.attr.value
@@ -212,6 +214,8 @@ class AttributeBehindWrapper(Rule):
 
     def _wrapped_by(self, use: cst.BaseExpression, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
         """What wrapped the object that a name stands for at `use`, how, and how sure that is."""
+        if name not in self._wrapped and not any(map(self._may_give_wrapped, self.module.bindings(name, use))):
+            return None  # most names: no need to ask which of their bindings holds here
         last = self._last_binding(use, name)
         if last is None or last.value is None:
             return self._given(last, name) if last is not None and last.kind == "parameter" else None
@@ -229,11 +233,20 @@ class AttributeBehindWrapper(Rule):
         if (
             isinstance(value, cst.Call)
             and not self.module.file.is_test
-            and prepares(self.module, value)
+            and self._prepares(value)
             and self._is_module(use, name)
         ):
             return value, "on several processes it comes back wrapped in DDP", Confidence.MEDIUM
         return None
+
+    def _may_give_wrapped(self, binding: Binding) -> bool:
+        given = binding.kind == "parameter" and any(binding.name == entry.parameter for entry in _GIVEN)
+        return given or (isinstance(binding.value, cst.Call) and self._prepares(binding.value))
+
+    def _prepares(self, call: cst.Call) -> bool:
+        if call not in self._prepared:
+            self._prepared[call] = prepares(self.module, call)
+        return self._prepared[call]
 
     def _comes_first(self, use: cst.CSTNode, wrap: cst.CSTNode) -> bool:
         """Whether all callers of two methods call the one that uses the attribute before the one that wraps it."""
