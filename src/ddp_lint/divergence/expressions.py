@@ -17,6 +17,8 @@ from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     LISTED,
     PADDED,
+    PLACES,
+    SELECTING,
     SELECTION,
     SIZES,
     is_comparison,
@@ -146,6 +148,8 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
     if base.varies is not None and base.open and base.varies.cause == "data" and name not in _STATIC:
         size = shape_of(("attribute", path), base) if name in _SHAPES else None
         return (size or divergent(("attribute", path), base.varies)).with_reference(method)
+    if base.varies is not None and (base.kind == PLACES or (name in SELECTING and base.varies.cause == "rank")):
+        return divergent((PLACES, path), dataclasses.replace(base.varies, cause="membership")).with_reference(method)
     if base.varies is None and (settings := _SETTINGS.search(path.rpartition(".")[0])):
         return unknown(("setting", settings[1], name), method, agreed=base.agreed)
     return unknown(("attribute", base.key if base.reference is None else path, name), method, agreed=base.agreed)
@@ -203,7 +207,7 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
             return ranked
         if known().method(outside, name) is not None or known().rank("method", name, outside) is not None:
             return unknown(("attribute", path), ref.Method(outside, name, path.rpartition(".")[0]))
-    ranked = frame.named_rank("attribute", name, node)
+    ranked = frame.named_rank("attribute", name, node) if not _OF_MATRIX.search(path.lower()) else None
     if ranked is not None and not (
         value is not None and value.constant not in (None, Known(None), Known(-1), Known(0))
     ):

@@ -16,7 +16,7 @@ from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
 from ddp_lint.divergence.lengths import PIECE, extent_of, of_batches, padded_to, size_of
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import LISTED, PADDED, SELECTING, is_generated, selection, tensor_in
+from ddp_lint.divergence.selections import LISTED, PADDED, PLACES, SELECTING, is_generated, selection, tensor_in
 from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
@@ -117,6 +117,8 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
     if group is not None:
         return unknown(key, ref.GroupRef(group))
     is_method = isinstance(node.func, ast.Attribute)
+    if parts and parts[0].kind == PLACES and parts[0].varies is not None:
+        return divergent((PLACES, frame.key(node)), parts[0].varies)
     if is_method and name in SELECTING and not node.keywords and len(node.args) == (name == "masked_select"):
         return selection(frame, node, parts)
     if is_method and is_generated(node, name):
