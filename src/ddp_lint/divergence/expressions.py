@@ -48,8 +48,6 @@ from ddp_lint.source.syntax import below
 
 #: The settings of a job: one object, whatever functions it is handed to.
 _SETTINGS = re.compile(r"(?:\b|_)(args|cfg|config|opts?|hparams)$")
-#: The rank of a matrix, not of a process.
-_OF_MATRIX = re.compile(r"(lora|peft|adapter|svd|galore|low_?rank)\w*\.rank$")
 #: A number that a batch carries with it, for whoever cuts it into pieces: it was configured.
 _BATCH_SIZE = re.compile(r"_batch_size$")
 #: Attributes that are a size, of a tensor and of a dictionary of tensors.
@@ -137,7 +135,7 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         value = frame.named_rank("attribute", name, node, guess)
         if value is not None:
             return value
-    value = frame.named_rank("attribute", name, node) if not _OF_MATRIX.search(path.lower()) else None
+    value = frame.named_rank("attribute", name, node)
     value = value or frame.named_rank("attribute", ".".join(path.split(".")[-2:]), node)
     if value is not None:
         return value
@@ -207,7 +205,7 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
             return ranked
         if known().method(outside, name) is not None or known().rank("method", name, outside) is not None:
             return unknown(("attribute", path), ref.Method(outside, name, path.rpartition(".")[0]))
-    ranked = frame.named_rank("attribute", name, node) if not _OF_MATRIX.search(path.lower()) else None
+    ranked = frame.named_rank("attribute", name, node)
     if ranked is not None and not (
         value is not None and value.constant not in (None, Known(None), Known(-1), Known(0))
     ):
