@@ -143,11 +143,8 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
     if source is not None and base.varies is not None and base.open:
         return divergent(("attribute", path), base.varies)
     method = ref.Method(guess, name, path.rpartition(".")[0], guessed=bool(guess))
-    if base.varies is not None and base.open and base.varies.cause == "data" and name not in _STATIC:
-        size = shape_of(("attribute", path), base) if name in _SHAPES else None
-        return (size or divergent(("attribute", path), base.varies)).with_reference(method)
-    if base.varies is not None and (base.kind == PLACES or (name in SELECTING and base.varies.cause == "rank")):
-        return divergent((PLACES, path), dataclasses.replace(base.varies, cause="membership")).with_reference(method)
+    if base.varies is not None and (own := _of_own(base, base.varies, name, path)) is not None:
+        return own.with_reference(method)
     if base.varies is None and (settings := _SETTINGS.search(path.rpartition(".")[0])):
         return unknown(("setting", settings[1], name), method, agreed=base.agreed)
     return unknown(("attribute", base.key if base.reference is None else path, name), method, agreed=base.agreed)
@@ -181,6 +178,16 @@ def _of_outside(frame: Frame, base: Value, reference: ref.Instance, name: str, n
         return value
     method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed, tensor)
     return unknown(("attribute", path), method)
+
+
+def _of_own(base: Value, varies: Variation, name: str, path: str) -> Value | None:
+    """The attribute of what is a rank's own data, or says where the rank stands; None of anything else."""
+    if base.kind == PLACES or (name in SELECTING and varies.cause == "rank"):
+        return divergent((PLACES, path), dataclasses.replace(varies, cause="membership"))
+    if not base.open or varies.cause != "data" or name in _STATIC:
+        return None
+    size = shape_of(("attribute", path), base) if name in _SHAPES else None
+    return size or divergent(("attribute", path), varies)
 
 
 def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str) -> Value:
