@@ -157,11 +157,13 @@ def _if(frame: Frame, node: ast.If) -> None:
         return
     yes, yes_env, yes_alive = _narrowed_arm(frame, node, test)
     no, no_env, no_alive = _arm(frame, node.orelse, negated(test))
-    if yes and frame.depth and _makes_once(frame, node):
+    own = test.varying()
+    by_place = own is not None and own.cause == "membership"  # of the ranks in groups of which each rank has one
+    if yes and (frame.depth or by_place) and _makes_once(frame, node):
         yes = doubtful(yes)
     if yes and needs_shards(test):
         yes = of_shards(yes)
-    if (yes or no) and test.varying() is not None:
+    if (yes or no) and own is not None:
         yes, no = _as_trained(yes, node.body, node.orelse), _as_trained(no, node.orelse, node.body)
     if yes or no:
         frame.effects.append(Branch(test, yes, no, frame.span(node)))
