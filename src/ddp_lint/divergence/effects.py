@@ -185,10 +185,12 @@ def _without_exit(effect: Effect) -> Effect:
 
 
 def doubtful(effects: list[Effect], kinds: frozenset[str] = frozenset()) -> list[Effect]:
-    """The same tree with events of low confidence, those of these kinds or all: what may well happen otherwise."""
+    """The same tree with events of low confidence, those of these kinds or operations or all: what may well happen
+    otherwise."""
 
     def change(event: Event) -> Event:
-        return dataclasses.replace(event, confidence=Confidence.LOW) if not kinds or event.kind in kinds else event
+        doubted = not kinds or event.kind in kinds or event.op in kinds
+        return dataclasses.replace(event, confidence=Confidence.LOW) if doubted else event
 
     return _with_events(effects, change)
 

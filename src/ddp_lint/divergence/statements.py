@@ -161,6 +161,8 @@ def _if(frame: Frame, node: ast.If) -> None:
     by_place = own is not None and own.cause == "membership"  # of the ranks in groups of which each rank has one
     if yes and (frame.depth or by_place) and _makes_once(frame, node):
         yes = doubtful(yes)
+    if yes and no and own is not None and own.cause == "rank" and _has_arm_of_each(node):
+        yes, no = doubtful(yes), doubtful(no)
     if yes and needs_shards(test):
         yes = of_shards(yes)
     if (yes or no) and own is not None:
@@ -191,6 +193,20 @@ def _as_trained(effects: list[Effect], body: Sequence[ast.stmt], other: Sequence
 def _calls_in(body: Sequence[ast.stmt]) -> Iterator[ast.Call]:
     for statement in body:
         yield from (child for child in children(statement) if isinstance(child, ast.Call))
+
+
+#: So many arms are a job of as many processes: fewer may be the roles of any number.
+_ARMS = 3
+
+
+def _has_arm_of_each(node: ast.If) -> bool:
+    """``if rank == 0: .. elif rank == 1: .. elif rank == 2: ..``: each process of the job does its own part."""
+    numbers: list[object] = []
+    arm: ast.stmt | None = node
+    while isinstance(arm, ast.If) and isinstance(arm.test, ast.Compare) and isinstance(arm.test.ops[0], ast.Eq):
+        numbers.append(getattr(arm.test.comparators[0], "value", None))
+        arm = arm.orelse[0] if len(arm.orelse) == 1 else None
+    return len(numbers) >= _ARMS and numbers == list(range(len(numbers)))
 
 
 def _makes_once(frame: Frame, node: ast.If) -> bool:
@@ -638,7 +654,8 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
         frame.effects.append(Attempt(body, [(condition, [])], [], frame.span(node), [_names_of(handler)]))
         frame.alive = True
     else:
-        frame.effects.extend(body)
+        replaced = _replaced(frame, call) if isinstance(call, ast.Call) else ""
+        frame.effects.extend(doubtful(body, frozenset({replaced})) if replaced else body)
     frame.effects.extend(deferred)
 
 
@@ -656,6 +673,18 @@ def _is_context_event(frame: Frame, call: ast.Call, effects: list[Effect]) -> bo
         return False
     name = dotted(call.func).rpartition(".")[2] or getattr(call.func, "attr", "")
     return effects[-1].event.op == name or name.endswith("_first")
+
+
+def _replaced(frame: Frame, call: ast.Call) -> str:
+    """The last name of what a mock stands for: ``patch("package.module.load")``, ``patch.object(dist, "barrier")``."""
+    resolved = frame.facts.imports.resolve(dotted(call.func)) if dotted(call.func) else None
+    place = _MOCKS.get(resolved or "")
+    target = call.args[place] if place is not None and len(call.args) > place else None
+    return target.value.rpartition(".")[2] if isinstance(target, ast.Constant) and isinstance(target.value, str) else ""
+
+
+#: Which argument says what is replaced.
+_MOCKS = {"unittest.mock.patch": 0, "unittest.mock.patch.object": 1}
 
 
 def _suppresses(frame: Frame, call: ast.Call) -> bool:
