@@ -227,7 +227,8 @@ def _with_events(effects: list[Effect], change: Callable[[Event], Event]) -> lis
             handlers = [(condition, of(handler)) for condition, handler in effect.handlers]
             return dataclasses.replace(effect, body=of(effect.body), handlers=handlers, final=of(effect.final))
         if isinstance(effect, Inline):
-            return dataclasses.replace(effect, effects=of(effect.effects))
+            yields = None if effect.yields is None else of(effect.yields)
+            return dataclasses.replace(effect, effects=of(effect.effects), yields=yields)
         return effect
 
     return of(effects)

@@ -159,10 +159,8 @@ def _if(frame: Frame, node: ast.If) -> None:
     no, no_env, no_alive = _arm(frame, node.orelse, negated(test))
     own = test.varying()
     by_place = own is not None and own.cause == "membership"  # of the ranks in groups of which each rank has one
-    if yes and (frame.depth or by_place) and _makes_once(frame, node):
+    if yes and (frame.depth or by_place) and _makes_once(frame, node.test, node.body):
         yes = doubtful(yes)
-    if yes and no and own is not None and own.cause == "rank" and _has_arm_of_each(node):
-        yes, no = doubtful(yes), doubtful(no)
     if yes and needs_shards(test):
         yes = of_shards(yes)
     if (yes or no) and own is not None:
@@ -195,35 +193,23 @@ def _calls_in(body: Sequence[ast.stmt]) -> Iterator[ast.Call]:
         yield from (child for child in children(statement) if isinstance(child, ast.Call))
 
 
-#: So many arms are a job of as many processes: fewer may be the roles of any number.
-_ARMS = 3
-
-
-def _has_arm_of_each(node: ast.If) -> bool:
-    """``if rank == 0: .. elif rank == 1: .. elif rank == 2: ..``: each process of the job does its own part."""
-    numbers: list[object] = []
-    arm: ast.stmt | None = node
-    while isinstance(arm, ast.If) and isinstance(arm.test, ast.Compare) and isinstance(arm.test.ops[0], ast.Eq):
-        numbers.append(getattr(arm.test.comparators[0], "value", None))
-        arm = arm.orelse[0] if len(arm.orelse) == 1 else None
-    return len(numbers) >= _ARMS and numbers == list(range(len(numbers)))
-
-
-def _makes_once(frame: Frame, node: ast.If) -> bool:
+def _makes_once(frame: Frame, condition: ast.expr, body: Sequence[ast.stmt]) -> bool:
     """``if self.x is None: self.x = ...``, a global, or ``if key not in CACHE: CACHE[key] = ...``: made by the first
     caller, which may have been all ranks."""
-    test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
+    if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
+        return any(_makes_once(frame, part, body) for part in condition.values)
+    test = condition.operand if isinstance(condition, ast.UnaryOp) else condition
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
-        return _fills(frame, test.comparators[0], node.body)
+        return _fills(frame, test.comparators[0], body)
     if isinstance(test, ast.Compare) and isinstance(test.left, ast.Call) and dotted(test.left.func) == "len":
-        return any(_fills(frame, cache, node.body) for cache in test.left.args)
+        return any(_fills(frame, cache, body) for cache in test.left.args)
     path = dotted(test.left) if isinstance(test, ast.Compare) else dotted(test)
     if isinstance(test, ast.Call) and len(test.args) == 2 and dotted(test.func) == "hasattr":
         path = f"{dotted(test.args[0])}.{getattr(test.args[1], 'value', '')}"
     kept = "." in path or path in frame.global_names
     return kept and any(
         isinstance(child, ast.Assign) and any(dotted(target) == path for target in child.targets)
-        for statement in node.body
+        for statement in body
         for child in (statement, *children(statement))
     )
 
