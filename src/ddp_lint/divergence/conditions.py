@@ -109,6 +109,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         or _asks_for_labels(node, left, right)
         or _asks_for_form(node, opposite, right)
         or _asks_for_process(node)
+        or (operation in (ast.In, ast.NotIn) and right.varies is not None and right.varies.cause == "memory")
     )
     if alike:
         return unknown(key)
