@@ -333,6 +333,12 @@ KINDS: tuple[Kind, ...] = (
     source("chain: a number that is squared in place", repeated("3", "x *= x"), "a.py:97:5: DDP101"),
     source("chain: a format in place", repeated("'%90000000000d'", "x %= 1"), "a.py:97:5: DDP101"),
     source("chain: constants in each other", repeated("(1,)", "x = (x, x)", 60), "a.py:67:5: DDP101"),
+    source("chain: methods beside a write in place", HEAD + "class N(nn.Module):\n  def forward(self, x, y):\n    x.add_(1)\n    return x" + ".m(y)" * 60 + "\n" + RANK, "a.py:9:5: DDP101"),
+    source("chain: flags of flags", HEAD + "def f(p, q):\n" + "  p = p and q\n  q = q or p\n" * 40 + "  if q: dist.barrier()\n" + RANK, "a.py:87:5: DDP101"),
+    source("chain: pairs of pairs", HEAD + "def f(x, p, q):\n  x.add_(1)\n" + "  p, q = (q, p), (p, q)\n" * 40 + "  for v in p: dist.all_reduce(v)\n" + RANK, "a.py:48:5: DDP101"),
+    source("chain: names that are set to each other", HEAD + "def f(p, q):\n" + "  (p, q), r = (q, p), q\n  p = r\n" * 60 + "  p.step()\n  p.share_memory_()\n  dist.init_process_group(rank=p)\n" + RANK, "a.py:129:5: DDP101"),
+    source("chain: walrus in the name of a file", f"{HEAD}def main(x, y):\n  dist.init_process_group()\n  y = x\n  open({''.join(f'(w{n} := ' for n in range(150))}y{')' * 150}, 'w')\n{RANK}", "DDP101"),
+    source("chain: loops in loops", HEAD + "def f(x, ddp, opt):\n  ddp = nn.parallel.DistributedDataParallel(ddp)\n  ddp(x).backward()\n  ddp(x).backward()\n" + "".join(f"  {' ' * n}for v{n} in x:\n" for n in range(28)) + " " * 31 + "ddp(x)\n" + RANK, "a.py:38:5: DDP101"),
     # ---- too large
     source("large: a text that is repeated", repeated("'a' * 90000000000", "x"), "a.py:97:5: DDP101"),
     source("large: a tuple that is repeated", repeated("90000000000 * (0, 1)", "x"), "a.py:97:5: DDP101"),

@@ -29,7 +29,10 @@ HANGS = "def f(comm, rank):\n    if rank == 0:\n        comm.wait_for_everyone()
         ({"p/__init__.py": "", "p/q.py": "import torch\n", "p/a.py": "from . import q\n"}, True),
         ({"a.py": "from company.distributed import barrier\n"}, True),
         ({"a.py": "from distutils.dist import Distribution\n"}, False),
-        ({"a.py": "def save(accelerator):\n    accelerator.wait()\n"}, True),
+        ({"a.py": "from distributed import Client, wait\n"}, False),  # Dask's
+        ({"a.py": "def save(accelerator):\n    accelerator.gather(1)\n"}, True),
+        ({"a.py": "def save(engine):\n    engine.save_checkpoint('x')\n"}, True),
+        ({"a.py": "def save(engine):\n    with engine.begin() as c:\n        engine.dispose()\n"}, False),
         ({"a.py": "def save(accelerator):\n    return accelerator\n"}, False),
         ({"a.py": HANGS}, True),
         ({"a.py": "@rank_zero_only\ndef f(): ...\n"}, True),

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import re
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
@@ -30,7 +31,7 @@ from ddp_lint.divergence.values import NEVER, Known, Symbol, Value, Variation, c
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Source
 from ddp_lint.knowledge.project_names import last
-from ddp_lint.project.parts import children
+from ddp_lint.project.parts import children, kept_by_node
 
 _GROUP = "group"
 _TOLD = "the project's configuration"
@@ -162,11 +163,10 @@ def turn(frame: Frame, argument: ast.expr | None, type_: str) -> None:
 
 def _is_wrapped_later(frame: Frame, node: ast.Call) -> bool:
     """Is the model still no replica: the function wraps one further down, none before, and in no loop around both?"""
-    scope = frame.function or frame.facts.tree
-    if not _come_later(_calls_of(_WRAPS, scope), node):
+    scope = _scope(frame.function or frame.facts.tree)
+    if not _come_later(scope.wraps, node):
         return False
-    loops = (n for n in children(scope) if isinstance(n, (ast.For, ast.While)))
-    return not any(loop.lineno < node.lineno < (loop.end_lineno or 0) for loop in loops)
+    return not any(loop.lineno < node.lineno < (loop.end_lineno or 0) for loop in scope.loops)
 
 
 def _is_sharded_later(frame: Frame, node: ast.Call) -> bool:
@@ -174,17 +174,33 @@ def _is_sharded_later(frame: Frame, node: ast.Call) -> bool:
     model = dotted(node.args[0]) if node.args else ""
     if not model or frame.function is None:
         return False
-    calls = _calls_of(_SHARDS, frame.function)
+    calls = _scope(frame.function).shards
     return _come_later([call for call in calls if any(dotted(argument) == model for argument in call.args)], node)
 
 
-def _calls_of(names: re.Pattern[str], scope: ast.AST) -> list[ast.Call]:
-    return [n for n in children(scope) if isinstance(n, ast.Call) and names.search(dotted(n.func))]
+class _Scope(NamedTuple):
+    """Where a function, or a file outside of its functions, wraps models, shards them, and loops; calls by line."""
+
+    wraps: list[ast.Call]
+    shards: list[ast.Call]
+    loops: list[ast.For | ast.While]
+
+
+@kept_by_node(256)
+def _scope(scope: ast.AST) -> _Scope:
+    nodes = list(children(scope))
+    in_order = sorted((n for n in nodes if isinstance(n, ast.Call)), key=lambda call: call.lineno)
+    calls = [(dotted(call.func), call) for call in in_order]
+    return _Scope(
+        [call for name, call in calls if _WRAPS.search(name)],
+        [call for name, call in calls if _SHARDS.search(name)],
+        [n for n in nodes if isinstance(n, (ast.For, ast.While))],
+    )
 
 
 def _come_later(calls: list[ast.Call], node: ast.Call) -> bool:
     """Whether there are any, and all of them below the line."""
-    return bool(calls) and all(call.lineno > node.lineno for call in calls)
+    return bool(calls) and calls[0].lineno > node.lineno
 
 
 def _uneven_payload(

@@ -28,6 +28,7 @@ from ddp_lint.divergence.selections import (
 from ddp_lint.divergence.values import (
     ALONE,
     COMPARE,
+    LARGEST_FORMULA,
     SET,
     Condition,
     Known,
@@ -392,7 +393,8 @@ def _truth_value(frame: Frame, node: ast.expr, test: Test, parts: list[Value]) -
     key = ("formula", tuple(part.key for part in parts), type(node).__name__, frame.text(node))
     components = tuple(Symbol(key) if truth is None else Known(truth) for truth in truths)
     varies = test.varying()
-    return Value(components, varies, varies is not None and any(atom.open for atom in test.atoms()), test=test)
+    is_open = varies is not None and any(atom.open for atom in test.atoms())
+    return Value(components, varies, is_open, test=test if test.size <= LARGEST_FORMULA else None)
 
 
 def _boolean(frame: Frame, node: ast.BoolOp) -> Value:

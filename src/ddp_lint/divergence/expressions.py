@@ -40,6 +40,8 @@ from ddp_lint.divergence.values import (
     divergent,
     filled,
     follow_from_sizes,
+    holding,
+    is_too_deep,
     unknown,
 )
 from ddp_lint.findings import Confidence
@@ -347,10 +349,10 @@ def _sequence(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
     if any(isinstance(element, ast.Starred) for element in node.elts):
         return passed_on(frame, node, items)
     constants = [item.constant for item in items]
-    if items and all(c is not None for c in constants):
+    if items and all(c is not None for c in constants) and not is_too_deep(items):
         value = constant(tuple(c.value for c in constants if c is not None))
         if not isinstance(node, ast.Set):
-            return dataclasses.replace(value, items=tuple(items))
+            return holding(value, tuple(items))
         texts = len(items) > 1 and any(isinstance(c.value, str) for c in constants if c is not None)
         return value.with_reference(ref.Instance(ref.SET)) if texts else value  # the hash of a number is its own
     if isinstance(node, ast.Set):
@@ -358,7 +360,7 @@ def _sequence(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
     value = passed_on(frame, node, items)
     if isinstance(node, ast.List) and len(items) > 1:
         value = of_ranks(value, items)
-    return dataclasses.replace(value, items=tuple(items))
+    return holding(value, tuple(items))
 
 
 def _dictionary(frame: Frame, node: ast.Dict) -> Value:
@@ -371,7 +373,7 @@ def _dictionary(frame: Frame, node: ast.Dict) -> Value:
     names = [key.value for key in node.keys if isinstance(key, ast.Constant)]
     if len(names) < len(values):
         return value
-    return dataclasses.replace(value, entries=dict(zip(names, values, strict=True)))
+    return holding(value, entries=dict(zip(names, values, strict=True)))
 
 
 def of_ranks(value: Value, elements: list[Value]) -> Value:

@@ -17,7 +17,7 @@ from ddp_lint.divergence.iteration import emptiness
 from ddp_lint.divergence.references import ClassRef, FunctionRef, GroupRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import GRADIENTS, are_gradients
-from ddp_lint.divergence.values import Value, Variation, constant, divergent, unknown
+from ddp_lint.divergence.values import Value, Variation, constant, divergent, holding, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 
@@ -163,14 +163,14 @@ def _collected(
     if signature.vararg is not None:
         given = enumerate(arguments.positional[count:], count)
         items = tuple(_kept_group(frame, entering(value), arguments.nodes.get(index)) for index, value in given)
-        found[signature.vararg.arg] = dataclasses.replace(unknown(("arguments", signature.vararg.arg)), items=items)
+        found[signature.vararg.arg] = holding(unknown(("arguments", signature.vararg.arg)), items)
     if signature.kwarg is not None:
         entries: dict[Hashable, Value] = {
             name: _kept_group(frame, entering(value), arguments.nodes.get(name))
             for name, value in arguments.keywords.items()
             if name not in named
         }
-        found[signature.kwarg.arg] = dataclasses.replace(unknown(("arguments", signature.kwarg.arg)), entries=entries)
+        found[signature.kwarg.arg] = holding(unknown(("arguments", signature.kwarg.arg)), entries=entries)
     return found
 
 

@@ -33,6 +33,7 @@ from ddp_lint.divergence.values import (
     combine,
     constant,
     divergent,
+    holding,
     is_filled,
     is_whether_sharded,
     unknown,
@@ -208,7 +209,7 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         value = passed_on(frame, node, arguments.values)
         if node.func.id != "dict" or arguments.starred:
             return value
-        return dataclasses.replace(value, entries=dict(arguments.keywords.items()))
+        return holding(value, entries=dict(arguments.keywords.items()))
     over = iterated(node)
     if node.func.id in ("list", "tuple", "iter", "enumerate", "reversed") and len(arguments.positional) < 2:
         if node.func.id == "enumerate" and over is not None and not isinstance(iterable.reference, ref.Generator):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
@@ -13,7 +12,7 @@ from ddp_lint.divergence.frame import Frame, Handlers
 from ddp_lint.divergence.lengths import extent_of, is_size, size_of
 from ddp_lint.divergence.project_names import as_configured
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.values import Value, Variation, divergent, filled, is_new_container, unknown
+from ddp_lint.divergence.values import Value, Variation, divergent, filled, holding, is_new_container, unknown
 from ddp_lint.findings import Confidence
 
 #: Entries that are kept of a dictionary.
@@ -77,7 +76,7 @@ def _enter(frame: Frame, target: ast.Subscript, base: Value, key: Value, value: 
     varies = base.varies if base.varies is not None and base.open else own
     now = ("stored", frame.key(target), base.key)
     stored = filled(now, varies) if varies is not None else unknown(now)
-    frame.env[path] = dataclasses.replace(stored, entries=entries)
+    frame.env[path] = holding(stored, entries=entries)
 
 
 def fill(frame: Frame, path: str, at: ast.AST, own: Variation | None) -> None:

@@ -145,10 +145,11 @@ class Test:
     op: str
     parts: tuple[Test, ...] = ()
     atom: Condition | None = None
+    #: The number of its parts, of theirs, and so on: one that occurs twice counts twice.
+    size: int = dataclasses.field(init=False, compare=False)
 
-    @property
-    def size(self) -> int:
-        return 1 + sum(part.size for part in self.parts)
+    def __post_init__(self) -> None:
+        self.size = 1 + sum(part.size for part in self.parts)
 
     def atoms(self) -> list[Condition]:
         if self.atom is not None:
@@ -337,6 +338,8 @@ class Value:
     even: bool = False
     #: When it is None, where assignments of None and of something else show it.
     missing: Test | None = None
+    #: How many containers with known elements lie within each other.
+    depth: int = 0
 
     @property
     def constant(self) -> Known | None:
@@ -555,6 +558,8 @@ def _combined(function: Callable[..., Any], parts: tuple[Component, ...], key: H
 
 
 _CEILING = 24
+#: The largest formula that a value is known by: flags of flags of flags double it with each assignment.
+LARGEST_FORMULA: Final = 400
 #: What stands for the number of ranks where nothing is distributed.
 _UNCOUNTED = (Known(1), Known(0), Known(-1))
 
@@ -641,7 +646,7 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     varies = weaker(yes, no)
     if varies is not None:
         return dataclasses.replace(divergent(key, varies), reference=reference)
-    return dataclasses.replace(unknown(key, reference), items=_merged_items(test, yes, no, key))
+    return holding(unknown(key, reference), _merged_items(test, yes, no, key))
 
 
 def _by_worlds(test: Test, outcomes: list[bool | None], yes: Value, no: Value, reference: Any) -> Value:
@@ -656,6 +661,26 @@ def _by_worlds(test: Test, outcomes: list[bool | None], yes: Value, no: Value, r
         return dataclasses.replace(open_, reference=reference, test=formula or open_.test)
     varies = test.varying() if len(set(picked)) > 1 else None
     return Value(picked, varies, reference=reference, test=formula)
+
+
+#: Containers within each other whose elements are told apart: ``a, b = (a, b), (b, a)`` doubles what they hold.
+_DEEPEST: Final = 6
+
+
+def is_too_deep(held: Iterable[Value]) -> bool:
+    """Would a container of these be one too many within each other?"""
+    return any(value.depth >= _DEEPEST for value in held)
+
+
+def holding(
+    value: Value, items: tuple[Value, ...] | None = None, entries: Mapping[Hashable, Value] | None = None
+) -> Value:
+    """The value as a container of these elements, unless too many containers lie within each other."""
+    held = items if entries is None else entries.values()
+    if held is None or is_too_deep(held):
+        return dataclasses.replace(value, items=None, entries=None)
+    depth = 1 + max((each.depth for each in held), default=0)
+    return dataclasses.replace(value, items=items, entries=entries, depth=depth)
 
 
 def _merged_items(test: Test, yes: Value, no: Value, key: Hashable) -> tuple[Value, ...] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import weakref
 
 import libcst as cst
 
@@ -20,6 +21,12 @@ from ddp_lint.source.syntax import assigned_to
 _DEPTH = 4
 _CASTS = ("int", "str")
 _ENVIRONMENT = ("os.environ.get", "os.getenv", "os.environ.pop", "os.environ.setdefault")
+
+
+#: What names hold, for each module.
+_named: weakref.WeakKeyDictionary[Module, dict[tuple[cst.CSTNode, str, int], cst.CSTNode | None]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 @functools.cache
@@ -51,7 +58,11 @@ def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: i
         return _either(module, node, section, depth)
     if not isinstance(node, (cst.Name, cst.Attribute)) or not depth:
         return None
-    return _bound_to(module, node, section, depth) or _attribute(module, node, section)
+    known = _named.setdefault(module, {})
+    if (node, section, depth) not in known:  # names that are assigned to each other lead to it by very many ways
+        found = _bound_to(module, node, section, depth) or _attribute(module, node, section)
+        known[node, section, depth] = found
+    return known[node, section, depth]
 
 
 def _is_told(module: Module, node: cst.BaseExpression, variable: str, section: str) -> bool:

@@ -18,8 +18,8 @@ from ddp_lint.source.imports import imports_in
 
 #: Names of modules that are taken to communicate whoever made them.
 COMMUNICATION = re.compile(r"(^|[._])(dist|distributed|comm|communication|collectives|idist)([._]|$)")
-#: Packages of Python's own, whatever they are called (`distutils.dist`).
-_STANDARD = sys.stdlib_module_names | {"distutils"}
+#: Packages whose ranks are none of ours, whatever they are called: Python's own (`distutils.dist`), and Dask's.
+_OTHERS = sys.stdlib_module_names | {"distutils", "distributed"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class FrameworkImports:
             names = self._layout.imported(target, path, "__main__" in text)
             files = set(filter(None, map(self._layout.find, names)))
             first = target.partition(".")[0]
-            foreign = not files and first and first not in _STANDARD
+            foreign = not files and first and first not in _OTHERS
             if foreign and (first in _packages() or COMMUNICATION.search(target)):
                 return _Look(True)
             found |= files
@@ -104,11 +104,18 @@ def _spoken() -> tuple[frozenset[bytes], re.Pattern[str]]:
     """Words one of which a text has that uses an object of a framework without an import, and how it has it. What
     torch's own are called (a scheduler, a mesh) has too many meanings; what is distinctive of torch is not sure enough
     to be reported by itself."""
-    types = (type_ for type_ in communication.load().types.values() if not type_.name.startswith("torch."))
-    receivers = {name for type_ in types for name in type_.known_as}
+    known = communication.load()
+    types = {type_.name: type_ for type_ in known.types.values() if type_.known_as}
+    types = {name: type_ for name, type_ in types.items() if not name.startswith("torch.")}
+    receivers = {name for type_ in types.values() for name in type_.known_as}
+    classes = types.keys() | {base for type_ in types.values() for base in type_.bases}
+    named = (*known.collectives, *(name for _, name in (*known.ranks, *known.sources, *known.uniforms)))
+    members = {member for owner, _, member in (name.rpartition(".") for name in named) if owner in classes}
     methods = {name for name, (_, confidence) in frameworks.distinctive().items() if confidence != "low"}
-    methods |= {gate.rpartition(".")[2] for gate in communication.load().gates}
-    pattern = rf"\b(?:{'|'.join(sorted(receivers))})\.\w|\b(?:{'|'.join(sorted(methods))})\b"
+    methods |= {gate.rpartition(".")[2] for gate in known.gates}
+    pattern = (
+        rf"\b(?:{'|'.join(sorted(receivers))})\.(?:{'|'.join(sorted(members))})\b|\b(?:{'|'.join(sorted(methods))})\b"
+    )
     return frozenset(map(str.encode, receivers | methods)), re.compile(pattern)
 
 

@@ -54,6 +54,7 @@ class Scopes:
         self._orders: dict[cst.CSTNode, dict[cst.CSTNode, int]] = {}
         self._on_self: dict[cst.ClassDef, dict[str, list[Binding]]] = {}
         self._imported: dict[cst.CSTNode, str | None] = {}
+        self._classes: dict[tuple[cst.BaseExpression, int], str] = {}
         self._around: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {module.tree: (module.tree,)}
         self._walrus = ":=" in module.file.text
 
@@ -191,6 +192,11 @@ class Scopes:
         """The canonical name of the class that an expression is an instance of; '' where it is not known."""
         if not depth:
             return ""
+        if (node, depth) not in self._classes:  # names that are assigned to each other lead to it by very many ways
+            self._classes[node, depth] = self._constructed_by(node, depth)
+        return self._classes[node, depth]
+
+    def _constructed_by(self, node: cst.BaseExpression, depth: int) -> str:
         if isinstance(node, cst.Await):
             node = node.expression
         if isinstance(node, cst.Call):

@@ -369,10 +369,13 @@ class Evaluator:
         if qualified:
             return self._function_call(node, qualified, operands, state)
         if isinstance(node.func, cst.Attribute):
-            receiver = self.value(node.func, state)
-            if receiver.kind is Kind.LAYER:
-                return self._layer_call(node, receiver, operands, state)
-            return self._method_call(node, self.value(node.func.value, state), operands, state)
+            called = self.value(node.func, state)
+            if called.kind is Kind.LAYER:
+                return self._layer_call(node, called, operands, state)
+            # What it is called on was evaluated on the way: once more would double the work with each call of a chain.
+            on, known = node.func.value, self.values
+            receiver = known[on] if on in known and not isinstance(on, cst.Name) else self.value(on, state)
+            return self._method_call(node, receiver, operands, state)
         called = self.value(node.func, state)
         if called.kind is Kind.LAYER:
             return self._layer_call(node, called, operands, state)

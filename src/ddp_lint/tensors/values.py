@@ -24,7 +24,8 @@ class Value:
     `learned`: computed from parameters or layers with gradients on; `on_host`: made on the CPU;
     `argument`: the argument that it is, or is a view of; `name`: the attribute that a parameter or layer is (also of
     a view of the parameter); `detached`: a view that autograd does not see, through `.data` or `detach()`;
-    `maker`: canonical name of a layer's class; `items`: elements of a tuple; `each`: the element of an iterable.
+    `maker`: canonical name of a layer's class; `items`: elements of a tuple; `each`: the element of an iterable;
+    `depth`: how many tuples lie within each other.
     """
 
     kind: Kind
@@ -38,6 +39,7 @@ class Value:
     maker: str = ""
     items: tuple[Value, ...] = ()
     each: Value | None = None
+    depth: int = dataclasses.field(default=0, compare=False)
 
     @property
     def tensor(self) -> bool:
@@ -127,14 +129,20 @@ def computed_from(operands: Iterable[Value], kind: Kind, storage: int) -> Value:
     )
 
 
+#: Tuples within each other whose elements are told apart: ``a, b = (a, b), (b, a)`` doubles what they hold.
+_DEEPEST = 5
+
+
 def group(items: Iterable[Value]) -> Value:
     """A tuple or list of known elements."""
     elements = tuple(items)
+    depth = 1 + max((v.depth for v in elements), default=0)
     return Value(
         Kind.GROUP,
         inputs=any(v.inputs for v in elements),
         learned=any(v.learned for v in elements),
         on_host=bool(elements) and all(v.on_host or v.kind is Kind.PYTHON for v in elements),
         storages=frozenset().union(*(v.storages for v in elements)),
-        items=elements,
+        items=elements if depth <= _DEEPEST else (),
+        depth=min(depth, _DEEPEST),
     )

@@ -138,8 +138,12 @@ class CudaTensorShared(Rule):
             bindings = self.module.bindings(value)
             if any(b.kind != "assign" or b.value is None or b.index for b in bindings):
                 return None
-            found = [self._on_cuda(b.value, depth - 1) for b in bindings if b.value is not None]
-            return found[-1] if found and None not in found else None
+            found = None
+            for binding in bindings:
+                found = self._on_cuda(binding.value, depth - 1) if binding.value is not None else None
+                if found is None:
+                    return None
+            return found
         return None
 
     def _made_on_cuda(self, call: cst.Call, depth: int) -> cst.CSTNode | None:

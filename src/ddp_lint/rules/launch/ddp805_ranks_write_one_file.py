@@ -239,18 +239,21 @@ class RanksWriteOneFile(Rule):
         """Whether the path may hold the rank (it, or what its names are assigned, mentions one), or holds nothing."""
         if self.module.qualified(path) == "os.devnull":
             return True
-        texts = list(self._texts(path, 3))
+        texts = list(self._texts(path))
         if any(map(_MOMENT.search, texts)) and not any(map(_CUT.search, texts)):
             return True
         return any(_RANKED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 
-    def _texts(self, path: cst.BaseExpression, depth: int) -> Iterator[str]:
-        yield self.module.code(path)
-        for node in subtree(path) if depth else ():
-            if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node):
-                for value in (b.value for b in self.module.bindings(node) if b.kind in ("assign", "augment")):
-                    if value is not None and value is not path:
-                        yield from self._texts(value, depth - 1)
+    def _texts(self, path: cst.BaseExpression) -> Iterator[str]:
+        """The path, and what its names are assigned, up to three assignments away."""
+        reached, values = {path}, [path]
+        for _ in range(4):
+            yield from map(self.module.code, values)
+            nodes = (node for value in values for node in subtree(value))
+            names = [node for node in nodes if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node)]
+            bound = [b for name in names for b in self.module.bindings(name) if b.kind in ("assign", "augment")]
+            values = [value for value in dict.fromkeys(b.value for b in bound) if value and value not in reached]
+            reached.update(values)
 
     def _outcome(self, call: cst.Call) -> _Outcome:
         name = self.module.qualified(call.func)

@@ -125,6 +125,8 @@ class _Flow:
             each_time()
             self.suite(node.body)
             self.names |= before
+            if self.names == before:  # which is nothing: rounds of loops within loops would double with each loop
+                break
         if node.orelse is not None:
             self.suite(node.orelse.body)
 
