@@ -447,7 +447,7 @@ def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
 
 def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """`map(f, xs)`: f is called for each, as if in a loop."""
-    if len(node.args) < 2:
+    if len(arguments.positional) < 2:  # ``map(f, *lists)``
         return unknown(frame.key(node))
     outer, frame.effects = frame.effects, []
     items = tuple(

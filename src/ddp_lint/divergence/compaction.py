@@ -22,6 +22,7 @@ from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.values import Condition, Test, negated
+from ddp_lint.findings import Confidence
 
 #: Effects of a callee that are spliced into its caller; a larger one stays one event.
 _SPLICED = 160
@@ -79,8 +80,10 @@ def _whole(effects: list[Effect], name: str) -> list[Effect]:
     if not events:
         return []
     surest = max(events, key=lambda event: CONFIDENCES.index(event.confidence))
+    sure = [event for event in events if event.confidence is not Confidence.LOW]
+    group = Group(hidden=bool(sure) and all(event.group.hidden for event in sure))
     whole: Event = dataclasses.replace(
-        surest, op=name, kind="collective", group=Group(), streams=streams, root=None, reduce_op=None
+        surest, op=name, kind="collective", group=group, streams=streams, root=None, reduce_op=None
     )
     kept: list[Effect] = [EventStep(whole)]
     for condition, outcome in guards_of_all(graph, start):

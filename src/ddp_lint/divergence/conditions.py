@@ -47,6 +47,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence
 from ddp_lint.project.parts import children, kept_by_node
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import walk
 
 #: Arguments of a `getattr` that has a default.
@@ -108,6 +109,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         _is_alike(left, right, result, opposite)
         or _asks_for_labels(node, left, right)
         or _asks_for_form(node, opposite, right)
+        or _asks_for_process(node)
+        or (operation in (ast.In, ast.NotIn) and right.varies is not None and right.varies.cause == "memory")
     )
     if alike:
         return unknown(key)
@@ -133,6 +136,12 @@ def _asks_for_labels(node: ast.Compare, left: Value, right: Value) -> bool:
     first = isinstance(asked, ast.Subscript) and isinstance(asked.slice, ast.Constant) and asked.slice.value == 0
     of_data = left.varies is not None and left.varies.cause == "data"
     return first and of_data and right.constant == Known(-1) and isinstance(node.ops[0], (ast.Eq, ast.NotEq))
+
+
+def _asks_for_process(node: ast.Compare) -> bool:
+    """``pid != os.getpid()``: whether a process is still the one that kept the number, and no child of it."""
+    sides = (node.left, *node.comparators)
+    return any(isinstance(side, ast.Call) and last_part(side.func) == "getpid" for side in sides)
 
 
 def _asks_for_form(node: ast.Compare, operation: type, right: Value) -> bool:

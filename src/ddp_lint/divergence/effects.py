@@ -185,10 +185,12 @@ def _without_exit(effect: Effect) -> Effect:
 
 
 def doubtful(effects: list[Effect], kinds: frozenset[str] = frozenset()) -> list[Effect]:
-    """The same tree with events of low confidence, those of these kinds or all: what may well happen otherwise."""
+    """The same tree with events of low confidence, those of these kinds or operations or all: what may well happen
+    otherwise."""
 
     def change(event: Event) -> Event:
-        return dataclasses.replace(event, confidence=Confidence.LOW) if not kinds or event.kind in kinds else event
+        doubted = not kinds or event.kind in kinds or event.op in kinds
+        return dataclasses.replace(event, confidence=Confidence.LOW) if doubted else event
 
     return _with_events(effects, change)
 
@@ -225,7 +227,8 @@ def _with_events(effects: list[Effect], change: Callable[[Event], Event]) -> lis
             handlers = [(condition, of(handler)) for condition, handler in effect.handlers]
             return dataclasses.replace(effect, body=of(effect.body), handlers=handlers, final=of(effect.final))
         if isinstance(effect, Inline):
-            return dataclasses.replace(effect, effects=of(effect.effects))
+            yields = None if effect.yields is None else of(effect.yields)
+            return dataclasses.replace(effect, effects=of(effect.effects), yields=yields)
         return effect
 
     return of(effects)

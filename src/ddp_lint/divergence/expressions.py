@@ -17,6 +17,8 @@ from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     LISTED,
     PADDED,
+    PLACES,
+    SELECTING,
     SELECTION,
     SIZES,
     is_comparison,
@@ -48,8 +50,6 @@ from ddp_lint.source.syntax import below
 
 #: The settings of a job: one object, whatever functions it is handed to.
 _SETTINGS = re.compile(r"(?:\b|_)(args|cfg|config|opts?|hparams)$")
-#: The rank of a matrix, not of a process.
-_OF_MATRIX = re.compile(r"(lora|peft|adapter|svd|galore|low_?rank)\w*\.rank$")
 #: A number that a batch carries with it, for whoever cuts it into pieces: it was configured.
 _BATCH_SIZE = re.compile(r"_batch_size$")
 #: Attributes that are a size, of a tensor and of a dictionary of tensors.
@@ -137,7 +137,7 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         value = frame.named_rank("attribute", name, node, guess)
         if value is not None:
             return value
-    value = frame.named_rank("attribute", name, node) if not _OF_MATRIX.search(path.lower()) else None
+    value = frame.named_rank("attribute", name, node)
     value = value or frame.named_rank("attribute", ".".join(path.split(".")[-2:]), node)
     if value is not None:
         return value
@@ -145,9 +145,8 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
     if source is not None and base.varies is not None and base.open:
         return divergent(("attribute", path), base.varies)
     method = ref.Method(guess, name, path.rpartition(".")[0], guessed=bool(guess))
-    if base.varies is not None and base.open and base.varies.cause == "data" and name not in _STATIC:
-        size = shape_of(("attribute", path), base) if name in _SHAPES else None
-        return (size or divergent(("attribute", path), base.varies)).with_reference(method)
+    if base.varies is not None and (own := _of_own(base, base.varies, name, path)) is not None:
+        return own.with_reference(method)
     if base.varies is None and (settings := _SETTINGS.search(path.rpartition(".")[0])):
         return unknown(("setting", settings[1], name), method, agreed=base.agreed)
     return unknown(("attribute", base.key if base.reference is None else path, name), method, agreed=base.agreed)
@@ -181,6 +180,16 @@ def _of_outside(frame: Frame, base: Value, reference: ref.Instance, name: str, n
         return value
     method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed, tensor)
     return unknown(("attribute", path), method)
+
+
+def _of_own(base: Value, varies: Variation, name: str, path: str) -> Value | None:
+    """The attribute of what is a rank's own data, or says where the rank stands; None of anything else."""
+    if base.kind == PLACES or (name in SELECTING and varies.cause == "rank"):
+        return divergent((PLACES, path), dataclasses.replace(varies, cause="membership"))
+    if not base.open or varies.cause != "data" or name in _STATIC:
+        return None
+    size = shape_of(("attribute", path), base) if name in _SHAPES else None
+    return size or divergent(("attribute", path), varies)
 
 
 def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
@@ -27,6 +28,8 @@ from ddp_lint.source.syntax import starting_with
 #: Expressions that have no dotted name.
 _BARE = ("name", "environment")
 
+#: The rank of a matrix, not of a process.
+_OF_MATRIX: Final = re.compile(r"(lora|peft|adapter|svd|galore|low_?rank)\w*\.rank$")
 #: The name of the number of processes that a job is started with: a variable of the environment that a program can set.
 JOB_SIZE: Final = "os.environ['WORLD_SIZE']"
 _ONE: Final = (Known(1), Known("1"))
@@ -158,7 +161,9 @@ class Frame:
         if known().is_uniform(what, name):
             return None
         entry = known().rank(what, name, on)
-        return self.rank_value(entry, node) if entry is not None else None
+        if entry is None or _OF_MATRIX.search(self.text(node).lower()):
+            return None
+        return self.rank_value(entry, node)
 
     def configured_rank(self, node: ast.AST, *spelled: str, group: str = "") -> Value | None:
         """The value of an expression that the configuration calls a rank expression, None for any other."""

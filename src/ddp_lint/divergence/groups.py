@@ -113,7 +113,7 @@ def _name_in(text: str) -> str:
 
 
 #: Names for any group.
-_NAMELESS = frozenset({"group", "pg", "process_group", "comm", "comm_group"})
+_NAMELESS = frozenset({"group", "pg", "process_group", "comm", "comm_group", "dim_group"})
 
 
 #: ``groups[name]``, ``manager.get_group(name)``: which one it is, a variable says.

@@ -14,9 +14,9 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
-from ddp_lint.divergence.lengths import PIECE, extent_of, of_batches, padded_to, size_of
+from ddp_lint.divergence.lengths import PIECE, assigned_once, extent_of, of_batches, padded_to, size_of
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import LISTED, PADDED, SELECTING, is_generated, selection, tensor_in
+from ddp_lint.divergence.selections import LISTED, PADDED, PLACES, SELECTING, is_generated, selection, tensor_in
 from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
@@ -117,6 +117,8 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
     if group is not None:
         return unknown(key, ref.GroupRef(group))
     is_method = isinstance(node.func, ast.Attribute)
+    if parts and parts[0].kind == PLACES and parts[0].varies is not None:
+        return divergent((PLACES, frame.key(node)), parts[0].varies)
     if is_method and name in SELECTING and not node.keywords and len(node.args) == (name == "masked_select"):
         return selection(frame, node, parts)
     if is_method and is_generated(node, name):
@@ -179,7 +181,7 @@ def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call
             return unknown(key)  # tensors of another content, of one shape
         if varying is not None:
             return divergent(key, varying)
-        if not _is_batch_iterator(node):
+        if not _is_batch_iterator(frame, node):
             return unknown(key)
     label = Label(frame.span(node), f"`{frame.text(node)}` depends on {source.description}")
     return divergent(key, Variation.of_source(source, label))
@@ -191,7 +193,11 @@ def is_agreement(name: str) -> bool:
     return _AGREED.search(name.lower()) is not None
 
 
-def _is_batch_iterator(node: ast.Call) -> bool:
+def _is_batch_iterator(frame: Frame, node: ast.Call) -> bool:
+    made = assigned_once(frame, node.args[0]) if node.args else None
+    maker = frame.linker.expression(frame.facts, made.func) if isinstance(made, ast.Call) else None
+    if isinstance(maker, ref.External) and maker.name.startswith("torch.distributed."):
+        return False  # where the processes of a group meet
     text = ast.unparse(node.args[0]).lower() if node.args else ""
     if _OF_DICTIONARY.search(text):
         return False  # any one entry of a dictionary

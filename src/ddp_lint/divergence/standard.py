@@ -138,6 +138,9 @@ def _made(count: int, frame: Frame, node: ast.Call, arguments: Arguments) -> Val
 
 def _range(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if len(arguments.positional) == _WITH_STEP and _is_place(arguments.positional[0]):
+        count = arguments.positional[1].constant
+        if count is not None and isinstance(count.value, int) and count.value % _SHARED_OUT == 0:
+            return unknown(("share", frame.key(node)))
         return divergent(("share", frame.key(node)), own_share(frame, node))  # ``range(rank, len(data), world_size)``
     return combine(_nothing, tuple(arguments.values), ("range", tuple(v.key for v in arguments.values)))
 
@@ -146,6 +149,8 @@ def _is_place(value: Value) -> bool:
     return value.varies is not None and value.varies.cause == "rank" and not value.open
 
 
+#: A number of elements that is a multiple of it falls to as many ranks as jobs mostly have.
+_SHARED_OUT = 8
 #: Arguments of a `range` that has a step.
 _WITH_STEP = 3
 

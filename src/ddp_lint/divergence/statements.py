@@ -157,11 +157,13 @@ def _if(frame: Frame, node: ast.If) -> None:
         return
     yes, yes_env, yes_alive = _narrowed_arm(frame, node, test)
     no, no_env, no_alive = _arm(frame, node.orelse, negated(test))
-    if yes and frame.depth and _makes_once(frame, node):
+    own = test.varying()
+    by_place = own is not None and own.cause == "membership"  # of the ranks in groups of which each rank has one
+    if yes and (frame.depth or by_place) and _makes_once(frame, node.test, node.body):
         yes = doubtful(yes)
     if yes and needs_shards(test):
         yes = of_shards(yes)
-    if (yes or no) and test.varying() is not None:
+    if (yes or no) and own is not None:
         yes, no = _as_trained(yes, node.body, node.orelse), _as_trained(no, node.orelse, node.body)
     if yes or no:
         frame.effects.append(Branch(test, yes, no, frame.span(node)))
@@ -191,21 +193,23 @@ def _calls_in(body: Sequence[ast.stmt]) -> Iterator[ast.Call]:
         yield from (child for child in children(statement) if isinstance(child, ast.Call))
 
 
-def _makes_once(frame: Frame, node: ast.If) -> bool:
+def _makes_once(frame: Frame, condition: ast.expr, body: Sequence[ast.stmt]) -> bool:
     """``if self.x is None: self.x = ...``, a global, or ``if key not in CACHE: CACHE[key] = ...``: made by the first
     caller, which may have been all ranks."""
-    test = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
+    if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
+        return any(_makes_once(frame, part, body) for part in condition.values)
+    test = condition.operand if isinstance(condition, ast.UnaryOp) else condition
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
-        return _fills(frame, test.comparators[0], node.body)
+        return _fills(frame, test.comparators[0], body)
     if isinstance(test, ast.Compare) and isinstance(test.left, ast.Call) and dotted(test.left.func) == "len":
-        return any(_fills(frame, cache, node.body) for cache in test.left.args)
+        return any(_fills(frame, cache, body) for cache in test.left.args)
     path = dotted(test.left) if isinstance(test, ast.Compare) else dotted(test)
     if isinstance(test, ast.Call) and len(test.args) == 2 and dotted(test.func) == "hasattr":
         path = f"{dotted(test.args[0])}.{getattr(test.args[1], 'value', '')}"
     kept = "." in path or path in frame.global_names
     return kept and any(
         isinstance(child, ast.Assign) and any(dotted(target) == path for target in child.targets)
-        for statement in node.body
+        for statement in body
         for child in (statement, *children(statement))
     )
 
@@ -636,7 +640,8 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
         frame.effects.append(Attempt(body, [(condition, [])], [], frame.span(node), [_names_of(handler)]))
         frame.alive = True
     else:
-        frame.effects.extend(body)
+        replaced = _replaced(frame, call) if isinstance(call, ast.Call) else ""
+        frame.effects.extend(doubtful(body, frozenset({replaced})) if replaced else body)
     frame.effects.extend(deferred)
 
 
@@ -654,6 +659,18 @@ def _is_context_event(frame: Frame, call: ast.Call, effects: list[Effect]) -> bo
         return False
     name = dotted(call.func).rpartition(".")[2] or getattr(call.func, "attr", "")
     return effects[-1].event.op == name or name.endswith("_first")
+
+
+def _replaced(frame: Frame, call: ast.Call) -> str:
+    """The last name of what a mock stands for: ``patch("package.module.load")``, ``patch.object(dist, "barrier")``."""
+    resolved = frame.facts.imports.resolve(dotted(call.func)) if dotted(call.func) else None
+    place = _MOCKS.get(resolved or "")
+    target = call.args[place] if place is not None and len(call.args) > place else None
+    return target.value.rpartition(".")[2] if isinstance(target, ast.Constant) and isinstance(target.value, str) else ""
+
+
+#: Which argument says what is replaced.
+_MOCKS = {"unittest.mock.patch": 0, "unittest.mock.patch.object": 1}
 
 
 def _suppresses(frame: Frame, call: ast.Call) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 import libcst as cst
@@ -10,6 +11,7 @@ from ddp_lint.project.parts import kept_by_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import subtree
@@ -18,6 +20,8 @@ from ddp_lint.tensors.contexts import evaluation_only, logging_only
 
 _READS = {"item", "tolist"}
 _CONVERSIONS = {"float", "int", "bool"}
+#: A test that holds in an optimizer's first step.
+_FIRST = re.compile(r"""^["']\w+["'] not in \w+|^len\(\w+\) == 0$|^not state$""")
 
 
 class ReadPerParameter(Rule):
@@ -76,7 +80,8 @@ class ReadPerParameter(Rule):
     ## When it is silent
 
     One read after the loop; step counters and hyperparameters of an optimizer (`state["step"].item()`), which live on
-    the host; functions and branches for logging, debugging and evaluation.
+    the host; the first step, which makes the state (`if "norm" not in state`); functions and branches for logging,
+    debugging and evaluation.
 
     ## How to confirm
 
@@ -103,7 +108,7 @@ class ReadPerParameter(Rule):
         function = self.module.function_of(node)
         if read is None or function is None or self._is_host_value(read):
             return
-        if evaluation_only(self.module, node) or logging_only(self.module, node):
+        if evaluation_only(self.module, node) or logging_only(self.module, node) or self._makes_state(node):
             return
         why = self._why(node, read, function)
         if why:
@@ -127,6 +132,12 @@ class ReadPerParameter(Rule):
         if value.argument or value.inputs:
             return self._per_gradient(value.tensorish or not converted or _is_reduction(read), function)
         return ""
+
+    def _makes_state(self, node: cst.Call) -> bool:
+        """Whether the first step alone reads it, to make a state: ``if "norm" not in state``."""
+        return any(
+            taken and _FIRST.search(self.module.code(test)) is not None for test, taken in conditions(self.module, node)
+        )
 
     def _over_parameters(self, loops: Sequence[cst.CSTNode]) -> bool:
         return any(isinstance(x, cst.For) and "parameters(" in self.module.code(x.iter) for x in loops)

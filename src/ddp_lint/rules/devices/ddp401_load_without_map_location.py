@@ -255,6 +255,8 @@ class LoadWithoutMapLocation(Rule):
         receivers = self._receivers(call)
         if receivers and all(words_of(name) & _known("plain_receivers") for name in receivers):
             return False
+        if words_of(self._target(call).rpartition(".")[2]) & _known("settings"):
+            return False
         for words in (set(_words_in(source)), words_of(self._target(call).rpartition(".")[2])):
             if words & _known("plain"):
                 return False
