@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge import table
+from ddp_lint.source.imports import last_part
 from ddp_lint.verify.match import Call, Cells, Kind, Mismatch, Streams, messages, place
 from ddp_lint.verify.trace import Collective, Frame, Round
 
@@ -56,6 +57,29 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
         before = earlier[-1].get(rank) if earlier else None
         loop = (_begun_anew(before, call) if before is not None else None) or _only_loop(call)
         return _out_of(loop, rank, mismatch.absent[0], call.frames[0]) if loop is not None else ""
+    return ""
+
+
+def joined(mismatch: Mismatch) -> str:
+    """Of a rank that is through with its batches and answers in `Join` for what hooks into that, and one that calls
+    something else inside of it."""
+    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    for (rank, one), (other, another) in itertools.permutations(calls, 2):
+        here, there = _first_apart(one.frames, another.frames), _first_apart(another.frames, one.frames)
+        if here is None or there is None or one.issued_by == "user" or another.issued_by != "user":
+            continue
+        inside = (node for node in ast.walk(_tree(here)) if isinstance(node, ast.With) and node.lineno == here.line)
+        block = next((node for node in inside if there.line in _lines(node.body)), None)
+        asked = (
+            [last_part(item.context_expr.func) for item in block.items if isinstance(item.context_expr, ast.Call)]
+            if block is not None
+            else []
+        )
+        if not {"Join", "join"}.isdisjoint(asked):
+            return (
+                f"rank {rank} has no batches left and answers in the Join of line {here.line} for what is joined there "
+                f"alone; the {another.api or another.op} of rank {other} (line {place(another)[1]}) is none of that"
+            )
     return ""
 
 

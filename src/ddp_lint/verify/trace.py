@@ -139,6 +139,9 @@ class Collective(Event):
     issued_by: str = "user"
     #: Parameters that take part in what a gather of the user's was given: its outputs hand no gradient back to them.
     cut_off: tuple[str, ...] = ()
+    #: Of an all_to_all with sizes of its own how much goes to each rank, and is expected from each.
+    sends: tuple[int, ...] = ()
+    expects: tuple[int, ...] = ()
     #: Two of the tensors that it fills are the same memory.
     overlapping: bool = False
     #: What the user's own call is for, where its line says it: the variables of the loops around it ("name='loss'").
@@ -152,6 +155,14 @@ class Done(Event):
     """The collective with event number `of` returned to Python (on gloo: it is complete; on NCCL: it is queued)."""
 
     kind: ClassVar[str] = "done"
+    of: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Awaited(Event):
+    """This rank waits for the message with event number `of`, which it sent asynchronously."""
+
+    kind: ClassVar[str] = "awaited"
     of: int = 0
 
 
@@ -219,6 +230,15 @@ class Write(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Gathers(Event):
+    """A line of the user's gathers statistics in this attribute of a module by assignment; it may be a buffer."""
+
+    kind: ClassVar[str] = "gathers"
+    name: str = ""
+    buffer: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Assign(Event):
     """`p.data = tensor`: the parameter's storage was exchanged since the last look (at the end of every module's
     forward and around every step), so that there is no frame: `phase`, `module` and `name` must do."""
@@ -257,9 +277,10 @@ class Storage(Event):
 class Hashes(Event):
     """Digests of tensors, by qualified name, to compare across ranks.
 
-    `what`: parameters, gradients or buffers; `when`: before_wrap, after_wrap, before_step, after_step (of the first
-    steps, and then of fewer and fewer: a Fingerprint is written at each), or at_end. `digests` maps
-    a name to 16 hex digits of the values; `norms` to the 2-norm; `sketches` (of replicas' parameters) to a few sums of
+    `what`: parameters, gradients, buffers or statistics (what modules gather by assignment); `when`: before_wrap,
+    after_wrap, before_step, after_step (of the first steps, and then of fewer and fewer: a Fingerprint is written at
+    each), or at_end. `digests` maps a name to 16 hex digits of the values; `norms` to the 2-norm; `sketches` (of
+    replicas' parameters) to a few sums of
     the values with random signs, the same on all ranks: the distance of two sketches is that of the tensors, exactly
     for small ones, else within a fifth or so. `sharded` names hold a shard (or are gathered by the wrapper), for which
     equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2, by_hand (then
