@@ -588,6 +588,8 @@ SCRIPT_PHASE = "script"
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 KINDS: Mapping[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__()}
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {kind: vars(cls()) for kind, cls in KINDS.items()}
+#: `json.dumps` would make an encoder for each event.
+_ENCODE = json.JSONEncoder(default=vars, check_circular=False).encode
 
 
 class Writer:
@@ -608,7 +610,7 @@ class Writer:
             defaults = _DEFAULTS[event.kind]
             fields = {name: value for name, value in vars(event).items() if value != defaults[name]}
             fields["n"], fields["t"] = number, time.time()
-            self._file.write(json.dumps({"kind": event.kind, **fields}, default=vars) + "\n")
+            self._file.write(_ENCODE({"kind": event.kind, **fields}) + "\n")
             self._file.flush()
             return number
 
