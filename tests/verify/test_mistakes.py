@@ -163,6 +163,30 @@ for step in range(4):
     scaler.step(optimizer)
     scaler.update()
 """
+#: A thread that sums over all ranks while the main thread does.
+THREAD = """
+import threading
+import time
+
+group = None if wrong else dist.new_group()
+model = DDP(nn.Linear(8, 1))
+
+
+def watch():
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+x = torch.randn(4, 8)
+thread = threading.Thread(target=watch, name="monitor")
+if rank == 0:
+    thread.start()
+    time.sleep(1.0)
+dist.barrier()
+if rank == 1:
+    thread.start()
+thread.join()
+"""
 #: Inside of Join the ranks make unlike numbers of steps, and Adam keeps something of each.
 JOINED = """
 model = DDP(nn.Linear(8, 1))
@@ -298,6 +322,7 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         (STATISTICS, "statistics", "", "buffers differ between the ranks after optimizer step 1: mean"),
         (ASSIGNED, "assigned", "", "statistics differ between the ranks after optimizer step 1: mean"),
         (OVERFLOW, "overflow", "", "parameters differ between the ranks after optimizer step 2"),
+        (THREAD, "thread", "", "calls barrier in thread main while another thread is in all_reduce (line 24)"),
         (JOINED, "joined", "", "parameters differ between the ranks after optimizer step 1 since Join ended"),
         (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
     ],
@@ -313,6 +338,7 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         "statistics",
         "assigned",
         "overflow",
+        "thread",
         "joined",
         "hook",
     ],

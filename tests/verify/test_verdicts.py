@@ -203,6 +203,11 @@ def test_a_scheduler_that_decided_alike_by_unlike_numbers_is_not_refuted(path: s
     judged = verdict(at(code, HEAD), run(*ranks(0.5, 0.7)))
     assert judged.verdict is Verdict.INCONCLUSIVE and "0.5 on rank 0 and 0.7 on rank 1" in judged.reason
     assert verdict(at(code, HEAD), run(*ranks(0.5, 0.5))).verdict is Verdict.REFUTED
+    left = [
+        [*events, Value(what="rate", local=r, frames=place)] for events, r in zip(ranks(1, 2), (0.1, 0.3), strict=True)
+    ]
+    judged = verdict(at(code, HEAD), run(*left))
+    assert judged.verdict is Verdict.CONFIRMED and "a learning rate of 0.1 on rank 0 and 0.3" in judged.reason
 
 
 def test_unequal_updates_confirm_but_not_a_model_that_only_one_rank_still_holds_at_the_end(path: str) -> None:

@@ -25,6 +25,7 @@ from ddp_lint.verify.trace import (
     REPLICATED,
     Call,
     Collective,
+    Crossing,
     Exit,
     Frame,
     NoGrad,
@@ -90,6 +91,11 @@ _SPLITS = (
     "what a rank expects from another one is not what that one sends",
     "exchange the sizes first: an all_to_all_single of how many go to each rank says how many come from it",
 )
+#: Cause and fix where two threads communicate in one group.
+_TWO_THREADS = (
+    "calls in one group meet in the order in which each rank makes them, and two threads make them in any order",
+    "give the thread a group of its own: dist.new_group() on all ranks, and group=... in its calls",
+)
 #: Cause and fix where a group is never complete.
 _TOO_MANY = (
     "a group is complete when world_size processes have called init_process_group",
@@ -150,7 +156,12 @@ def _merged(same: Sequence[Discovery]) -> Discovery:
 
 def _damage(examined: Examined) -> Iterator[Discovery]:
     """The cause first: a rank that died by itself makes its peers wait, and a mismatch ends in a timeout."""
-    causes = [*_raised(examined), *_deaths(examined)]
+    raised, crossing = list(_raised(examined)), list(_crossing(examined))
+    yield from crossing
+    if crossing and not examined.completed:
+        yield from raised  # how else it ended comes of the order in which the threads happened to call
+        return
+    causes = [*raised, *_deaths(examined)]
     mismatches = [_mismatch(examined, examined.mismatches[0])] if examined.mismatches else []
     if mismatches and not causes:
         yield from mismatches
@@ -162,6 +173,19 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     yield from _unordered(examined)
     yield from _silent(examined)
     yield from _fed(examined)
+
+
+def _crossing(examined: Examined) -> Iterator[Discovery]:
+    """A thread that calls on a group while another one is in a call on it: the first time."""
+    for outcome in examined.run.ranks:
+        event = next(outcome.trace.of(Crossing), None)
+        if event is not None:
+            line = f" (line {event.earlier[0].line})" if event.earlier else ""
+            message = f"rank {outcome.rank} calls {event.op} in thread {event.thread} while another thread is in "
+            message += f"{event.amid}{line} of the same group"
+            evidence = _evidence(examined, outcome.rank, "sequence", message, event.site)
+            yield Discovery("race", message, "", *_TWO_THREADS, evidence=(evidence,))
+            return
 
 
 def _mismatch(examined: Examined, first: Mismatch) -> Discovery:

@@ -167,6 +167,17 @@ class Awaited(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Crossing(Event):
+    """A thread calls `op` on a group in which another thread is in a call of `amid`, at `earlier`."""
+
+    kind: ClassVar[str] = "crossing"
+    op: str = ""
+    group: str = ""
+    amid: str = ""
+    earlier: tuple[Frame, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Race(Event):
     """A tensor of the asynchronous collective `of` was read or written (`access`) before its `wait()`.
 
@@ -477,8 +488,8 @@ class Environment(Event):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Value(Event):
     """A number of this rank, to compare across ranks: `what` is clip_grad_norm_ (the total norm that it returned),
-    scale (of a GradScaler after `update`), plateau (what ReduceLROnPlateau decides by) or loss (of our own training
-    loop)."""
+    scale (of a GradScaler after `update`), plateau (what ReduceLROnPlateau decides by), rate (that it left the first
+    group with) or loss (of our own training loop)."""
 
     kind: ClassVar[str] = "value"
     what: str = ""

@@ -65,7 +65,8 @@ _ISSUERS = (
     ("torch/nn/", "torch"),
     ("torch/optim/", "torch"),
 )
-_APIS = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py")
+#: Where a call of the user's goes through.
+APIS = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py")
 
 
 class Groups:
@@ -146,9 +147,9 @@ class Collectives(Observer):
 
     def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = arguments(op, args, kwargs)
-        group, ranks = self._group(given)
+        group, ranks = self.group_of(given)
         origin = self._origin(sys._getframe(2))
-        name = _NAMES.get(op._opname, op._opname.rstrip("_"))
+        name = self.name_of(op)
         peer = given.get(_PEER_NAMES.get(op._opname, ""))
         root = None if peer is not None else next((given[key] for key in _ROOT_NAMES if key in given), None)
         asynchronous = bool(origin.variables.get("async_op", False) or origin.api in _ASYNCHRONOUS)
@@ -201,7 +202,11 @@ class Collectives(Observer):
         """The events of the latest collectives that are not complete as far as can be told."""
         return tuple(number for number, work in self.works.items() if not _complete(work))
 
-    def _group(self, given: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
+    def name_of(self, op: Any) -> str:
+        """The operation as users know it."""
+        return _NAMES.get(op._opname, str(op._opname).rstrip("_"))
+
+    def group_of(self, given: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
         if "process_group" in given:
             return self.groups.name(dist.ProcessGroup.unbox(given["process_group"]))
         from torch.distributed.distributed_c10d import _resolve_process_group
@@ -230,7 +235,7 @@ class Collectives(Observer):
             path = here.f_code.co_filename
             if is_user(path):  # the reducer's calls come from no function of torch.distributed
                 return _Origin(issuer or ("" if api else self._reducer()) or "user", api, module, variables, here)
-            if path.endswith(_APIS) and not issuer and not here.f_code.co_name.startswith("_"):
+            if path.endswith(APIS) and not issuer and not here.f_code.co_name.startswith("_"):
                 api = here.f_code.co_name
                 variables = variables or dict(here.f_locals)
             elif not issuer:
