@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -255,6 +256,16 @@ def test_a_line_that_no_rank_ran_is_not_reached_and_its_condition_is_named(path:
     assert judged.verdict is Verdict.NOT_REACHED
     assert "`loss > 3` (line 6) was false all 6 times (loss = 0.5)" in judged.reason
     assert wanted_stimuli([situation], [run(rank, rank)])
+
+
+def test_the_option_that_a_condition_hangs_on_is_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SOURCE.replace("loss > 3", "args.log_all").replace("def", "parser.add_argument('--log-all')\n\ndef", 1)
+    source = source.replace("\n\n\n", "\n", 1)
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", source)
+    pathlib.Path(path).write_text(source)
+    rank = [lines(path, {}, (0, 3))]
+    judged = verdict(at(rule_with("sequence"), ALL_REDUCE, TEST), run(rank, rank))
+    assert "(line 6) was false all 6 times (loss = 0.5): `-- --log-all` gets there" in judged.reason
 
 
 def test_a_function_that_nobody_calls_is_not_reached(path: str) -> None:
