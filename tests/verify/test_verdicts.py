@@ -32,6 +32,7 @@ from ddp_lint.verify.trace import (
     Race,
     Raised,
     Reference,
+    Round,
     Searched,
     Stall,
     Start,
@@ -327,6 +328,23 @@ def test_uneven_rounds_are_not_confirmed_by_ranks_that_diverge_within_one(
     judged = verdict(situation(finding, LOOP.splitlines()), examined)
     assert judged.verdict is expected
     assert expected is Verdict.CONFIRMED or "no rank has left the loop of line 5" in judged.reason
+
+
+def test_uneven_rounds_are_not_confirmed_where_a_rank_went_past_a_call_before(path: str) -> None:
+    """Rank 1 is a round ahead since its second one, and through while rank 0 waits in the loop."""
+    pathlib.Path(path).write_text(LOOP)
+    span, cause = Span("train.py", 7, 13, 7, 35), Cause(Span("train.py", 5, 5, 5, 25))
+    finding = Finding(rule_with("sequence", "stall"), "slug", "message", span, Confidence.HIGH, cause=cause)
+
+    def rounds(*numbers: str) -> list[Event]:
+        calls = [dataclasses.replace(call(7, path=path), rounds=(Round(0, 5, "batch", n),)) for n in numbers]
+        return [lines(path, {5: 4, 7: len(calls)}), *calls]
+
+    examined = run(rounds("0", "1", "2"), rounds("0", "2"), outcome="hang", how=["stalled", "completed"])
+    judged = verdict(situation(finding, LOOP.splitlines()), examined)
+    assert judged.verdict is Verdict.INCONCLUSIVE and "is 1 on rank 0 and 2 on rank 1" in judged.reason
+    examined = run(rounds("0", "1", "2"), rounds("0", "1"), outcome="hang", how=["stalled", "completed"])
+    assert verdict(situation(finding, LOOP.splitlines()), examined).verdict is Verdict.CONFIRMED
 
 
 def test_what_needs_cuda_is_inconclusive_on_cpu(path: str) -> None:

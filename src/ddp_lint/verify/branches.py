@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import itertools
 import pathlib
@@ -126,8 +127,20 @@ def _at_one_line(one: Call, other: Call) -> str:
     return f"at line {frame.line} {met}: {gates} decides on each rank by itself"
 
 
-def unlike_rounds(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
-    """The first calls on one line that met although the loops around them stood at unlike names or numbers."""
+@dataclasses.dataclass(frozen=True)
+class RoundsApart:
+    """Two calls of one line that met in unlike rounds of a loop, in words, too. `skips`: there is a way past the line
+    in a round."""
+
+    path: str
+    line: int
+    text: str
+    skips: bool = False
+
+
+def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | None:
+    """The first calls on one line that met although the loops around them stood at unlike names or numbers, with the
+    outermost of those loops."""
     for cells in (*earlier, mismatch.calls):
         calls = [(rank, call) for rank, call in cells.items() if call is not None]
         for (rank, one), (other, another) in itertools.combinations(calls, 2):
@@ -137,8 +150,12 @@ def unlike_rounds(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
                 loop = _loop_of(one, mine) if mine[:3] == theirs[:3] and mine.value != theirs.value else None
                 if loop is not None and not _divides(loop):
                     values = f"{mine.value} on rank {rank} and {theirs.value} on rank {other}"
-                    return f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
-    return ""
+                    text = f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
+                    frame = one.frames[mine.depth]
+                    skips = _told((test, asks) for test, asks in _gates(frame, in_round=True, below=False))
+                    text += f", where line {frame.line} comes behind {skips}" if skips else ""
+                    return RoundsApart(frame.path, loop.lineno, text, bool(skips))
+    return None
 
 
 def unlike_messages(streams: Streams) -> str:
@@ -274,9 +291,9 @@ def _told(gates: Iterator[_Gate]) -> str:
     return " and ".join(asked) if len(asked) <= _MOST else ""
 
 
-def _gates(frame: Frame, *, in_round: bool = False) -> Iterator[_Gate]:
+def _gates(frame: Frame, *, in_round: bool = False, below: bool = True) -> Iterator[_Gate]:
     """The tests on the way to a line of its function (of the innermost loop around it), the outermost first: those
-    that it stands below, and those before it that leave. With each whether it asks for the rank."""
+    that it stands below (if asked for), and those before it that leave. With each whether it asks for the rank."""
     blocks = [_tree(frame).body]
     found: list[ast.If] = []
     while blocks:
@@ -288,7 +305,7 @@ def _gates(frame: Frame, *, in_round: bool = False) -> Iterator[_Gate]:
                 continue
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (in_round and _is_loop(node)):
                 found.clear()
-            if isinstance(node, ast.If):
+            if below and isinstance(node, ast.If):
                 found.append(node)
             blocks.append(_children(node))
     for test in found:

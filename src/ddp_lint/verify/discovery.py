@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
-from ddp_lint.verify.branches import between, joined, left_loop, passed_by, unlike_messages, unlike_rounds
+from ddp_lint.verify.branches import between, joined, left_loop, passed_by, rounds_apart, unlike_messages
 from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit, on_one_line
@@ -250,10 +250,12 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
         return "each receives first and waits for what the other one sends afterwards", "let one of them send first"
     if first.direct:
         return _misled(examined)[1:]
-    earlier = [row.calls for row in examined.rows if row.group == first.group and row.position < first.position]
-    rounds = unlike_rounds(first, earlier)
+    earlier = examined.before(first)
+    apart = rounds_apart(first, earlier)
+    rounds = apart.text if apart is not None else ""
     parted = between(first)
-    loop = left_loop(first, earlier) if not parted else ""
+    skipped = apart is not None and apart.skips  # a rank went past the call in a round, and has left no loop too early
+    loop = left_loop(first, earlier) if not parted and not skipped else ""
     passed = passed_by(first, earlier) if not (parted or loop or rounds) else ""
     cause = "; ".join(filter(None, (parted or loop or passed, rounds)))
     if loop:
