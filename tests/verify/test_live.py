@@ -12,7 +12,7 @@ import pytest
 from ddp_lint.verify.live import Live
 from ddp_lint.verify.match import Kind
 from ddp_lint.verify.spec import Marks
-from ddp_lint.verify.trace import Collective, Writer
+from ddp_lint.verify.trace import Awaited, Collective, Writer
 
 from .traces import call
 
@@ -155,6 +155,19 @@ def test_ranks_that_send_to_each_other_are_given_time(tmp_path: pathlib.Path) ->
     assert live.poll() is None
     os.utime(ranks.marks.path(0, "busy"), (time.time() - 9.0,) * 2)
     ranks.stand_still(9.0)
+    parted = live.poll()
+    assert parted is not None and parted.direct
+
+
+def test_ranks_that_wait_for_what_they_have_sent_to_each_other(tmp_path: pathlib.Path) -> None:
+    """A message that was started is waited for at once, or it is not waited for yet."""
+    sent = [dataclasses.replace(direct("send", peer), asynchronous=True) for peer in (1, 0)]
+    ranks = Ranks(tmp_path, *([one] for one in sent))
+    ranks.stand_still(9.0)
+    live = ranks.live()
+    assert live.poll() is None
+    for writer in ranks.writers:
+        writer.write(Awaited(of=0))
     parted = live.poll()
     assert parted is not None and parted.direct
 

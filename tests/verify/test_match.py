@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -51,6 +52,15 @@ def test_tensors_of_different_size_are_legal_where_a_root_or_the_outputs_say_so(
     assert match([calls[0]], [calls[1]]) == []
     assert match([call(1, "gather", (3,), root=0)], [call(1, "gather", (2,), root=0)]) == []
     assert [m.kind for m in match([call(1, "all_gather", (3,))], [call(1, "all_gather", (2,))])] == [Kind.SHAPE]
+
+
+def test_what_a_rank_expects_of_an_all_to_all_is_what_its_peer_sends() -> None:
+    def rows_of(sends: tuple[int, int], expects: tuple[int, int]) -> Collective:
+        return dataclasses.replace(call(1, "all_to_all_single"), sends=sends, expects=expects)
+
+    assert match([rows_of((1, 3), (1, 2))], [rows_of((2, 2), (3, 2))]) == []
+    (found,) = match([rows_of((1, 3), (1, 3))], [rows_of((2, 2), (2, 2))])
+    assert found.kind is Kind.SPLITS and "that sends [1, 3] and expects [1, 3]" in str(found)
 
 
 def test_shards_of_a_flat_parameter_bear_other_names_on_each_rank() -> None:

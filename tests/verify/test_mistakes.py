@@ -120,6 +120,73 @@ for step in range(3):
     model(torch.randn(4, 8) + rank).square().mean().backward()
     optimizer.step()
 """
+#: The same, kept by assignment in a plain attribute; the mean that is only told is no harm.
+ASSIGNED = """
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 1)
+        self.mean, self.told = torch.zeros(8), torch.zeros(8)
+
+    def forward(self, x):
+        batch = x.mean(0)
+        self.told = 0.9 * self.told + 0.1 * batch
+        if not wrong:
+            dist.all_reduce(batch)
+        self.mean = 0.9 * self.mean + 0.1 * batch / world
+        return self.fc(x - self.mean)
+
+
+model = DDP(Centred())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8) + rank).square().mean().backward()
+    optimizer.step()
+"""
+#: The gradients of one rank overflow, and its scaler looks at them before they are averaged.
+OVERFLOW = """
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+for step in range(4):
+    optimizer.zero_grad()
+    x = torch.randn(4, 8) * (1e38 if (step, rank) == (1, 1) else 1.0)
+    scaler.scale(model(x).mul(100).mean()).backward()
+    if wrong:
+        scaler.unscale_(optimizer)
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    if not wrong:
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+#: A thread that sums over all ranks while the main thread does.
+THREAD = """
+import threading
+import time
+
+group = None if wrong else dist.new_group()
+model = DDP(nn.Linear(8, 1))
+
+
+def watch():
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+x = torch.randn(4, 8)
+thread = threading.Thread(target=watch, name="monitor")
+if rank == 0:
+    thread.start()
+    time.sleep(1.0)
+dist.barrier()
+if rank == 1:
+    thread.start()
+thread.join()
+"""
 #: Inside of Join the ranks make unlike numbers of steps, and Adam keeps something of each.
 JOINED = """
 model = DDP(nn.Linear(8, 1))
@@ -153,6 +220,107 @@ for step in range(2):
     model(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()
 """
+#: What communicates when it is let go of, and is kept on one rank.
+LET_GO = """
+class Section:
+    pass
+
+
+def end(section):
+    dist.barrier()
+
+
+def __del__(self):
+    dist.barrier()
+
+
+if wrong:
+    Section.__del__ = __del__
+kept = []
+for step in range(2):
+    section = Section()
+    kept.append(section if rank == 0 else None)
+    if not wrong:
+        end(section)
+    del section
+    dist.all_reduce(torch.ones(4))
+"""
+#: The loss of all ranks is asked for where some have no batches left.
+IN_JOIN = """
+from torch.distributed.algorithms.join import Join
+
+model = DDP(nn.Linear(8, 1))
+with Join([model]):
+    for number in range(2 + 2 * rank):
+        loss = model(torch.randn(4, 8)).square().mean()
+        loss.backward()
+        if wrong:
+            dist.all_reduce(loss.detach().clone())
+if not wrong:
+    dist.all_reduce(loss.detach().clone())
+"""
+#: Rows that change hands: how many come from a rank is what that rank sends.
+ROWS = """
+sends = [1, 3] if rank == 0 else [2, 2]
+expects = sends if wrong else [1, 2] if rank == 0 else [3, 2]
+dist.all_to_all_single(torch.empty(sum(expects), 2), torch.ones(4, 2), expects, sends)
+dist.all_reduce(torch.ones(4))
+"""
+WAITED = """
+peer = 1 - rank
+taken = torch.empty(4)
+sent = dist.isend(torch.ones(4), peer)
+if wrong:
+    sent.wait()
+dist.recv(taken, peer)
+sent.wait()
+"""
+#: A rank goes past the backward of one round, and is a round ahead from then on.
+SKIPPED = """
+model = DDP(nn.Linear(8, 1))
+for epoch in range(2):
+    for number in range(4):
+        loss = model(torch.randn(4, 8)).square().mean()
+        if wrong and (epoch, number, rank) == (0, 1, 1):
+            continue
+        loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "says", "cause"),
+    [
+        (LET_GO, "rank 1 calls barrier", "rank 1 is in a __del__"),
+        (
+            IN_JOIN,
+            "shape: rank 0 calls all_reduce [1]",
+            "rank 0 has no batches left and answers in the Join of line 18",
+        ),
+        (
+            ROWS,
+            "that sends [2, 2] and expects [2, 2]",
+            "what a rank expects from another one is not what that one sends",
+        ),
+        (
+            SKIPPED,
+            "rank 1 calls nothing more",
+            "is 1 on rank 0 and 2 on rank 1, where line 21 comes behind `if",
+        ),
+        (WAITED, "rank 0 calls isend", "wait() right behind isend() makes a send of it"),
+    ],
+    ids=["let-go", "in-join", "rows", "skipped", "waited"],
+)
+def test_calls_that_do_not_meet_are_told_with_their_cause(
+    tmp_path: pathlib.Path, program: str, says: str, cause: str
+) -> None:
+    (tmp_path / "train.py").write_text(HEAD + program + "dist.destroy_process_group()\n")
+    options = ("train.py", "--select", "DDP301", "--timeout", "40", "--")
+    status, report = verify(tmp_path, *options, "wrong")
+    (found,) = report["discovered"]
+    assert status == 1 and says in found["message"] and cause in found["cause"], found
+    assert all(run["seconds"] < 30 for run in report["runs"]), report["runs"]
+    status, report = verify(tmp_path, *options)
+    assert (status, report["discovered"]) == (0, []), report["discovered"]
 
 
 @pytest.mark.parametrize(
@@ -167,10 +335,28 @@ for step in range(2):
         (GATHER, "gather", "", "all_gather puts what comes from 2 ranks into one tensor"),
         (SPLIT, "split", "", "DistributedSampler divides unlike subsets"),
         (STATISTICS, "statistics", "", "buffers differ between the ranks after optimizer step 1: mean"),
+        (ASSIGNED, "assigned", "", "statistics differ between the ranks after optimizer step 1: mean"),
+        (OVERFLOW, "overflow", "", "parameters differ between the ranks after optimizer step 2"),
+        (THREAD, "thread", "", "calls barrier in thread main while another thread is in all_reduce (line 24)"),
         (JOINED, "joined", "", "parameters differ between the ranks after optimizer step 1 since Join ended"),
         (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
     ],
-    ids=["frozen", "thawed", "stream", "sampler", "member", "each", "gather", "split", "statistics", "joined", "hook"],
+    ids=[
+        "frozen",
+        "thawed",
+        "stream",
+        "sampler",
+        "member",
+        "each",
+        "gather",
+        "split",
+        "statistics",
+        "assigned",
+        "overflow",
+        "thread",
+        "joined",
+        "hook",
+    ],
 )
 def test_a_mistake_is_told_and_its_remedy_is_clean(
     tmp_path: pathlib.Path, program: str, arguments: str, code: str, says: str

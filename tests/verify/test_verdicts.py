@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,7 @@ from ddp_lint.verify.trace import (
     Race,
     Raised,
     Reference,
+    Round,
     Searched,
     Stall,
     Start,
@@ -203,6 +205,11 @@ def test_a_scheduler_that_decided_alike_by_unlike_numbers_is_not_refuted(path: s
     judged = verdict(at(code, HEAD), run(*ranks(0.5, 0.7)))
     assert judged.verdict is Verdict.INCONCLUSIVE and "0.5 on rank 0 and 0.7 on rank 1" in judged.reason
     assert verdict(at(code, HEAD), run(*ranks(0.5, 0.5))).verdict is Verdict.REFUTED
+    left = [
+        [*events, Value(what="rate", local=r, frames=place)] for events, r in zip(ranks(1, 2), (0.1, 0.3), strict=True)
+    ]
+    judged = verdict(at(code, HEAD), run(*left))
+    assert judged.verdict is Verdict.CONFIRMED and "a learning rate of 0.1 on rank 0 and 0.3" in judged.reason
 
 
 def test_unequal_updates_confirm_but_not_a_model_that_only_one_rank_still_holds_at_the_end(path: str) -> None:
@@ -250,6 +257,16 @@ def test_a_line_that_no_rank_ran_is_not_reached_and_its_condition_is_named(path:
     assert judged.verdict is Verdict.NOT_REACHED
     assert "`loss > 3` (line 6) was false all 6 times (loss = 0.5)" in judged.reason
     assert wanted_stimuli([situation], [run(rank, rank)])
+
+
+def test_the_option_that_a_condition_hangs_on_is_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SOURCE.replace("loss > 3", "args.log_all").replace("def", "parser.add_argument('--log-all')\n\ndef", 1)
+    source = source.replace("\n\n\n", "\n", 1)
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", source)
+    pathlib.Path(path).write_text(source)
+    rank = [lines(path, {}, (0, 3))]
+    judged = verdict(at(rule_with("sequence"), ALL_REDUCE, TEST), run(rank, rank))
+    assert "(line 6) was false all 6 times (loss = 0.5): `-- --log-all` gets there" in judged.reason
 
 
 def test_a_function_that_nobody_calls_is_not_reached(path: str) -> None:
@@ -311,6 +328,23 @@ def test_uneven_rounds_are_not_confirmed_by_ranks_that_diverge_within_one(
     judged = verdict(situation(finding, LOOP.splitlines()), examined)
     assert judged.verdict is expected
     assert expected is Verdict.CONFIRMED or "no rank has left the loop of line 5" in judged.reason
+
+
+def test_uneven_rounds_are_not_confirmed_where_a_rank_went_past_a_call_before(path: str) -> None:
+    """Rank 1 is a round ahead since its second one, and through while rank 0 waits in the loop."""
+    pathlib.Path(path).write_text(LOOP)
+    span, cause = Span("train.py", 7, 13, 7, 35), Cause(Span("train.py", 5, 5, 5, 25))
+    finding = Finding(rule_with("sequence", "stall"), "slug", "message", span, Confidence.HIGH, cause=cause)
+
+    def rounds(*numbers: str) -> list[Event]:
+        calls = [dataclasses.replace(call(7, path=path), rounds=(Round(0, 5, "batch", n),)) for n in numbers]
+        return [lines(path, {5: 4, 7: len(calls)}), *calls]
+
+    examined = run(rounds("0", "1", "2"), rounds("0", "2"), outcome="hang", how=["stalled", "completed"])
+    judged = verdict(situation(finding, LOOP.splitlines()), examined)
+    assert judged.verdict is Verdict.INCONCLUSIVE and "is 1 on rank 0 and 2 on rank 1" in judged.reason
+    examined = run(rounds("0", "1", "2"), rounds("0", "1"), outcome="hang", how=["stalled", "completed"])
+    assert verdict(situation(finding, LOOP.splitlines()), examined).verdict is Verdict.CONFIRMED
 
 
 def test_what_needs_cuda_is_inconclusive_on_cpu(path: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import itertools
 import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge import table
+from ddp_lint.source.imports import last_part
 from ddp_lint.verify.match import Call, Cells, Kind, Mismatch, Streams, messages, place
 from ddp_lint.verify.trace import Collective, Frame, Round
 
@@ -59,6 +61,29 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
     return ""
 
 
+def joined(mismatch: Mismatch) -> str:
+    """Of a rank that is through with its batches and answers in `Join` for what hooks into that, and one that calls
+    something else inside of it."""
+    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    for (rank, one), (other, another) in itertools.permutations(calls, 2):
+        here, there = _first_apart(one.frames, another.frames), _first_apart(another.frames, one.frames)
+        if here is None or there is None or one.issued_by == "user" or another.issued_by != "user":
+            continue
+        inside = (node for node in ast.walk(_tree(here)) if isinstance(node, ast.With) and node.lineno == here.line)
+        block = next((node for node in inside if there.line in _lines(node.body)), None)
+        asked = (
+            [last_part(item.context_expr.func) for item in block.items if isinstance(item.context_expr, ast.Call)]
+            if block is not None
+            else []
+        )
+        if not {"Join", "join"}.isdisjoint(asked):
+            return (
+                f"rank {rank} has no batches left and answers in the Join of line {here.line} for what is joined there "
+                f"alone; the {another.api or another.op} of rank {other} (line {place(another)[1]}) is none of that"
+            )
+    return ""
+
+
 def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
     """Of calls that met and are not the same: the conditions on the way to the one that comes next in the program
     after the last calls that belong together, which the other rank went past; or those in the round of a loop, where
@@ -102,8 +127,20 @@ def _at_one_line(one: Call, other: Call) -> str:
     return f"at line {frame.line} {met}: {gates} decides on each rank by itself"
 
 
-def unlike_rounds(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
-    """The first calls on one line that met although the loops around them stood at unlike names or numbers."""
+@dataclasses.dataclass(frozen=True)
+class RoundsApart:
+    """Two calls of one line that met in unlike rounds of a loop, in words, too. `skips`: there is a way past the line
+    in a round."""
+
+    path: str
+    line: int
+    text: str
+    skips: bool = False
+
+
+def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | None:
+    """The first calls on one line that met although the loops around them stood at unlike names or numbers, with the
+    outermost of those loops."""
     for cells in (*earlier, mismatch.calls):
         calls = [(rank, call) for rank, call in cells.items() if call is not None]
         for (rank, one), (other, another) in itertools.combinations(calls, 2):
@@ -113,8 +150,12 @@ def unlike_rounds(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
                 loop = _loop_of(one, mine) if mine[:3] == theirs[:3] and mine.value != theirs.value else None
                 if loop is not None and not _divides(loop):
                     values = f"{mine.value} on rank {rank} and {theirs.value} on rank {other}"
-                    return f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
-    return ""
+                    text = f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
+                    frame = one.frames[mine.depth]
+                    skips = _told((test, asks) for test, asks in _gates(frame, in_round=True, below=False))
+                    text += f", where line {frame.line} comes behind {skips}" if skips else ""
+                    return RoundsApart(frame.path, loop.lineno, text, bool(skips))
+    return None
 
 
 def unlike_messages(streams: Streams) -> str:
@@ -250,9 +291,9 @@ def _told(gates: Iterator[_Gate]) -> str:
     return " and ".join(asked) if len(asked) <= _MOST else ""
 
 
-def _gates(frame: Frame, *, in_round: bool = False) -> Iterator[_Gate]:
+def _gates(frame: Frame, *, in_round: bool = False, below: bool = True) -> Iterator[_Gate]:
     """The tests on the way to a line of its function (of the innermost loop around it), the outermost first: those
-    that it stands below, and those before it that leave. With each whether it asks for the rank."""
+    that it stands below (if asked for), and those before it that leave. With each whether it asks for the rank."""
     blocks = [_tree(frame).body]
     found: list[ast.If] = []
     while blocks:
@@ -264,7 +305,7 @@ def _gates(frame: Frame, *, in_round: bool = False) -> Iterator[_Gate]:
                 continue
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (in_round and _is_loop(node)):
                 found.clear()
-            if isinstance(node, ast.If):
+            if below and isinstance(node, ast.If):
                 found.append(node)
             blocks.append(_children(node))
     for test in found:

@@ -15,6 +15,7 @@ from ddp_lint.verify.trace import (
     Event,
     Fingerprint,
     Frame,
+    Gathers,
     Phase,
     Switched,
     Trace,
@@ -41,7 +42,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if desync.wrap == TENSOR_PARALLEL:
         return Cause(_UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or seed alike)", None)
     if desync.what == "parameters":
-        found = _unlike_rates(traces, desync) or _unlike_states(traces, desync)
+        found = _unlike_rates(traces, desync) or _unlike_states(traces, desync) or _left_out(traces, desync)
         if found:
             return found
     return (
@@ -93,6 +94,31 @@ def _unlike_states(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     )
 
 
+def _left_out(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """A rank left an optimizer step out: it came to its next one with the gradients of a later round."""
+    if desync.wrap not in ("ddp", BY_HAND):
+        return None
+    rounds = {trace.rank: _reduced_before_steps(trace) for trace in traces}
+    for number, reduced in enumerate(zip(*rounds.values(), strict=False), 1):
+        late = [rank for rank, count in zip(rounds, reduced, strict=True) if count > min(reduced)]
+        if late and number <= desync.step:
+            ranks = f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
+            text = f"{ranks} left out optimizer step {number}, and went on with the next gradients: a condition around "
+            text += "step() decides on each rank, as a GradScaler does by the gradients that the rank has at unscale_()"
+            return Cause(text, "decide by what all ranks share: average the gradients before that", desync.site)
+    return None
+
+
+def _reduced_before_steps(trace: Trace) -> list[int]:
+    """How many all_reduces this rank had made when each of its optimizer steps began."""
+    found, reduced = [], 0
+    for event in trace.events:
+        reduced += isinstance(event, Collective) and event.op == "all_reduce"
+        if isinstance(event, Phase) and event.phase == "step":
+            found.append(reduced)
+    return found
+
+
 def _never_alike(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """Gradients are averaged by hand, and the replicas differ after the first update with them."""
     if desync.wrap != BY_HAND or desync.step > 1 or any(map(_copies, traces)):
@@ -126,13 +152,16 @@ def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     return Cause(f"{text} averages that", fix, write.site)
 
 
-def statistics_cause(write: Write) -> Cause:
-    """A buffer that each rank updates from its own data, and its forward computes with."""
-    where = write.site.function if write.site is not None else "forward"
-    text = f"{write.op} in {where} updates {write.name} on each rank from what this rank has, nothing hands it to the "
+def statistics_cause(update: Write | Gathers) -> Cause:
+    """Statistics that each rank updates from its own data, and its forward computes with."""
+    where = update.site.function if update.site is not None else "forward"
+    how = f"{update.op} in {where} updates" if isinstance(update, Write) else f"an assignment in {where} updates"
+    text = f"{how} {update.name} on each rank from what this rank has, nothing hands it to the "
     text += "others, and forwards compute with it"
     fix = "all_reduce what the update is made from, or let DDP broadcast the buffers (broadcast_buffers=True)"
-    return Cause(text, fix, write.site)
+    if isinstance(update, Gathers) and not update.buffer:
+        fix = "all_reduce what the update is made from, or register it as a buffer, which DDP broadcasts"
+    return Cause(text, fix, update.site)
 
 
 def _writes(trace: Trace, desync: Desync) -> list[Write]:

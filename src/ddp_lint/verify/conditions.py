@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import pathlib
 from collections.abc import Iterator, Mapping
 
+from ddp_lint.source.imports import last_part
 from ddp_lint.verify.oracles import Case, line_counts, real
 from ddp_lint.verify.situation import Guard
 from ddp_lint.verify.trace import Lines, Trace
@@ -76,10 +79,38 @@ def _unmet_guard(case: Case, guard: Guard) -> str:
     value = "false" if guard.wanted else "true"
     times = sum(map(sum, results))
     return (
-        f"`{guard.text}` (line {guard.line}) was {value} all {times} times{saw}"
+        f"`{guard.text}` (line {guard.line}) was {value} all {times} times{saw}{_decided_by(case, guard)}"
         if times
         else (f"`{guard.text}` (line {guard.line}) was never tested")
     )
+
+
+def _decided_by(case: Case, guard: Guard) -> str:
+    """Which options of the command line decide a condition: one that is asked for alone is the way to meet it."""
+    try:
+        tree = ast.parse(pathlib.Path(case.situation.path).read_bytes())
+        test = ast.parse(guard.text, mode="eval").body
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    options = dict(_options(tree))
+    asked = [options[name] for node in ast.walk(test) if (name := last_part(node)) in options]
+    if not asked:
+        return ""
+    alone = last_part(test) in options
+    way = "gets there" if alone and guard.wanted else "decides that" if len(asked) == 1 else "decide that"
+    return f": {' and '.join(f'`-- {flag}`' for flag in dict.fromkeys(asked))} {way}"
+
+
+def _options(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(attribute, flag) of each option that the file gives an argparse parser."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and last_part(node.func) == "add_argument":
+            flags = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+            long = next((flag for flag in flags if flag.startswith("--")), "")
+            given = next((word.value for word in node.keywords if word.arg == "dest"), None)
+            name = given.value if isinstance(given, ast.Constant) else long.removeprefix("--").replace("-", "_")
+            if long:
+                yield str(name), long
 
 
 def _values(case: Case, line: int) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
-from ddp_lint.verify.branches import between, left_loop, passed_by, unlike_messages, unlike_rounds
+from ddp_lint.verify.branches import between, joined, left_loop, passed_by, rounds_apart, unlike_messages
 from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit, on_one_line
@@ -19,12 +19,13 @@ from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
 from ddp_lint.verify.sampling import copies, never_told, told, unlike_parts
-from ddp_lint.verify.statistics import unshared
+from ddp_lint.verify.statistics import assigned, unshared
 from ddp_lint.verify.trace import (
     COPY,
     REPLICATED,
     Call,
     Collective,
+    Crossing,
     Exit,
     Frame,
     NoGrad,
@@ -74,6 +75,26 @@ _UNLIKE_CALLS = f"calls of unlike lines met, which do not belong together ({_LUC
 _UNLIKE_TENSORS = (
     "one line was given unlike tensors: what they are made from (a batch, a model) differs between the ranks",
     "give every rank the same shape and dtype (pad to the largest), or exchange the sizes first",
+)
+#: Cause and fix where one line moves other parameters on each rank.
+_UNLIKE_ORDER = (
+    "each rank has the tensors in an order of its own, as a set of names or of tensors is walked in another one in "
+    "each process",
+    "go through them in one order on all ranks: sorted(names), or that of named_parameters()",
+)
+_UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS)
+#: What to do where ranks communicate as an object is let go of, and where they do inside of `Join`.
+_BY_NAME = "communicate in a method that all ranks call, such as the __exit__ of a context manager"
+_OUTSIDE = "communicate behind the Join, or end all ranks together: Join(..., throw_on_early_termination=True)"
+#: Cause and fix where the sizes of an all_to_all do not fit.
+_SPLITS = (
+    "what a rank expects from another one is not what that one sends",
+    "exchange the sizes first: an all_to_all_single of how many go to each rank says how many come from it",
+)
+#: Cause and fix where two threads communicate in one group.
+_TWO_THREADS = (
+    "calls in one group meet in the order in which each rank makes them, and two threads make them in any order",
+    "give the thread a group of its own: dist.new_group() on all ranks, and group=... in its calls",
 )
 #: Cause and fix where a group is never complete.
 _TOO_MANY = (
@@ -135,7 +156,12 @@ def _merged(same: Sequence[Discovery]) -> Discovery:
 
 def _damage(examined: Examined) -> Iterator[Discovery]:
     """The cause first: a rank that died by itself makes its peers wait, and a mismatch ends in a timeout."""
-    causes = [*_raised(examined), *_deaths(examined)]
+    raised, crossing = list(_raised(examined)), list(_crossing(examined))
+    yield from crossing
+    if crossing and not examined.completed:
+        yield from raised  # how else it ended comes of the order in which the threads happened to call
+        return
+    causes = [*raised, *_deaths(examined)]
     mismatches = [_mismatch(examined, examined.mismatches[0])] if examined.mismatches else []
     if mismatches and not causes:
         yield from mismatches
@@ -147,6 +173,19 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     yield from _unordered(examined)
     yield from _silent(examined)
     yield from _fed(examined)
+
+
+def _crossing(examined: Examined) -> Iterator[Discovery]:
+    """A thread that calls on a group while another one is in a call on it: the first time."""
+    for outcome in examined.run.ranks:
+        event = next(outcome.trace.of(Crossing), None)
+        if event is not None:
+            line = f" (line {event.earlier[0].line})" if event.earlier else ""
+            message = f"rank {outcome.rank} calls {event.op} in thread {event.thread} while another thread is in "
+            message += f"{event.amid}{line} of the same group"
+            evidence = _evidence(examined, outcome.rank, "sequence", message, event.site)
+            yield Discovery("race", message, "", *_TWO_THREADS, evidence=(evidence,))
+            return
 
 
 def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
@@ -162,8 +201,8 @@ def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
     if first.own_groups:
         return _own_groups(examined, first, evidence)
     why = _why(examined, first)
-    if not why[0] and first.kind in (Kind.SHAPE, Kind.DTYPE) and len(set(sites.values())) == 1:
-        why = _UNLIKE_TENSORS
+    if not why[0] and len(set(sites.values())) == 1 and first.kind in (Kind.SHAPE, Kind.DTYPE, Kind.BUFFER):
+        why = _UNLIKE_ORDER if first.kind is Kind.BUFFER else _UNLIKE_TENSORS
     return Discovery("mismatch", f"the ranks call different collectives: {first}", "", *why, evidence=(evidence,))
 
 
@@ -194,21 +233,38 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
             return f"rank {outcome.rank} left by {left.how}({left.status}) in {left.site.function} ({place_of})", fix
     calls = [call for call in first.calls.values() if call is not None]
     if len(calls) > 1 and all(call.op == "send" for call in calls):
-        fix = "let one of them receive first, or use isend() or batch_isend_irecv()"
-        return "each sends first and waits until the other one receives", fix
+        early = ": wait() right behind isend() makes a send of it" if all(call.asynchronous for call in calls) else ""
+        fix = "let one of them receive first, or start all of them before the first wait(): batch_isend_irecv()"
+        return f"each sends first and waits until the other one receives{early}", fix
+    if first.kind is Kind.SPLITS:
+        return _SPLITS
+    let_go = next((rank for rank, call in first.calls.items() if call is not None and _let_go(call)), None)
+    if let_go is not None:
+        others = ", ".join(str(rank) for rank in first.calls if rank != let_go)
+        text = f"rank {let_go} is in a __del__, which runs when the last reference to the object goes: rank {others} "
+        return f"{text}may hold one longer, or have let go of it before", _BY_NAME
+    inside = joined(first)
+    if inside:
+        return inside, _OUTSIDE
     if len(calls) > 1 and all(call.op == "recv" for call in calls):
         return "each receives first and waits for what the other one sends afterwards", "let one of them send first"
     if first.direct:
         return _misled(examined)[1:]
-    earlier = [row.calls for row in examined.rows if row.group == first.group and row.position < first.position]
-    rounds = unlike_rounds(first, earlier)
+    earlier = examined.before(first)
+    apart = rounds_apart(first, earlier)
+    rounds = apart.text if apart is not None else ""
     parted = between(first)
-    loop = left_loop(first, earlier) if not parted else ""
+    skipped = apart is not None and apart.skips  # a rank went past the call in a round, and has left no loop too early
+    loop = left_loop(first, earlier) if not parted and not skipped else ""
     passed = passed_by(first, earlier) if not (parted or loop or rounds) else ""
     cause = "; ".join(filter(None, (parted or loop or passed, rounds)))
     if loop:
         return cause, _EQUALLY_OFTEN
     return cause, _SAME_CALLS if passed or rounds else ""
+
+
+def _let_go(call: Collective) -> bool:
+    return any(frame.function == "__del__" for frame in call.frames)
 
 
 def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
@@ -325,7 +381,7 @@ def _deaths(examined: Examined) -> Iterator[Discovery]:
             met = examined.mismatches[0] if examined.mismatches else None
             how = _how(outcome)
             code, cause, fix = _known(known)
-            if known is not None and known.code == _SIZES and met is not None and met.kind in (Kind.SHAPE, Kind.DTYPE):
+            if known is not None and known.code == _SIZES and met is not None and met.kind in _UNLIKE_SIZES:
                 how = f"died of {outcome.signal}: {met}"  # torch's own words name no line, and no peer
                 why, remedy = _why(examined, met)
                 if len({place(call) for call in met.calls.values() if call is not None}) > 1:
@@ -384,7 +440,7 @@ def _hidden(examined: Examined) -> Iterator[Discovery]:
                 cause = "the launcher sees success where there was a failure"
                 yield Discovery("exit", message, "", cause, "let the exception pass, or exit with 1", (evidence,))
         for race in outcome.trace.of(Race):
-            if not race.waited:
+            if not race.waited and (race.access != "never" or outcome.how == "completed"):
                 message = f"rank {outcome.rank} uses a tensor ({race.op}) before the wait() of the collective on it"
                 evidence = _evidence(examined, outcome.rank, "value", message, race.site)
                 yield Discovery("race", message, "", "", "call wait() on the handle first", (evidence,))
@@ -430,7 +486,7 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
             yield _apart(examined, desync, cause_of(traces, desync))
             return
     # A model that `verify` wraps by itself may well be meant for a wrap that broadcasts its buffers.
-    apart = unshared(traces) if examined.run.wrap == "script" else None
+    apart = (unshared(traces) if examined.run.wrap == "script" else None) or assigned(traces)
     if apart is not None:
         yield _apart(examined, apart[0], statistics_cause(apart[1]))
         return

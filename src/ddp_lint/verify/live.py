@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from ddp_lint.verify.lateness import Lateness
 from ddp_lint.verify.match import Ending, Kind, Mismatch, differences, unanswered
 from ddp_lint.verify.spec import Marks
-from ddp_lint.verify.trace import Collective, decode
+from ddp_lint.verify.trace import Awaited, Collective, decode
 
 #: Seconds between two polls, and by how many one may be late before that counts as a stall of the machine.
 _POLL, _SLACK = 0.1, 0.3
@@ -27,8 +27,8 @@ _STILL = 1.2
 _STILL_SENDING = 5.0
 #: The same where a rank waits for a lock: the others may be at work that they show every few seconds.
 _STILL_LOCKED = 3.0
-_HANGS = frozenset({Kind.ORDER, Kind.MISSING, Kind.SHAPE, Kind.DTYPE, Kind.ROOT, Kind.MEMBERS})
-_COLLECTIVE = b'{"kind": "collective"'
+_HANGS = frozenset({Kind.ORDER, Kind.MISSING, Kind.SHAPE, Kind.SPLITS, Kind.DTYPE, Kind.ROOT, Kind.MEMBERS})
+_KINDS = (b'{"kind": "collective"', b'{"kind": "awaited"')
 
 
 class Live:
@@ -45,6 +45,8 @@ class Live:
         #: Sends and receives by (sender, receiver): how many more receives than sends were called.
         self._direct: dict[tuple[int, int], list[Collective]] = collections.defaultdict(list)
         self._last: dict[int, Collective] = {}
+        #: (rank, number) of the messages sent asynchronously that a rank waits for.
+        self._awaited: set[tuple[int, int]] = set()
         self.parted: Mismatch | None = None
         self._told = False
         self._late = Lateness(_POLL, _SLACK)
@@ -65,8 +67,11 @@ class Live:
             self._ranks = range(int(self._marks.path(0, "world").read_text(encoding="utf-8") or 0))
             self._tails = self._opened(self._ranks)
         for rank, tail in self._tails.items():
-            for call in tail.read():
-                self._take(rank, call)
+            for event in tail.read():
+                if isinstance(event, Awaited):
+                    self._awaited.add((rank, event.of))
+                else:
+                    self._take(rank, event)
         # Where the ranks went on after what could not meet, what they wait in now comes of it.
         found = (one for one in (self.parted, self._missing()) if one is not None)
         parted = next(filter(self._hangs, found), None)
@@ -129,12 +134,16 @@ class Live:
         for (sender, receiver), queue in self._direct.items():
             if queue and queue[0].op == "recv" and self._last.get(receiver) is queue[-1]:
                 waits[receiver] = (queue[0], {sender})
-            if queue and queue[0].op == "send" and self._last.get(sender) is queue[-1] and not queue[-1].asynchronous:
+            if queue and queue[0].op == "send" and self._waits_to_send(sender, queue[-1]):
                 waits.setdefault(sender, (queue[0], {receiver}))
         for rank, (call, absent) in waits.items():
             if call.peer is not None and absent <= waits.keys() and rank in _reached(waits, absent):
                 return Mismatch(Kind.MISSING, call.group, -1, {rank: call, **dict.fromkeys(absent)})
         return None
+
+    def _waits_to_send(self, sender: int, call: Collective) -> bool:
+        waits = not call.asynchronous or (sender, call.n) in self._awaited
+        return waits and self._last.get(sender) is call
 
     # ---- stillness
 
@@ -190,14 +199,14 @@ def _reached(waits: dict[int, tuple[Collective, set[int]]], first: set[int]) -> 
 
 
 class _Tail:
-    """The collectives in a trace that grows."""
+    """The collectives in a trace that grows, and the waits for messages."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
         self._file: io.BufferedReader | None = None
         self._rest = b""
 
-    def read(self) -> Iterator[Collective]:
+    def read(self) -> Iterator[Collective | Awaited]:
         """What was written since the last time."""
         if self._file is None:
             if not self._path.exists():
@@ -205,9 +214,9 @@ class _Tail:
             self._file = self._path.open("rb")
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in lines:
-            if line.startswith(_COLLECTIVE):
+            if line.startswith(_KINDS):
                 event = decode(line.decode("utf-8", errors="replace"))
-                if isinstance(event, Collective):
+                if isinstance(event, Collective | Awaited):
                     yield event
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ class Kind(str, enum.Enum):
     ORDER = "order"
     MISSING = "missing rank"
     SHAPE = "shape"
+    SPLITS = "split sizes"
     DTYPE = "dtype"
     REDUCE_OP = "reduce op"
     ROOT = "root"
@@ -225,6 +226,8 @@ def describe(call: Collective, *, every_dtype: bool = False) -> str:
         words.append(call.reduce_op)
     if call.root is not None:
         words.append(f"root {call.root}")
+    if call.sends and not every_dtype:
+        words.append(f"that sends {list(call.sends)} and expects {list(call.expects)}")
     if call.peer is not None:
         words.append(f"{'from' if call.op == 'recv' else 'to'} rank {call.peer}")
     if call.members:
@@ -347,6 +350,8 @@ def differences(cells: Cells, endings: Mapping[int, Ending]) -> Iterator[Kind]:
             yield Kind.SHAPE
         if len({_dtypes(call.tensors) for call in present}) > 1:
             yield Kind.DTYPE
+    elif _unlike_splits(cells):
+        yield Kind.SPLITS
     if len({call.reduce_op for call in present}) > 1:
         yield Kind.REDUCE_OP
     if len({call.root for call in present}) > 1:
@@ -357,6 +362,16 @@ def differences(cells: Cells, endings: Mapping[int, Ending]) -> Iterator[Kind]:
         [tuple(tensor.name for tensor in call.tensors) for call in present]
     ):
         yield Kind.BUFFER
+
+
+def _unlike_splits(cells: Cells) -> bool:
+    """What a rank sends to another one in an all_to_all is not what that one expects."""
+    calls = {rank: call for rank, call in cells.items() if call is not None and call.sends and call.expects}
+    return any(
+        call.sends[call.ranks.index(peer)] != calls[peer].expects[call.ranks.index(rank)]
+        for rank, call in calls.items()
+        for peer in calls
+    )
 
 
 def _may_be_ragged(calls: Sequence[Collective]) -> bool:

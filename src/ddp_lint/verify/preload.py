@@ -8,6 +8,7 @@ have one seed for the hashes of strings, where processes of their own have one e
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from ddp_lint.source.imports import last_part
 from ddp_lint.verify.spec import CAN_FORK
@@ -25,6 +26,8 @@ _WRITERS = frozenset({"putenv", "unsetenv", "load_dotenv"})
 _SETS = frozenset({"set", "frozenset"})
 #: What gives the same for a set in whatever order it is walked.
 _ORDERLESS = frozenset({"sorted", "len", "min", "max", "sum", "any", "all", "bool", "isinstance"})
+#: What walks its argument.
+_WALKS = frozenset({"list", "tuple", "iter", "enumerate", "map", "zip", "join", "chain", "extend"})
 _STREAMS = frozenset({"Stream", "ExternalStream", "wait_stream", "record_stream"})
 
 
@@ -49,14 +52,16 @@ def _depends_on_hashes(tree: ast.Module) -> bool:
     """It makes a set that it does more with than to look into it, to count or to sort it, walks one that it fills
     later, or asks for a hash."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    walked = {last_part(n.iter) for n in ast.walk(tree) if isinstance(n, ast.For | ast.comprehension)} - {""}
+    walked = set(_walked(tree))
     for node in ast.walk(tree):
         made = last_part(node.func) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
         if made == "hash":
             return True
         outer = parents.get(node)
         if isinstance(node, ast.Call) and made in _SETS and not node.args:
-            if isinstance(outer, ast.Assign | ast.AnnAssign) and walked & set(map(last_part, _targets(outer))):
+            while isinstance(outer, ast.Tuple | ast.List):
+                outer = parents.get(outer)
+            if isinstance(outer, ast.Assign | ast.AnnAssign) and walked & set(_targets(outer)):
                 return True
         elif isinstance(node, ast.Set | ast.SetComp) or made in _SETS:
             orderless = isinstance(outer, ast.Call) and last_part(outer.func) in _ORDERLESS
@@ -65,8 +70,21 @@ def _depends_on_hashes(tree: ast.Module) -> bool:
     return False
 
 
-def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
-    return node.targets if isinstance(node, ast.Assign) else [node.target]
+def _walked(tree: ast.Module) -> Iterator[str]:
+    """The last parts of the names that something goes through one by one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.comprehension):
+            yield last_part(node.iter)
+        elif isinstance(node, ast.Call) and last_part(node.func) in _WALKS:
+            yield from map(last_part, node.args)
+        elif isinstance(node, ast.Starred):
+            yield last_part(node.value)
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
+    """The last parts of the names that are assigned to, those of `a, b = ...` as well."""
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        yield from filter(None, map(last_part, target.elts if isinstance(target, ast.Tuple | ast.List) else [target]))
 
 
 def _writes_environment(tree: ast.Module) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddp_lint.findings import Finding
-from ddp_lint.verify.match import Mismatch, Row
+from ddp_lint.verify.match import Cells, Mismatch, Row
 from ddp_lint.verify.options import RunResult
 from ddp_lint.verify.trace import Call, Collective, Start
 
@@ -90,6 +90,11 @@ class Examined:
     @property
     def completed(self) -> bool:
         return self.run.outcome == "completed"
+
+    def before(self, mismatch: Mismatch) -> list[Cells]:
+        """The calls of its group that met before."""
+        rows = (row for row in self.rows if row.group == mismatch.group and row.position < mismatch.position)
+        return [row.calls for row in rows]
 
     @property
     def communicates(self) -> bool:

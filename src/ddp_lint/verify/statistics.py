@@ -1,4 +1,4 @@
-"""Buffers in which each rank gathers statistics of its own data, and with which its forwards compute."""
+"""Buffers and attributes in which each rank gathers statistics of its own data, and with which its forwards compute."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import collections
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.verify.compare import Desync, desyncs
-from ddp_lint.verify.trace import Collective, Trace, Write
+from ddp_lint.verify.trace import BY_HAND, Collective, Gathers, Trace, Write
 
 #: Operators that make a buffer's value from the one that it had. What is only overwritten (noise, a cache, a queue) may
 #: be each rank's own.
@@ -23,6 +23,17 @@ def unshared(traces: Sequence[Trace]) -> tuple[Desync, Write] | None:
     for desync in desyncs(traces, "buffers", ("after_step", "at_end"), _WRAPS):
         owners = {_owner(write) for write in writes if write.computed_with and write.name in desync.names}
         found = next((write for write in gathered if write.name in desync.names and _owner(write) in owners), None)
+        if found is not None:
+            return desync, found
+    return None
+
+
+def assigned(traces: Sequence[Trace]) -> tuple[Desync, Gathers] | None:
+    """The same of statistics that are kept by assignment; buffers among them only where DDP does not broadcast them."""
+    broadcast = any(map(_broadcasts, traces))
+    lines = {event.name: event for trace in traces for event in trace.of(Gathers) if not (event.buffer and broadcast)}
+    for desync in desyncs(traces, "statistics", ("after_step", "at_end"), (*_WRAPS, BY_HAND)):
+        found = next((lines[name] for name in desync.names if name in lines), None)
         if found is not None:
             return desync, found
     return None

@@ -139,6 +139,9 @@ class Collective(Event):
     issued_by: str = "user"
     #: Parameters that take part in what a gather of the user's was given: its outputs hand no gradient back to them.
     cut_off: tuple[str, ...] = ()
+    #: Of an all_to_all with sizes of its own how much goes to each rank, and is expected from each.
+    sends: tuple[int, ...] = ()
+    expects: tuple[int, ...] = ()
     #: Two of the tensors that it fills are the same memory.
     overlapping: bool = False
     #: What the user's own call is for, where its line says it: the variables of the loops around it ("name='loss'").
@@ -153,6 +156,25 @@ class Done(Event):
 
     kind: ClassVar[str] = "done"
     of: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Awaited(Event):
+    """This rank waits for the message with event number `of`, which it sent asynchronously."""
+
+    kind: ClassVar[str] = "awaited"
+    of: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Crossing(Event):
+    """A thread calls `op` on a group in which another thread is in a call of `amid`, at `earlier`."""
+
+    kind: ClassVar[str] = "crossing"
+    op: str = ""
+    group: str = ""
+    amid: str = ""
+    earlier: tuple[Frame, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -219,6 +241,15 @@ class Write(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Gathers(Event):
+    """A line of the user's gathers statistics in this attribute of a module by assignment; it may be a buffer."""
+
+    kind: ClassVar[str] = "gathers"
+    name: str = ""
+    buffer: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Assign(Event):
     """`p.data = tensor`: the parameter's storage was exchanged since the last look (at the end of every module's
     forward and around every step), so that there is no frame: `phase`, `module` and `name` must do."""
@@ -257,9 +288,10 @@ class Storage(Event):
 class Hashes(Event):
     """Digests of tensors, by qualified name, to compare across ranks.
 
-    `what`: parameters, gradients or buffers; `when`: before_wrap, after_wrap, before_step, after_step (of the first
-    steps, and then of fewer and fewer: a Fingerprint is written at each), or at_end. `digests` maps
-    a name to 16 hex digits of the values; `norms` to the 2-norm; `sketches` (of replicas' parameters) to a few sums of
+    `what`: parameters, gradients, buffers or statistics (what modules gather by assignment); `when`: before_wrap,
+    after_wrap, before_step, after_step (of the first steps, and then of fewer and fewer: a Fingerprint is written at
+    each), or at_end. `digests` maps a name to 16 hex digits of the values; `norms` to the 2-norm; `sketches` (of
+    replicas' parameters) to a few sums of
     the values with random signs, the same on all ranks: the distance of two sketches is that of the tensors, exactly
     for small ones, else within a fifth or so. `sharded` names hold a shard (or are gathered by the wrapper), for which
     equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2, by_hand (then
@@ -456,8 +488,8 @@ class Environment(Event):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Value(Event):
     """A number of this rank, to compare across ranks: `what` is clip_grad_norm_ (the total norm that it returned),
-    scale (of a GradScaler after `update`), plateau (what ReduceLROnPlateau decides by) or loss (of our own training
-    loop)."""
+    scale (of a GradScaler after `update`), plateau (what ReduceLROnPlateau decides by), rate (that it left the first
+    group with) or loss (of our own training loop)."""
 
     kind: ClassVar[str] = "value"
     what: str = ""
@@ -567,6 +599,8 @@ SCRIPT_PHASE = "script"
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 KINDS: Mapping[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__()}
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {kind: vars(cls()) for kind, cls in KINDS.items()}
+#: `json.dumps` would make an encoder for each event.
+_ENCODE = json.JSONEncoder(default=vars, check_circular=False).encode
 
 
 class Writer:
@@ -587,7 +621,7 @@ class Writer:
             defaults = _DEFAULTS[event.kind]
             fields = {name: value for name, value in vars(event).items() if value != defaults[name]}
             fields["n"], fields["t"] = number, time.time()
-            self._file.write(json.dumps({"kind": event.kind, **fields}, default=vars) + "\n")
+            self._file.write(_ENCODE({"kind": event.kind, **fields}) + "\n")
             self._file.flush()
             return number
 

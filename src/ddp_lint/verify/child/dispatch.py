@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 
-_OWN_DISPATCH = {"DTensor", "AsyncCollectiveTensor"}
+OWN_DISPATCH = {"DTensor", "AsyncCollectiveTensor"}
 #: Operators that look at a tensor's shape and place only.
 _METADATA = re.compile(r"sym_|set_$|resize_|_resize|detach|is_pinned|is_same_size|rename|(new_)?empty|record_stream")
 _FACTORY = re.compile(r"new_|.*_like$")
@@ -49,7 +49,7 @@ class Dispatch(TorchDispatchMode):
         if recorder.quiet:
             return func(*args, **kwargs)
         for cls in types:
-            if cls.__name__ in _OWN_DISPATCH:
+            if cls.__name__ in OWN_DISPATCH:
                 recorder.of_dtensor = func._opname
                 return NotImplemented
             if cls.__name__ == "FakeTensor":

@@ -162,7 +162,7 @@ class Values(Observer):
 
     def _shared(self, name: str, given: dict[str, Any], result: Any) -> None:
         """The same on all members: a combination of what those put in that were run."""
-        label, ranks = self._collectives._group(given)
+        label, ranks = self._collectives.group_of(given)
         outputs = _outputs(given, result)
         number = self._next("shared", label)
         self._made_up -= {pointer(tensor) for tensor in outputs}
@@ -187,7 +187,7 @@ class Values(Observer):
             self._made_up |= {pointer(tensor) for tensor in outputs}
 
     def _sent(self, given: dict[str, Any]) -> None:
-        peer = self._collectives._group(given)[1][given["dst"]]
+        peer = self._collectives.group_of(given)[1][given["dst"]]
         key = ("message", self.recorder.rank, peer, self._next(self.recorder.rank, peer))
         moved = tensors(given["tensors"])
         if sum(tensor.numel() for tensor in moved) <= _LARGEST:
@@ -196,7 +196,7 @@ class Values(Observer):
     def _came(self, name: str, given: dict[str, Any], result: Any) -> None:
         outputs = _outputs(given, result)
         if name.startswith("recv") and "src" in given:
-            peer = self._collectives._group(given)[1][given["src"]]
+            peer = self._collectives.group_of(given)[1][given["src"]]
             before = get(("message", peer, self.recorder.rank, self._next(peer, self.recorder.rank)))
             if before is not None and [t.shape for t in before] == [t.shape for t in outputs]:
                 for mine, theirs in zip(outputs, before, strict=True):

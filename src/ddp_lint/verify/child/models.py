@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddp_lint.verify import trace
+from ddp_lint.verify.child.gathering import gathered
 
 #: What wrappers put into qualified names.
 _WRAPPER_PARTS = re.compile(r"(^|\.)(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?=\.|$)")
@@ -166,6 +167,19 @@ class Model:
         if self.inner is None:
             return []
         return [(clean(name), p) for name, p in self.inner.named_parameters(remove_duplicate=False)]
+
+    def statistics(self) -> dict[str, tuple[torch.Tensor, trace.Frame]]:
+        """What modules gather by assignment, with the line that does."""
+        found = {}
+        for prefix, reference in self._modules:
+            module = reference()
+            if module is None:
+                continue
+            for name, site in gathered(module.__class__).items():
+                tensor = module._buffers.get(name, vars(module).get(name))
+                if isinstance(tensor, torch.Tensor) and not tensor.requires_grad:
+                    found[f"{prefix}.{name}" if prefix else name] = tensor, site
+        return found
 
     def buffers(self) -> dict[str, torch.Tensor]:
         return {clean(name): b for name, b in self.inner.named_buffers()} if self.inner is not None else {}

@@ -102,6 +102,7 @@ class Session:
         from ddp_lint.verify.child.observers.storage import Storages
         from ddp_lint.verify.child.observers.streams import Streams
         from ddp_lint.verify.child.observers.syncs import Syncs
+        from ddp_lint.verify.child.observers.threads import Threads
         from ddp_lint.verify.child.observers.trainable import Trainable
         from ddp_lint.verify.child.observers.unused import Unused
         from ddp_lint.verify.child.observers.writes import Writes
@@ -114,6 +115,7 @@ class Session:
         observers: list[Observer] = [
             self.collectives,
             Races(recorder, models, self.collectives),
+            Threads(recorder, models, self.collectives),
             *(kind(recorder, models) for kind in kinds),
             self.breaks,
             skew,

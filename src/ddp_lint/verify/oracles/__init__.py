@@ -14,6 +14,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from ddp_lint.verify.branches import rounds_apart
 from ddp_lint.verify.options import RunResult
 from ddp_lint.verify.results import Evidence, Examined
 from ddp_lint.verify.situation import Situation
@@ -80,6 +81,9 @@ class Case:
         first = next(iter(self.examined.mismatches), None)
         if loop is None or first is None:
             return ""
+        apart = rounds_apart(first, self.examined.before(first))
+        if apart is not None and (real(apart.path), apart.line) == (path, loop.header):
+            return f"the ranks were in unlike rounds of this loop before one of them left it: {apart.text}"
         for call in first.calls.values():
             if call is None or not any(frame.line in loop.body and real(frame.path) == path for frame in call.frames):
                 return ""

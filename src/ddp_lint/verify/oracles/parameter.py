@@ -23,9 +23,12 @@ def testify(case: Case) -> Opinion:
             )
         )
     after = _across.compare(case, "parameters", REPLICAS_EQUAL)
-    unlike = _unlike_metrics(case)
+    rates = _unlike_values(case, "rate")
+    if rates and not after.fired:
+        return Opinion((case.evidence("parameter", f"the scheduler leaves a learning rate of {rates}"),))
+    unlike = _unlike_values(case, "plateau")
     if unlike and not after.fired:
-        return Opinion(doubt=unlike)
+        return Opinion(doubt=f"the scheduler is given {unlike}: it decided alike here, which it need not do")
     if after.fired or not case.sharded or _synchronised(case):
         return after
     before = _across.compare(case, "parameters", ("before_wrap",), ("none",))
@@ -45,16 +48,15 @@ def _unequal_steps(case: Case) -> dict[int, int]:
     return {}
 
 
-def _unlike_metrics(case: Case) -> str:
-    """The ranks give the scheduler at the finding's line unlike numbers, by which it changes the learning rate."""
+def _unlike_values(case: Case, what: str) -> str:
+    """The first unlike numbers that the scheduler at the finding's line is given, or leaves as learning rates."""
     given: dict[int, list[float]] = {}
     for rank, value, _ in case.hits(Value):
-        if value.what == "plateau" and value.local is not None:
+        if value.what == what and value.local is not None:
             given.setdefault(rank, []).append(value.local)
     for step in zip(*given.values(), strict=False):
         if len(set(step)) > 1:
-            said = " and ".join(f"{number:.4g} on rank {rank}" for rank, number in zip(given, step, strict=True))
-            return f"the scheduler is given {said}: it decided alike here, which it need not do"
+            return " and ".join(f"{number:.4g} on rank {rank}" for rank, number in zip(given, step, strict=True))
     return ""
 
 

@@ -50,6 +50,7 @@ class Calls(Observer):
         patching.after(torch.utils.data.DataLoader, "__init__", self._loader)
         patching.after(nn.utils.clip_grad, "clip_grad_norm_", self._clipped)
         patching.before(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._decides)
+        patching.after(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._decided)
         patching.after(torch.amp.GradScaler, "scale", lambda _, scaler, *args: self._multiplied(scaler))
         patching.after(torch.amp.GradScaler, "unscale_", lambda *_: self._divided())
         patching.after(torch.amp.GradScaler, "update", lambda _, scaler, *args: self._scaled(scaler))
@@ -121,6 +122,11 @@ class Calls(Observer):
         if self.recorder.active:
             with self.recorder.quieted():
                 self.recorder.emit(trace.Value, what="plateau", local=float(metrics))
+
+    def _decided(self, _result: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+        rates = [group["lr"] for group in scheduler.optimizer.param_groups]
+        if self.recorder.active and rates and isinstance(rates[0], float):
+            self.recorder.emit(trace.Value, what="rate", local=rates[0])
 
     def _multiplied(self, scaler: Any) -> None:
         if self.recorder.active:

@@ -65,7 +65,8 @@ _ISSUERS = (
     ("torch/nn/", "torch"),
     ("torch/optim/", "torch"),
 )
-_APIS = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py")
+#: Where a call of the user's goes through.
+APIS = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py")
 
 
 class Groups:
@@ -128,12 +129,16 @@ class Collectives(Observer):
         self.works: collections.OrderedDict[int, Any] = collections.OrderedDict()
         #: The collective issued last is an asynchronous one of the user's.
         self.latest_is_users_asynchronous = False
+        #: It is a message; the latest of those that this rank sent.
+        self.latest_is_asynchronous_send = False
+        self.sending: collections.deque[int] = collections.deque(maxlen=8)
 
     def install(self) -> None:
         patching.replace(dist.distributed_c10d, "init_process_group", self._init)
         patching.replace(sys.modules["torch.distributed.rendezvous"], "_create_c10d_store", self._keys_apart)
         patching.replace(dist.distributed_c10d, "new_group", self._new_group)
         patching.before(dist.distributed_c10d, "destroy_process_group", self._destroy)
+        patching.before(dist.Work, "wait", self._waits)
 
     # ---- operators
 
@@ -142,16 +147,18 @@ class Collectives(Observer):
 
     def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = arguments(op, args, kwargs)
-        group, ranks = self._group(given)
+        group, ranks = self.group_of(given)
         origin = self._origin(sys._getframe(2))
-        name = _NAMES.get(op._opname, op._opname.rstrip("_"))
+        name = self.name_of(op)
         peer = given.get(_PEER_NAMES.get(op._opname, ""))
         root = None if peer is not None else next((given[key] for key in _ROOT_NAMES if key in given), None)
         asynchronous = bool(origin.variables.get("async_op", False) or origin.api in _ASYNCHRONOUS)
         self.latest_is_users_asynchronous = asynchronous and origin.issuer == "user"
+        self.latest_is_asynchronous_send = asynchronous and name == "send"
         if name == "all_reduce" and origin.issuer == "user" and len(ranks) == self.recorder.world:
             for tensor in (t for value in given.values() for t in tensors(value)):
                 self.models.averaged(tensor)
+        sends, expects = _splits(name, given)
         return self.recorder.emit(
             trace.Collective,
             group=group,
@@ -170,6 +177,8 @@ class Collectives(Observer):
             cut_off=self._cut_off(name, given) if origin.issuer == "user" else (),
             label=self._label(given, origin.frame) if origin.issuer == "user" else "",
             rounds=rounds(origin.frame),
+            sends=sends,
+            expects=expects,
             overlapping=_overlapping([t for key in OUTPUT_NAMES for t in tensors(given.get(key))]),
             module=origin.module or (self.recorder.modules or [""])[-1],
         )
@@ -178,15 +187,26 @@ class Collectives(Observer):
         work = work_of(result)
         if work is not None:
             self.works[token] = work
+            if self.latest_is_asynchronous_send:
+                self.sending.append(token)
             while len(self.works) > 8:
                 self.works.popitem(last=False)
         self.recorder.emit(trace.Done, frames=(), of=token)
+
+    def _waits(self, work: Any, *_args: Any, **_kwargs: Any) -> None:
+        number = next((number for number in self.sending if self.works.get(number) is work), None)
+        if number is not None and self.recorder.active:
+            self.recorder.emit(trace.Awaited, frames=(), of=number)
 
     def pending(self) -> tuple[int, ...]:
         """The events of the latest collectives that are not complete as far as can be told."""
         return tuple(number for number, work in self.works.items() if not _complete(work))
 
-    def _group(self, given: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
+    def name_of(self, op: Any) -> str:
+        """The operation as users know it."""
+        return _NAMES.get(op._opname, str(op._opname).rstrip("_"))
+
+    def group_of(self, given: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
         if "process_group" in given:
             return self.groups.name(dist.ProcessGroup.unbox(given["process_group"]))
         from torch.distributed.distributed_c10d import _resolve_process_group
@@ -215,7 +235,7 @@ class Collectives(Observer):
             path = here.f_code.co_filename
             if is_user(path):  # the reducer's calls come from no function of torch.distributed
                 return _Origin(issuer or ("" if api else self._reducer()) or "user", api, module, variables, here)
-            if path.endswith(_APIS) and not issuer and not here.f_code.co_name.startswith("_"):
+            if path.endswith(APIS) and not issuer and not here.f_code.co_name.startswith("_"):
                 api = here.f_code.co_name
                 variables = variables or dict(here.f_locals)
             elif not issuer:
@@ -389,6 +409,17 @@ def _leaves(given: list[torch.Tensor]) -> list[torch.Tensor]:
                 seen.add(inner)
                 queue.append(inner)
     return leaves
+
+
+def _splits(name: str, given: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What an all_to_all sends to each rank and expects from each, where it says so: rows, or elements."""
+    if name == "all_to_all_single":
+        sends, expects = given.get("input_split_sizes"), given.get("output_split_sizes")
+    elif name == "all_to_all":
+        sends, expects = ([t.numel() for t in tensors(given.get(key))] for key in ("input_tensors", "output_tensors"))
+    else:
+        return (), ()
+    return (tuple(sends), tuple(expects)) if sends and expects else ((), ())
 
 
 def _complete(work: Any) -> bool:

@@ -36,6 +36,8 @@ class Hashes(Observer):
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
         self._by_hand = 0
+        #: (model, name) of what is gathered by assignment and was told of.
+        self._gathered: set[tuple[int, str]] = set()
         #: The latest models that are compared: one that is local to `main()` is looked at in the end like a global one.
         self._held: collections.deque[Any] = collections.deque(maxlen=_HELD)
         #: Fingerprints that the device may still be working on, to be read when the next one is asked for.
@@ -102,6 +104,14 @@ class Hashes(Observer):
         for model in models:
             self._emit("parameters", when, model.replicated, model, model.compared())
             self._emit("buffers", when, model.wrap, model, model.buffers())
+            statistics = model.statistics()
+            for name, (_, site) in statistics.items():
+                if (model.number, name) not in self._gathered:
+                    self._gathered.add((model.number, name))
+                    self.recorder.emit(trace.Gathers, frames=(site,), name=name, buffer=name in model.buffers())
+            self._emit(
+                "statistics", when, model.replicated, model, {n: tensor for n, (tensor, _) in statistics.items()}
+            )
 
     def _fingerprint(self, model: Model, rates: tuple[float, ...]) -> None:
         """Ask for the number now, on the device, and read it when the next one is asked for: the host does not wait."""
@@ -130,7 +140,7 @@ class Hashes(Observer):
     def _emit(self, what: str, when: str, wrap: str, model: Model | None, named: dict[str, Any]) -> None:
         if not named:
             return
-        parts = wrap in ("fsdp1", "fsdp2") and what != "buffers"
+        parts = wrap in ("fsdp1", "fsdp2") and what not in ("buffers", "statistics")
         sharded = tuple(name for name, tensor in named.items() if parts or is_shard(tensor))
         self.recorder.emit(
             trace.Hashes,
