@@ -44,13 +44,23 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
 OUTLINE = ""
 
 
+class Noted(set[Any]):
+    """What is asked; `whole`: the modules and classes all of whose parts are among that."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole: set[ast.AST] = set()
+
+
 class Recorder:
-    """Where it is noted what is asked, as long as `asked` is a set."""
+    """Where it is noted what is asked, if it is."""
 
     __slots__ = ("asked",)
 
     def __init__(self) -> None:
-        self.asked: set[Any] | None = None
+        self.asked: Noted | None = None
 
 
 def _body(node: ast.AST) -> list[ast.stmt]:
@@ -238,8 +248,12 @@ def touch(node: ast.AST) -> None:
     if node.__class__ in _PARTS:
         _body(node)
         return
-    for part in node.__dict__.get("parts", ()):
-        touch(part)
+    recorder = node.__dict__.get("recorder")
+    noted = recorder.asked if recorder is not None else None
+    if noted is not None and node not in noted.whole:
+        noted.whole.add(node)
+        for part in node.__dict__.get("parts", ()):
+            touch(part)
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from ddp_lint.project.parts import (
     STORES,
     TESTED,
     TESTS,
+    Noted,
     Parts,
     Recorder,
     digest_of_calls,
@@ -683,7 +684,7 @@ class Project:
 
         `apart`: what goes on around the block does not rest on it by itself, unless the block ends in an error.
         """
-        inner: set[Asked] = set()
+        inner = Noted()
         outer, self._recorder.asked = self._recorder.asked, inner
         failed = True
         try:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import operator
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import libcst as cst
 
@@ -39,24 +37,32 @@ def conditions(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpre
 
 
 def _left_before(block: cst.IndentedBlock | cst.Module, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
-    places, exits = _exits(block)
-    for place, test in exits if node in places else ():
-        if place >= places[node]:
+    statements = _statements(block)
+    for place, test in statements.exits if node in statements.places else ():
+        if place >= statements.places[node]:
             return
         yield test, False
 
 
+class _Statements(NamedTuple):
+    """The place of each statement of a block; those of ``if test: return``, with their tests; that of the first one
+    that always leaves, which is the last one reached."""
+
+    places: dict[cst.CSTNode, int]
+    exits: tuple[tuple[int, cst.BaseExpression], ...]
+    last: int
+
+
 @functools.lru_cache(maxsize=64)
-def _exits(
-    block: cst.IndentedBlock | cst.Module,
-) -> tuple[dict[cst.CSTNode, int], tuple[tuple[int, cst.BaseExpression], ...]]:
-    """The place of each statement of a block, and those of ``if test: return`` with their tests."""
+def _statements(block: cst.IndentedBlock | cst.Module) -> _Statements:
     exits = (
         (place, statement.test)
         for place, statement in enumerate(block.body)
         if isinstance(statement, cst.If) and statement.orelse is None and leaves(statement.body)
     )
-    return {statement: place for place, statement in enumerate(block.body)}, tuple(exits)
+    ends = (place for place, statement in enumerate(block.body) if _goes_no_further(statement))
+    places: dict[cst.CSTNode, int] = {statement: place for place, statement in enumerate(block.body)}
+    return _Statements(places, tuple(exits), next(ends, len(places)))
 
 
 def leaves(body: cst.BaseSuite) -> bool:
@@ -76,9 +82,9 @@ def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
     below: cst.CSTNode = node
     for up in module.ancestors(node):
         if isinstance(up, (cst.IndentedBlock, cst.Module)):
-            for statement in itertools.takewhile(functools.partial(operator.is_not, below), up.body):
-                if _goes_no_further(statement):
-                    return True
+            statements = _statements(up)
+            if statements.places.get(below, 0) > statements.last:
+                return True
         below = up
     return False
 

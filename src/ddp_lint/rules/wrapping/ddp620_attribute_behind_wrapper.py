@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -171,6 +172,8 @@ class AttributeBehindWrapper(Rule):
         self._found: dict[tuple[cst.CSTNode | None, str], list[_Asked]] = {}
         self._wrapped = {wrap.outer for wrap in self.module.wraps.all if wrap.kind == "ddp"}
         self._prepared: dict[cst.Call, bool] = {}
+        #: By the first binding of a name: all uses of the name in one scope see the same ones.
+        self._given_wrapped: dict[tuple[str, cst.CSTNode], bool] = {}
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         name, attribute = dotted(node.value), node.attr.value
@@ -214,7 +217,7 @@ class AttributeBehindWrapper(Rule):
 
     def _wrapped_by(self, use: cst.BaseExpression, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
         """What wrapped the object that a name stands for at `use`, how, and how sure that is."""
-        if name not in self._wrapped and not any(map(self._may_give_wrapped, self.module.bindings(name, use))):
+        if name not in self._wrapped and not self._may_be_given(self.module.bindings(name, use)):
             return None  # most names: no need to ask which of their bindings holds here
         last = self._last_binding(use, name)
         if last is None or last.value is None:
@@ -238,6 +241,14 @@ class AttributeBehindWrapper(Rule):
         ):
             return value, "on several processes it comes back wrapped in DDP", Confidence.MEDIUM
         return None
+
+    def _may_be_given(self, bindings: Sequence[Binding]) -> bool:
+        if not bindings:
+            return False
+        key = bindings[0].name, bindings[0].node
+        if key not in self._given_wrapped:
+            self._given_wrapped[key] = any(map(self._may_give_wrapped, bindings))
+        return self._given_wrapped[key]
 
     def _may_give_wrapped(self, binding: Binding) -> bool:
         given = binding.kind == "parameter" and any(binding.name == entry.parameter for entry in _GIVEN)
