@@ -199,7 +199,7 @@ def _scope(scope: ast.AST) -> _Scope:
 
 
 def _come_later(calls: list[ast.Call], node: ast.Call) -> bool:
-    """Whether there are any, and all of them below the line."""
+    """Whether there are any calls, which are in the order of their lines, and all of them below this one."""
     return bool(calls) and calls[0].lineno > node.lineno
 
 

@@ -184,12 +184,12 @@ def _without_exit(effect: Effect) -> Effect:
     return effect
 
 
-def doubtful(effects: list[Effect], kinds: frozenset[str] = frozenset()) -> list[Effect]:
-    """The same tree with events of low confidence, those of these kinds or operations or all: what may well happen
-    otherwise."""
+def doubtful(effects: list[Effect], kinds: frozenset[str] = frozenset(), op: str = "") -> list[Effect]:
+    """The same tree with events of low confidence, those of these kinds or of one operation, or all where neither is
+    given: what may well happen otherwise."""
 
     def change(event: Event) -> Event:
-        doubted = not kinds or event.kind in kinds or event.op in kinds
+        doubted = event.kind in kinds or event.op == op if kinds or op else True
         return dataclasses.replace(event, confidence=Confidence.LOW) if doubted else event
 
     return _with_events(effects, change)

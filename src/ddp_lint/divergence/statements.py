@@ -641,7 +641,7 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
         frame.alive = True
     else:
         replaced = _replaced(frame, call) if isinstance(call, ast.Call) else ""
-        frame.effects.extend(doubtful(body, frozenset({replaced})) if replaced else body)
+        frame.effects.extend(doubtful(body, op=replaced) if replaced else body)
     frame.effects.extend(deferred)
 
 

@@ -81,12 +81,11 @@ def _blended(function: ast.FunctionDef) -> Iterator[tuple[str, int]]:
 
 def _keeps(value: ast.expr, target: str) -> bool:
     """What is assigned holds a share of what the target held."""
-    if isinstance(value, ast.BinOp):
-        sides = (value.left, value.right)
-        return any(ast.unparse(side) == target or _keeps(side, target) for side in sides)
     if isinstance(value, ast.IfExp):
         return _keeps(value.body, target) or _keeps(value.orelse, target)
-    if isinstance(value, ast.Call) and last_part(value.func) in _BLENDS:
+    parts: list[ast.expr] = []
+    if isinstance(value, ast.BinOp):
+        parts = [value.left, value.right]
+    elif isinstance(value, ast.Call) and last_part(value.func) in _BLENDS:
         parts = [value.func.value, *value.args] if isinstance(value.func, ast.Attribute) else value.args
-        return any(_keeps(part, target) or (part is not value and ast.unparse(part) == target) for part in parts)
-    return False
+    return any(ast.unparse(part) == target or _keeps(part, target) for part in parts)
