@@ -35,8 +35,9 @@ from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import calls_on_self, children
-from ddp_lint.source.syntax import below, statements
+from ddp_lint.source.syntax import below, statements, walk
 
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _MANAGER = ("__enter__", "__exit__")
 #: Calls of Python's that an analysis may nest: several times what calls within calls and blocks within blocks take.
 _FRAMES = 3_000
@@ -217,8 +218,10 @@ def _evaluate(root: Root, facts: ModuleFacts, summaries: Summaries) -> None:
 
 def _mismatches_of(
     root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None
-) -> tuple[Mismatch, ...]:
-    return _read(root, facts, summaries, env).mismatches
+) -> tuple[Mismatch, ...] | None:
+    """Those of a root, None where it had to be left out."""
+    read = _read(root, facts, summaries, env)
+    return None if read.skipped else read.mismatches
 
 
 def _read_once(root: Root, facts: ModuleFacts, summaries: Summaries) -> _Read:
@@ -381,7 +384,8 @@ def _mismatches(
             if len(seen) > _MOST_MISMATCHES:  # each is sought through the whole graph
                 raise TooLong
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
-            unshown = _is_of_recursion(difference.event, root) or (needs_shards(difference) and not sharded())
+            recurses = _is_of_recursion(difference.event, root) and not _is_once_for_some_ranks(mismatch, root, facts)
+            unshown = recurses or (needs_shards(difference) and not sharded())
             if unshown or is_no_race(mismatch, facts):
                 mismatch = dataclasses.replace(mismatch, confidence=Confidence.LOW)
             placed = _in_class(mismatch, root.seen_from) if root.seen_from else mismatch
@@ -397,6 +401,16 @@ def _is_of_recursion(event: Event, root: Root) -> bool:
     and where they diverge in it they do so at its first call."""
     name = getattr(root.node, "name", "")
     return bool(event.chain) and event.call in (name, f"self.{name}") and not root.decorated
+
+
+def _is_once_for_some_ranks(mismatch: Mismatch, root: Root, facts: ModuleFacts) -> bool:
+    """Does the branch at fault ask for the rank and hold the call, so that its first call divides the ranks? A loop of
+    such calls goes through a nested structure."""
+    branch = mismatch.branch
+    if mismatch.cause != "rank" or branch is None or not mismatch.span.starts_in(branch):
+        return False
+    loops = (node for node in walk(root.node) if isinstance(node, _LOOPS))
+    return not any(mismatch.span.starts_in(span_of(facts, loop)) for loop in loops)
 
 
 def _differences(graph: EventGraph, projection: Projection, start: Node) -> Iterator[Difference]:
