@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -154,9 +155,13 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
     callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _mismatches_of)
     own = [_as_given(_as_called(read, callers), facts, summaries, callers) for read in own]
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
-    communicating = {read.root.owner for read in own if read.communicates}
+    communicating: dict[ast.ClassDef | None, set[str]] = collections.defaultdict(set)
+    for read in own:
+        if read.communicates and read.root.function is not None:
+            communicating[read.root.owner].add(getattr(read.root.node, "name", ""))
     classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
-    inherited = [_read_once(root, facts, summaries) for of in classes for root in hooked(of, summaries)]
+    seen_from = (root for of in classes for root in hooked(of, summaries, communicating[of.node]))
+    inherited = [_read_once(root, facts, summaries) for root in seen_from]
     found: dict[object, Mismatch] = {}
     for read in (*inherited, *own):
         for mismatch in read.mismatches:
@@ -333,8 +338,8 @@ def classes_in(facts: ModuleFacts, summaries: Summaries) -> Iterator[ClassRef]:
     return (summaries.linker.class_ref(n, facts) for n in statements(facts.tree) if isinstance(n, ast.ClassDef))
 
 
-def hooked(of: ClassRef, summaries: Summaries) -> Iterator[Root]:
-    """Inherited methods that call what this class defines."""
+def hooked(of: ClassRef, summaries: Summaries, called: set[str]) -> Iterator[Root]:
+    """Inherited methods that call one of these methods which the class defines itself."""
     linker = summaries.linker
     own = set(linker.members(of))
     inherited: dict[str, tuple[ClassRef, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
@@ -343,7 +348,7 @@ def hooked(of: ClassRef, summaries: Summaries) -> Iterator[Root]:
             if name not in own:
                 inherited.setdefault(name, (base, node))
     calls = {name: calls_on_self(base.node, node) for name, (base, node) in inherited.items()}
-    for name in _reaching(calls, own):
+    for name in _reaching(calls, called):
         base, node = inherited[name]
         if _can_part(node):
             receiver = unknown(("object", of.node.name), ref.Instance(of))
