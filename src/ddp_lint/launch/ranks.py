@@ -293,6 +293,9 @@ def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: b
 def first_rank_test(text: str, taken: bool, own: tuple[str, ...] = ()) -> bool:
     """Whether the outcome `taken` of a test keeps what follows to one rank; `own`: see `own_ranks`."""
     negated, (first, others) = text.startswith("not "), _own_patterns(own)
+    test = ast.parse(f"({text}\n)", mode="eval").body if negated else None
+    if isinstance(test, ast.BoolOp):  # ``not is_initialized() or get_rank() == 0``: the negation is of one part
+        return any(first_rank_test(ast.unparse(part), taken, own) for part in test.values)
     if _patterns("true_on_others").search(text) or others.search(text):
         return taken == negated
     return (_patterns("true_on_first").search(text) or first.search(text)) is not None and taken != negated
