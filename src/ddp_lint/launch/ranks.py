@@ -143,7 +143,8 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                 if foreign or name.rpartition(".")[2] in known["identifiers"]:
                     yield name, node
         elif isinstance(node, ast.ClassDef):
-            yield from ((b, node) for b in map(_last, node.bases) if b in known["bases"])
+            bases = (b for b in node.bases if _last(b) in known["bases"] and _may_run_ranks(project, facts, b))
+            yield from ((_last(b), node) for b in bases)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             if node.value in known["environment"]:
                 yield node.value, node
@@ -151,6 +152,12 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
             name in own_words and _goes_by(project, facts, node)
         ):
             yield name, node
+
+
+def _may_run_ranks(project: Project, facts: ModuleFacts, base: ast.expr) -> bool:
+    """Whether a base class by such a name may run ranks: one of the project has to show them in a file of its own."""
+    found = project.split(project.meaning(facts, base))
+    return found is None or (found[0] is not facts and any(True for _ in _evidence(found[0], project)))
 
 
 def _goes_by(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:
