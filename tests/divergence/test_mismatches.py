@@ -1562,6 +1562,29 @@ PARTING = {
 }
 
 EQUAL = {
+    "a setting that a function within a method asks for, and the method that it calls": """
+        import dataclasses
+
+        @dataclasses.dataclass
+        class Config:
+            divided: bool = False
+
+        class Trainer:
+            def __init__(self, config: Config, plan):
+                self.config, self.plan = config, plan
+
+            def fit(self, model):
+                def hook(x):
+                    if self.config.divided:
+                        if x not in self.plan[dist.get_rank()]:
+                            return
+                    self.maybe_all_reduce(x)
+
+            def maybe_all_reduce(self, x):
+                if self.config.divided:
+                    return
+                dist.all_reduce(x)
+        """,
     "whether a split has labels, as the first of a batch says": """
         def evaluate(loader):
             for batch in loader:

@@ -125,7 +125,7 @@ def _decorators() -> tuple[str, ...]:
 
 def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.AST]]:
     tree, known, own_words = facts.tree, _known(), project.own.names.words
-    idle = _counted(tree) | _by_default(tree)
+    idle = _counted(tree) | _by_default(tree) | _switched_off(tree)
     for node in walk(tree):
         handed_on = node.value if isinstance(node, ast.keyword) else node
         if _identifier(handed_on) in idle and isinstance(handed_on, (ast.Name, ast.arg)):
@@ -192,6 +192,16 @@ def _by_default(tree: ast.AST) -> frozenset[str]:
                 if parameter.arg in _known()["sizes"]:
                     taken.setdefault(parameter.arg, []).append(isinstance(default, ast.Constant))
     return frozenset(name for name, constant in taken.items() if all(constant))
+
+
+def _switched_off(tree: ast.AST) -> frozenset[str]:
+    """Names that are False wherever a file assigns them: ``distributed = False``."""
+    given: dict[str, list[bool]] = {}
+    for node in walk(tree):
+        for target in (n for n in getattr(node, "targets", ()) if isinstance(n, ast.Name)):
+            value = getattr(node, "value", None)
+            given.setdefault(target.id, []).append(isinstance(value, ast.Constant) and value.value is False)
+    return frozenset(name for name, off in given.items() if all(off))
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
