@@ -1562,6 +1562,14 @@ PARTING = {
 }
 
 EQUAL = {
+    "a flag that is a function's name, which always holds": """
+        def evaluate(model):
+            return model()
+
+        def load(args, build):
+            if args.local_rank == 0 and not evaluate:
+                dist.barrier()
+        """,
     "a setting that a function within a method asks for, and the method that it calls": """
         import dataclasses
 
