@@ -39,7 +39,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Gate
 from ddp_lint.project.framework_imports import COMMUNICATION
-from ddp_lint.project.parts import children
+from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.project_names import Own
 from ddp_lint.source.syntax import defaults
 
@@ -212,8 +212,14 @@ def _set_elsewhere(frame: Frame, of: ref.ClassRef, owner: ref.ClassRef, attribut
     classes = frame.linker.linearised(of)[0]
     if any(stores_of(class_.node, attribute) for class_ in classes if class_ != owner):
         return True
-    here = (n for n in children(frame.function or frame.facts.tree) if isinstance(n, ast.Attribute))
-    return any(n.attr == attribute and isinstance(n.ctx, ast.Store) and dotted(n.value) != "self" for n in here)
+    return attribute in _set_from_outside(frame.function or frame.facts.tree)
+
+
+@kept_by_node(4096)
+def _set_from_outside(scope: ast.AST) -> frozenset[str]:
+    """The attributes of other objects than its own that some code assigns: ``loader.divided = True``."""
+    stores = (n for n in children(scope) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    return frozenset(store.attr for store in stores if dotted(store.value) != "self")
 
 
 def _call_object(frame: Frame, function: Value, instance: ref.Instance, arguments: Arguments, node: ast.Call) -> Value:
