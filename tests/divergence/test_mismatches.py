@@ -55,6 +55,31 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a flag that an object is made with, and that its constructor hands on": """
+        class Loader:
+            def __init__(self, config, divided=False):
+                self.divided = divided
+
+            def load(self):
+                if self.divided:
+                    dist.all_reduce(torch.zeros(1))
+
+        class Own(Loader):
+            def __init__(self, config, divided=False):
+                super().__init__(config, divided=divided)
+
+        def prepare(config):
+            if dist.get_rank() == 0:
+                Own(config, True).load()  # !rank-branch
+            dist.barrier()
+
+        def set_later(config):
+            own = Own(config)
+            own.divided = config.divided
+            if dist.get_rank() == 0:
+                own.load()  # !rank-branch
+            dist.barrier()
+        """,
     "the number of one sample's own, and a file that is made without a lock": """
         def evaluate(loader):
             for batch in loader:
@@ -1562,6 +1587,56 @@ PARTING = {
 }
 
 EQUAL = {
+    "a flag that an object is made without, and that its constructor hands on": """
+        class Loader:
+            def __init__(self, config, divided=False):
+                self.divided = divided
+                self.load()
+
+            def load(self):
+                if self.divided:
+                    dist.all_reduce(torch.zeros(1))
+
+        class Own(Loader):
+            def __init__(self, config, divided=False):
+                super(Own, self).__init__(config, divided)
+
+        def prepare(config):
+            if dist.get_rank() == 0:
+                Own(config)
+            dist.barrier()
+        """,
+    "a flag that is a function's name, which always holds": """
+        def evaluate(model):
+            return model()
+
+        def load(args, build):
+            if args.local_rank == 0 and not evaluate:
+                dist.barrier()
+        """,
+    "a setting that a function within a method asks for, and the method that it calls": """
+        import dataclasses
+
+        @dataclasses.dataclass
+        class Config:
+            divided: bool = False
+
+        class Trainer:
+            def __init__(self, config: Config, plan):
+                self.config, self.plan = config, plan
+
+            def fit(self, model):
+                def hook(x):
+                    if self.config.divided:
+                        if x not in self.plan[dist.get_rank()]:
+                            return
+                    self.maybe_all_reduce(x)
+
+            def maybe_all_reduce(self, x):
+                if self.config.divided:
+                    return
+                dist.all_reduce(x)
+        """,
     "whether a split has labels, as the first of a batch says": """
         def evaluate(loader):
             for batch in loader:

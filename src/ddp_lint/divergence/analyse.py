@@ -304,21 +304,23 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
     if any(not isinstance(node, definitions) for node in facts.tree.body):
         yield Root("the module", facts.tree, None)
-    stack: list[tuple[ast.AST, ClassRef | None, str]] = [(facts.tree, None, "")]
+    stack: list[tuple[ast.AST, ClassRef | None, str, dict[str, Value] | None]] = [(facts.tree, None, "", None)]
     while stack:
-        node, owner, prefix = stack.pop()
+        node, owner, prefix, around = stack.pop()
         for child in below(node):
             if isinstance(child, ast.ClassDef):
-                stack.append((child, summaries.linker.class_ref(child, facts), f"{child.name}."))
+                stack.append((child, summaries.linker.class_ref(child, facts), f"{child.name}.", None))
             elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                stack.append((child, None, f"{prefix}{child.name}."))
+                function = _as_root(child, facts, owner, around)
+                own = {child.args.args[0].arg: function.receiver} if function.receiver is not None else around
+                stack.append((child, None, f"{prefix}{child.name}.", own))
                 if every or _can_part(child):
-                    root = Root(prefix + child.name, child, _as_root(child, facts, owner))
+                    root = Root(prefix + child.name, child, function)
                     yield root
                     if child.decorator_list:
                         yield dataclasses.replace(root, decorated=True)
             elif isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):
-                stack.append((child, owner, prefix))
+                stack.append((child, owner, prefix, around))
 
 
 def _can_part(node: ast.AST) -> bool:
@@ -326,11 +328,17 @@ def _can_part(node: ast.AST) -> bool:
     return any(isinstance(child, ast.Call) for child in children(node))
 
 
-def _as_root(node: ast.FunctionDef | ast.AsyncFunctionDef, facts: ModuleFacts, owner: ClassRef | None) -> FunctionRef:
+def _as_root(
+    node: ast.FunctionDef | ast.AsyncFunctionDef,
+    facts: ModuleFacts,
+    owner: ClassRef | None,
+    around: dict[str, Value] | None,
+) -> FunctionRef:
+    """`around`: the object that a function within a method sees as `self`."""
     receiver = None
     if owner is not None and node.args.args:
         receiver = unknown(("object", owner.node.name), ref.Instance(owner))
-    return FunctionRef(node, facts, owner, receiver, owner, bare=True)
+    return FunctionRef(node, facts, owner, receiver, owner, around, bare=True)
 
 
 def classes_in(facts: ModuleFacts, summaries: Summaries) -> Iterator[ClassRef]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ddp_lint.divergence import references as ref
@@ -39,7 +39,9 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Gate
 from ddp_lint.project.framework_imports import COMMUNICATION
+from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.project_names import Own
+from ddp_lint.source.syntax import defaults
 
 #: An object of a framework that works on one device.
 _ALONE = "builtins.alone"
@@ -125,29 +127,75 @@ def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.C
     return instance
 
 
+_Flags = dict[str, bool | ref.GroupRef | None]
+
+
 def _given(
     frame: Frame, of: ref.ClassRef, constructor: ref.FunctionRef, arguments: Arguments
 ) -> tuple[tuple[str, bool | ref.GroupRef | None], ...]:
-    """The attributes that hold a flag or a group which this very object is made with: ``Lock(path, sync=False)``."""
+    """The attributes that hold a flag or a group which this very object is made with: ``Lock(path, sync=False)``, or
+    a flag that it is made without."""
+    if arguments.starred:
+        return ()
     signature = constructor.node.args
     names = tuple(a.arg for a in (*signature.posonlyargs, *signature.args))[1:]
-    kept: dict[str, bool | ref.GroupRef | None] = {}
-    for name in (*names, *(a.arg for a in signature.kwonlyargs)):
-        value = arguments.get(name, names)[0]
+    kept: _Flags = {}
+    for parameter, default in defaults(signature):
+        value = arguments.get(parameter.arg, names)[0]
         if value is not None and value.constant is not None and type(value.constant.value) in (bool, type(None)):
-            kept[name] = value.constant.value
+            kept[parameter.arg] = value.constant.value
         elif value is not None and isinstance(value.reference, ref.GroupRef) and value.missing == NEVER:
-            kept[name] = value.reference
-    if not kept or arguments.starred or constructor.owner is None:
-        return ()
-    found = []
+            kept[parameter.arg] = value.reference
+        elif value is None and (flag := _flag(default)) is not None:
+            kept[parameter.arg] = flag
+    return tuple(_stored(frame, of, constructor, kept)) if kept else ()
+
+
+def _stored(
+    frame: Frame, of: ref.ClassRef, constructor: ref.FunctionRef, kept: _Flags
+) -> Iterator[tuple[str, bool | ref.GroupRef | None]]:
+    """The attributes in which a constructor, or the one that it hands on to, keeps what it is given."""
+    owner = constructor.owner
+    if owner is None or not kept:
+        return
     for attribute in stored_by(constructor.node):
-        (method, stored), *others = stores_of(constructor.owner.node, attribute) or ((None, None),)
+        (method, stored), *others = stores_of(owner.node, attribute) or ((None, None),)
         name = _stored_name(stored, kept)
         once = not others and method is constructor.node and name in kept
-        if once and not _set_elsewhere(frame, of, constructor.owner, attribute):
-            found.append((attribute, kept[name]))
-    return tuple(found)
+        if once and not _set_elsewhere(frame, of, owner, attribute):
+            yield attribute, kept[name]
+    base = frame.linker.method(of, "__init__", owner)
+    call = next((n for n in children(constructor.node) if _hands_on(n)), None)
+    if base is not None and isinstance(call, ast.Call):
+        yield from _stored(frame, of, base, _handed_on(call, base.node.args, kept))
+
+
+def _hands_on(node: ast.AST) -> bool:
+    """``super().__init__(config, sync)``"""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "__init__":
+        return False
+    above = node.func.value
+    plain = not any(isinstance(a, ast.Starred) for a in node.args) and all(k.arg for k in node.keywords)
+    return plain and isinstance(above, ast.Call) and getattr(above.func, "id", "") == "super"
+
+
+def _handed_on(call: ast.Call, signature: ast.arguments, kept: _Flags) -> _Flags:
+    """What the parameters of the constructor that is handed on to get, as far as it is flags and groups."""
+    taken = [parameter.arg for parameter, _ in defaults(signature)][1:]
+    given: dict[str | None, ast.expr] = dict(zip(taken, call.args, strict=False))
+    given.update({keyword.arg: keyword.value for keyword in call.keywords})
+    found: _Flags = {}
+    for parameter, default in defaults(signature):
+        value = given.get(parameter.arg)
+        if isinstance(value, ast.Name) and value.id in kept:
+            found[parameter.arg] = kept[value.id]
+        elif (flag := _flag(default if parameter.arg not in given else value)) is not None:
+            found[parameter.arg] = flag
+    return found
+
+
+def _flag(node: ast.expr | None) -> bool | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
 
 
 def _stored_name(stored: ast.AST | None, kept: Mapping[str, bool | ref.GroupRef | None]) -> str:
@@ -160,9 +208,18 @@ def _stored_name(stored: ast.AST | None, kept: Mapping[str, bool | ref.GroupRef 
 
 
 def _set_elsewhere(frame: Frame, of: ref.ClassRef, owner: ref.ClassRef, attribute: str) -> bool:
-    """Does another class of the object's set the attribute, too?"""
+    """Does another class of the object's set the attribute, too, or the function that makes it?"""
     classes = frame.linker.linearised(of)[0]
-    return any(stores_of(class_.node, attribute) for class_ in classes if class_ != owner)
+    if any(stores_of(class_.node, attribute) for class_ in classes if class_ != owner):
+        return True
+    return attribute in _set_from_outside(frame.function or frame.facts.tree)
+
+
+@kept_by_node(4096)
+def _set_from_outside(scope: ast.AST) -> frozenset[str]:
+    """The attributes of other objects than its own that some code assigns: ``loader.divided = True``."""
+    stores = (n for n in children(scope) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    return frozenset(store.attr for store in stores if dotted(store.value) != "self")
 
 
 def _call_object(frame: Frame, function: Value, instance: ref.Instance, arguments: Arguments, node: ast.Call) -> Value:

@@ -68,7 +68,8 @@ def _with_test(frame: Frame, node: ast.expr) -> tuple[Value, Test]:
     value = evaluate(frame, node)
     if value.varies is None and ((not value.agreed and asks_for_any(frame, node)) or _is_own_count(frame, node)):
         value = divergent(("any", value.key), own_emptiness(frame, node))  # ``if not mask.any():``
-    return value, value.truth(frame.text(node))
+    is_code = isinstance(value.reference, (ref.FunctionRef, ref.ClassRef))
+    return value, (constant(True) if is_code else value).truth(frame.text(node))
 
 
 def _compare(frame: Frame, node: ast.Compare) -> Value:

@@ -562,6 +562,10 @@ def _called_in(statement: ast.stmt) -> frozenset[str]:
     return frozenset(dotted(call.func).rpartition(".")[2] or getattr(call.func, "attr", "") for call in calls)
 
 
+#: What lets one rank alone in where something else went wrong before: files lie where all ranks see them, mostly.
+_SHARED = ("exception", "file")
+
+
 def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bool) -> Condition:
     """ "The body raised": each rank for itself if it is an exception that may hit one rank alone."""
     names = _names_of(handler)
@@ -583,7 +587,7 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     if names & _LOCAL_ERRORS and any(_may_fail(frame, statement) for statement in node.body):
         origin = Label(frame.span(node.body[0]), "this may raise on one rank alone")
         description, cause = "an exception that only this rank may have raised", "exception"
-        if any(v.cause != "exception" for test in frame.path if (v := test.varying()) is not None):
+        if any(v.cause not in _SHARED for test in frame.path if (v := test.varying()) is not None):
             description, cause = "whether what only this rank does here has failed", "failure"
         varies = Variation(cause, description, origin=origin, confidence=Confidence.MEDIUM)
         return Condition((key,) * worlds.COUNT, text, varies, open=True)

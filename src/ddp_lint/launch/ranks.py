@@ -125,7 +125,7 @@ def _decorators() -> tuple[str, ...]:
 
 def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.AST]]:
     tree, known, own_words = facts.tree, _known(), project.own.names.words
-    idle = _counted(tree) | _by_default(tree)
+    idle = _counted(tree) | _by_default(tree) | _switched_off(tree)
     for node in walk(tree):
         handed_on = node.value if isinstance(node, ast.keyword) else node
         if _identifier(handed_on) in idle and isinstance(handed_on, (ast.Name, ast.arg)):
@@ -143,7 +143,8 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                 if foreign or name.rpartition(".")[2] in known["identifiers"]:
                     yield name, node
         elif isinstance(node, ast.ClassDef):
-            yield from ((b, node) for b in map(_last, node.bases) if b in known["bases"])
+            bases = (b for b in node.bases if _last(b) in known["bases"] and _may_run_ranks(project, facts, b))
+            yield from ((_last(b), node) for b in bases)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             if node.value in known["environment"]:
                 yield node.value, node
@@ -151,6 +152,12 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
             name in own_words and _goes_by(project, facts, node)
         ):
             yield name, node
+
+
+def _may_run_ranks(project: Project, facts: ModuleFacts, base: ast.expr) -> bool:
+    """Whether a base class by such a name may run ranks: one of the project has to show them in a file of its own."""
+    found = project.split(project.meaning(facts, base))
+    return found is None or (found[0] is not facts and any(True for _ in _evidence(found[0], project)))
 
 
 def _goes_by(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:
@@ -185,6 +192,16 @@ def _by_default(tree: ast.AST) -> frozenset[str]:
                 if parameter.arg in _known()["sizes"]:
                     taken.setdefault(parameter.arg, []).append(isinstance(default, ast.Constant))
     return frozenset(name for name, constant in taken.items() if all(constant))
+
+
+def _switched_off(tree: ast.AST) -> frozenset[str]:
+    """Names that are False wherever a file assigns them: ``distributed = False``."""
+    given: dict[str, list[bool]] = {}
+    for node in walk(tree):
+        for target in (n for n in getattr(node, "targets", ()) if isinstance(n, ast.Name)):
+            value = getattr(node, "value", None)
+            given.setdefault(target.id, []).append(isinstance(value, ast.Constant) and value.value is False)
+    return frozenset(name for name, off in given.items() if all(off))
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -293,6 +310,9 @@ def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: b
 def first_rank_test(text: str, taken: bool, own: tuple[str, ...] = ()) -> bool:
     """Whether the outcome `taken` of a test keeps what follows to one rank; `own`: see `own_ranks`."""
     negated, (first, others) = text.startswith("not "), _own_patterns(own)
+    test = ast.parse(f"({text}\n)", mode="eval").body if negated else None
+    if isinstance(test, ast.BoolOp):  # ``not is_initialized() or get_rank() == 0``: the negation is of one part
+        return any(first_rank_test(ast.unparse(part), taken, own) for part in test.values)
     if _patterns("true_on_others").search(text) or others.search(text):
         return taken == negated
     return (_patterns("true_on_first").search(text) or first.search(text)) is not None and taken != negated

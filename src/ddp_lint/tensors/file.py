@@ -116,10 +116,8 @@ class TensorFile:
         return dataclasses.replace(known[0], chain=(*known[0].chain, known[0].entry)[:1]) if known else None
 
     def _around(self, site: CallSite) -> Reached | None:
-        for block in walk(site.around) if site.around is not None else ():
-            off = isinstance(block, ast.With) and any(without_gradient(i.context_expr, site.facts) for i in block.items)
-            if off and any(node is site.node for node in walk(block)):
-                return None
+        if called_without_gradient(site):
+            return None
         cls = self.class_around(site)
         return cls.forward_methods.get(site.around.name) if cls is not None and site.around is not None else None
 
@@ -128,6 +126,15 @@ class TensorFile:
         classes = (node for node in site.facts.tree.body if isinstance(node, ast.ClassDef))
         owner = next((node.name for node in classes if site.around in node.body), "")
         return self.classes.resolve(owner, site.facts)
+
+
+def called_without_gradient(site: CallSite) -> bool:
+    """Whether a call stands below ``with torch.no_grad():`` in its function."""
+    for block in walk(site.around) if site.around is not None else ():
+        off = isinstance(block, ast.With) and any(without_gradient(i.context_expr, site.facts) for i in block.items)
+        if off and any(node is site.node for node in walk(block)):
+            return True
+    return False
 
 
 def _stores_in_place(target: cst.CSTNode) -> bool:

@@ -239,7 +239,8 @@ class OneAugmentationSeed(Rule):
 
     def _are_own(self, seeds: list[cst.BaseExpression]) -> bool:
         """Whether the rank (or an epoch) takes part in a seed, or in what it is assigned."""
-        texts = [self.module.code(v) for seed in seeds for v in (seed, *self.module.assignments(seed))]
+        bound = (b.value for seed in seeds for b in self.module.bindings(seed) if b.kind in ("assign", "augment"))
+        texts = [self.module.code(value) for value in (*seeds, *bound) if value is not None]
         return any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 
     def _drawn_on_ranks(self, *, with_workers: bool = False) -> tuple[str, Span] | None:

@@ -13,7 +13,7 @@ from ddp_lint.launch.ranks import Evidence, called_on_one_rank, evidence_in, on_
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.devices.saved import saved_elsewhere, saved_from_cpu
+from ddp_lint.rules.devices.saved import models_saved_from_cpu, saved_elsewhere, saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
@@ -103,8 +103,9 @@ class LoadWithoutMapLocation(Rule):
     files that give each rank's part to one process in a loop; a `map_location` that comes from a parameter, a variable
     or `**kwargs`; loads on one rank alone, or in a function that only one rank calls; files that no evidence ties to
     several ranks; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer load
-    decides; checkpoints that FSDP wrote with `offload_to_cpu`, files that only save what lies on the CPU, and a
-    `load_network` whose `save_network` moves it there; what goes into `load_state_dict` of a loader, a sampler or a
+    decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that only save what lies on the CPU,
+    and a `load_network` whose `save_network` moves it there; paths with the rank in them; what goes into
+    `load_state_dict` of a loader, a sampler or a
     scheduler, and files that the project fills with anything but states of models and optimizers. With `--preview`
     alone: files of which only a word that other things go by as well shows what they hold (`init_states`).
 
@@ -135,6 +136,8 @@ class LoadWithoutMapLocation(Rule):
         where = self._destination(node, _POSITION[name])
         if where is None or not ((name == _LOAD and self._may_hold_states(node)) or self._drops_location(node)):
             return
+        if not where and self._is_own_file(node):
+            return
         if on_one_rank(self.module, node) or called_on_one_rank(self.module, node):
             return
         evidence = several_ranks(self.module)
@@ -158,10 +161,17 @@ class LoadWithoutMapLocation(Rule):
         if function is None or facts is None or project is None or self.module.class_of(call) is not None:
             return False
         name = function.name.value
-        if any(isinstance(n, ast.Call) and dotted_ast(n.func) == name for n in walk(facts.tree)):
+        calls = [n for n in walk(facts.tree) if isinstance(n, ast.Call) and dotted_ast(n.func) == name]
+        tests = (n for n in facts.tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test))
+        if not {*calls} <= {n for test in tests for n in walk(test)}:
             return False
-        users = list(importers(project, self.module.name, holding=(name,)))
-        return bool(users) and all(evidence_in(user, project) is None for user in users)
+        whole = (self.module.name, f"{self.module.name}.{name}")
+        users = [
+            user
+            for user in importers(project, self.module.name, holding=(name,))
+            if not calls or any(target in whole for target in (*user.imports.names.values(), *user.imports.stars))
+        ]
+        return bool(users or calls) and all(evidence_in(user, project) is None for user in users)
 
     # ---- where the load puts its tensors
 
@@ -240,6 +250,13 @@ class LoadWithoutMapLocation(Rule):
         return "set_device" in self.module.file.text or bool(
             self.module.project and self.module.project.holding("set_device(")
         )
+
+    def _is_own_file(self, call: cst.Call) -> bool:
+        """Whether the path names the rank, whose file was saved from its own GPU: ``f"state_{rank}.pt"``."""
+        source = argument(call, 0, "f")
+        values = [source, *self.module.assignments(source)] if source is not None else []
+        names = (dotted(n).rpartition(".")[2] for value in values for n in subtree(value))
+        return any(name in _known("ranks") for name in names)
 
     # ---- what the file may hold
 
@@ -348,7 +365,12 @@ class LoadWithoutMapLocation(Rule):
         text, facts = self.module.file.text, self.module.facts
         if facts is None or any(word in text for word in _known("offloaded")):
             return facts is not None
-        return saved_from_cpu(facts, facts.tree) or self._partner_saves_from_cpu(call, facts)
+        if saved_from_cpu(facts, facts.tree) or self._partner_saves_from_cpu(call, facts):
+            return True
+        names = (self._target(call).rpartition(".")[2], *self._receivers(call))
+        words = {*_words_in(call), *(word for name in names for word in words_of(name))}
+        project = self.module.project
+        return project is not None and not words & _known("optimizers") and models_saved_from_cpu(project)
 
     def _partner_saves_from_cpu(self, call: cst.Call, facts: ModuleFacts) -> bool:
         """Whether `save_network` saves from the CPU what `load_network` beside it loads."""

@@ -40,32 +40,53 @@ def saved_elsewhere(project: Project, file: str) -> bool:
     return bool(states) and all(state is False for state in states)
 
 
-def holds_states(value: ast.expr, function: ast.AST) -> bool | None:
+def models_saved_from_cpu(project: Project) -> bool:
+    """Whether the project saves models, and moves to the CPU first whatever it saves of them, in any of its files."""
+    return project.remember(("models saved from the CPU",), lambda: _moves_models(project))
+
+
+def _moves_models(project: Project) -> bool:
+    plain = frozenset((*table("checkpoints")["plain_receivers"], *table("checkpoints")["optimizers"]))
+    moved: list[bool] = []
+    for path in project.holding("torch.save("):
+        facts = project.facts_of(path)
+        functions = [n for n in walk(facts.tree) if isinstance(n, _FUNCTIONS)] if facts is not None else []
+        for function in functions:
+            calls = (n for n in walk(function) if isinstance(n, ast.Call) and n.args)
+            saved = [c.args[0] for c in calls if facts is not None and facts.qualified(c.func) == "torch.save"]
+            for value in saved:
+                on_cpu = facts is not None and _is_on_cpu(value, facts)
+                if on_cpu or holds_states(value, function, plain) is not False:
+                    moved.append(on_cpu)
+    return bool(moved) and all(moved)
+
+
+def holds_states(value: ast.expr, function: ast.AST, plain: frozenset[str] | None = None) -> bool | None:
     """Whether what is saved holds states of a model or an optimizer: ``model.state_dict()``, ``model``. None when it
-    cannot be seen: a parameter, the result of a call."""
+    cannot be seen: a parameter, the result of a call. `plain`: the words of what has a state that does not count."""
     if isinstance(value, ast.Name):
         given = list(assigned_to(value.id, function))
-        states = [holds_states(v, function) for v in given if not isinstance(v, ast.Name)]
+        states = [holds_states(v, function, plain) for v in given if not isinstance(v, ast.Name)]
         parts = [n.value for n in walk(function) if isinstance(n, ast.Assign) and _is_part(n.targets[0], value.id)]
-        states += [holds_states(part, function) for part in parts]
+        states += [holds_states(part, function, plain) for part in parts]
         if not given or None in states:
             return True if True in states else None
         return True in states
     if isinstance(value, ast.Dict):
-        states = [_state(part) for part in value.values]
+        states = [_state(part, plain) for part in value.values]
         return True in states
-    return _state(value) if isinstance(value, (ast.Call, ast.Constant, ast.List, ast.Tuple)) else None
+    return _state(value, plain) if isinstance(value, (ast.Call, ast.Constant, ast.List, ast.Tuple)) else None
 
 
 def _is_part(target: ast.expr, name: str) -> bool:
     return isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id == name
 
 
-def _state(value: ast.expr) -> bool | None:
+def _state(value: ast.expr, plain: frozenset[str] | None) -> bool | None:
     """Whether one value is the state of what may lie on a GPU."""
     for call in _calls_of(value, "state_dict"):
         receiver = dotted_ast(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-        if not words_of(receiver.rpartition(".")[2]) & frozenset(table("checkpoints")["plain_receivers"]):
+        if not words_of(receiver.rpartition(".")[2]) & (plain or frozenset(table("checkpoints")["plain_receivers"])):
             return True
     if isinstance(value, (ast.Constant, ast.Attribute, ast.Subscript, ast.BinOp, ast.List, ast.Tuple)):
         return False

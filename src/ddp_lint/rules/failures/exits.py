@@ -13,6 +13,7 @@ from ddp_lint.source import Module, dotted
 from ddp_lint.source.queries import last_name, literal_text, statements
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
+from ddp_lint.tensors.operations import words_of
 
 Exit = cst.Call | cst.Raise
 
@@ -85,8 +86,16 @@ def does_work(module: Module, call: cst.Call) -> bool:
     """Whether a call does the job's work or starts it, by its name: `train`, or a `main` that several ranks run."""
     name = last_name(call.func)
     if name in _words("work"):
-        return True
+        return not _sets_mode(call)
     return name in _words("entries") and (several_ranks(module) is not None or starts_ranks(module.file.text))
+
+
+def _sets_mode(call: cst.Call) -> bool:
+    """``head.train()``, which trains nothing: who trains is called a trainer, or is given something."""
+    if last_name(call.func) != "train" or not isinstance(call.func, cst.Attribute) or call.args:
+        return False
+    receiver = last_name(call.func.value)
+    return receiver not in ("", "self", "cls") and not words_of(receiver) & _words("trainers")
 
 
 @functools.cache

@@ -251,7 +251,7 @@ class RanksWriteOneFile(Rule):
             yield from map(self.module.code, values)
             nodes = (node for value in values for node in subtree(value))
             names = [node for node in nodes if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node)]
-            bound = [b for name in names for b in self.module.bindings(name) if b.kind in ("assign", "augment")]
+            bound = [b for name in names for b in self.module.bindings(name) if b.kind in ("assign", "augment", "for")]
             values = [value for value in dict.fromkeys(b.value for b in bound) if value and value not in reached]
             reached.update(values)
 

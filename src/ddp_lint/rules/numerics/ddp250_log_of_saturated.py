@@ -11,7 +11,9 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called
+from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.contexts import evaluation_only, without_gradient
+from ddp_lint.tensors.file import called_without_gradient
 from ddp_lint.tensors.operations import words_of
 
 _HALF = re.compile(r"\.half\b|float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
@@ -92,8 +94,8 @@ class LogOfSaturated(Rule):
 
     `clamp(min=...)` in between, a constant of 1e-6 or more added (any in files that say nothing of half precision),
     `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask that is
-    added to nothing, code under `no_grad`, evaluation, inference
-    and tests.
+    added to nothing, code under `no_grad` and functions that are called under it alone, evaluation, inference and
+    tests.
 
     ## How to confirm
 
@@ -117,7 +119,7 @@ class LogOfSaturated(Rule):
         operand = self._operand(node, "log")
         if operand is None or without_gradient(self.module, node):
             return
-        if evaluation_only(self.module, node):
+        if evaluation_only(self.module, node) or self._is_called_without_gradient(node):
             return
         if self._is_added_mask(node, operand):
             self._report(
@@ -136,6 +138,11 @@ class LogOfSaturated(Rule):
             if argument is not None:
                 fix = self._fix(node, operand, argument, instead)
                 self._report(node, f"{inner} rounds to 0 for a confident input", name, fix)
+
+    def _is_called_without_gradient(self, node: cst.Call) -> bool:
+        function = self.module.function_of(node)
+        sites = call_sites(self.module, function) if function is not None else ()
+        return bool(sites) and all(map(called_without_gradient, sites))
 
     def _is_added_mask(self, node: cst.Call, operand: cst.BaseExpression) -> bool:
         """``vector + mask.log()``, which a softmax makes NaN of where nothing is left of a row."""

@@ -161,8 +161,15 @@ class TwoForwardsBeforeBackward(Rule):
             return False
         wrap = self.module.wraps.of(name, at) or self._at_top_level(name)
         if wrap is not None:
-            return _broadcasts(wrap) and not self._has_no_buffers(wrap)
+            return all(map(_broadcasts, self._ways(wrap))) and not self._has_no_buffers(wrap)
         return name.startswith("self.") and name.count(".") == 1 and self._wrapped_by_class(name[5:], at)
+
+    def _ways(self, wrap: Wrap) -> list[Wrap]:
+        """All wraps that a function gives one name: who leaves the buffers alone in one arm knows which models have
+        them."""
+        function = self.module.function_of(wrap.call)
+        alike = (w for w in self.module.wraps.all if w.outer == wrap.outer and not w.tested)
+        return [wrap, *(w for w in alike if self.module.function_of(w.call) is function)]
 
     def _has_no_buffers(self, wrap: Wrap) -> bool:
         model = argument(wrap.call, 0, "module")

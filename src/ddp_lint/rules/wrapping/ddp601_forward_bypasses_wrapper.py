@@ -236,6 +236,10 @@ class ForwardBypassesWrapper(Rule):
             return False
         effect = "this backward averages nothing" if backward is not None else "the loss that is trained with"
         wrapper, place = found
+        wrap, is_part = self._wraps.of(wrapper, node), "." in dotted(node.func)
+        may_be_armed = is_part and (wrap is None or wrap.kind == "ddp")
+        if backward is not None and may_be_armed and self._is_armed(node, wrapper, backward):
+            return True
         name, taken = dotted(node.func), self.module.span(place)
         self.report(
             node,
