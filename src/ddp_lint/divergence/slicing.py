@@ -7,6 +7,7 @@ attribute is asked for.
 from __future__ import annotations
 
 import ast
+import bisect
 import collections
 import copy
 import dataclasses
@@ -107,10 +108,12 @@ class _Statements:
     def deciding(self, path: str) -> list[ast.stmt]:
         """The statements that what is stored under a dotted path rests on, as a body."""
         stores = self._storing.get(path, [])
-        before = [found for found in self._exits if found.number < max((s.number for s in stores), default=0)]
-        kept = self._closed([*stores, *self._naming, *(before if len(before) <= _MOST_EXITS else ())])
+        last = max((found.number for found in stores), default=0)
+        before = bisect.bisect_left(self._exits, last, key=lambda found: found.number)
+        exits = self._exits[:before] if before <= _MOST_EXITS else []
+        kept = self._closed([*stores, *self._naming, *exits])
         if len(kept) > _MOST:
-            return [statement.node for statement in stores]
+            return [found.node for found in stores]
         blocks: dict[tuple[_Statement | None, int], list[_Statement]] = collections.defaultdict(list)
         for statement in sorted(kept, key=lambda each: each.number):
             blocks[statement.around, statement.block].append(statement)
@@ -126,10 +129,10 @@ class _Statements:
         return [reduced(each) for each in blocks.get((None, 0), ())]
 
     def _closed(self, waiting: list[_Statement]) -> set[_Statement]:
-        """With all that they rest on."""
+        """With all that they rest on, as long as it is not too much."""
         kept: set[_Statement] = set()
         needed: set[str] = set()
-        while waiting:
+        while waiting and len(kept) <= _MOST:
             statement = waiting.pop()
             if statement in kept:
                 continue
