@@ -596,3 +596,27 @@ def test_every_discovery_has_a_place(tmp_path: pathlib.Path) -> None:
 
     assert line("parameters without a gradient: head.weight, head.bias") == 5
     assert line("something else") == 3
+
+
+def test_arms_of_a_branch_before_a_mismatch_are_not_where_the_ranks_part(tmp_path: pathlib.Path) -> None:
+    """A call that another rank does not make is met by what that one calls next, and so are all that follow."""
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    arms = [[_at(path, (2, "main"))], [_at(path, (3, "main"))]]
+    last = [_at(path, (6, "main"), shape=rank + 1) for rank in (0, 1)]
+    (found,) = discover([run(*([*arm, call] for arm, call in zip(arms, last, strict=True)))], [])
+    assert found.message.startswith("the ranks call different collectives: shape:")
+    extra = [_at(path, (3, "main")), _at(path, (6, "main")), last[0]]
+    (found,) = discover([run(extra, [_at(path, (6, "main")), last[1]])], [])
+    assert "these met by luck; then shape: rank 0 calls all_reduce [4]" in found.message and found.line == 3
+
+
+def test_messages_of_one_tag_fit_what_they_are_received_into() -> None:
+    def message(op: str, peer: int, size: int, tag: int) -> Collective:
+        return dataclasses.replace(call(3, op, (size,)), peer=peer, tag=tag)
+
+    sent = [message("send", 1, 4, 0), message("send", 1, 2, 7)]
+    taken = [message("recv", 0, 2, 7), message("recv", 0, 4, 0)]
+    assert discover([run(sent, taken)], []) == []
+    (found,) = discover([run(sent, [*taken[:1], message("recv", 0, 3, 0)])], [])
+    assert found.cause.startswith("a message does not fill the tensor") and found.fix

@@ -47,6 +47,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
             return found
     return (
         _switched(traces, desync)
+        or _averaged_too_early(traces, desync)
         or _never_averaged(traces, desync)
         or _hooked(traces, desync)
         or _written_by_hand(traces, desync)
@@ -210,6 +211,20 @@ def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         return None
     text = "no backward before this step averaged a gradient: the forward did not go through the wrapper"
     return Cause(text, "call the wrapped model itself, and nothing of it behind its back", backwards[-1].site)
+
+
+def _averaged_too_early(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """After the last backward that averaged gradients another one under `no_sync` added to them."""
+    for trace in traces:
+        events = [event for event in trace.events if _before(event, desync)]
+        averages = [n for n, event in enumerate(events) if isinstance(event, Collective) and event.op == "all_reduce"]
+        since = events[averages[-1] :] if averages else []
+        skipped = next((event for event in since if isinstance(event, Call) and event.name == "no_sync"), None)
+        if skipped is not None and any(isinstance(event, Phase) and event.phase == "backward" for event in since):
+            text = "the last backward before this step ran under no_sync(), behind the one that averaged: each rank "
+            text += "adds gradients of its own to the average"
+            return Cause(text, "leave no_sync() for the last backward before step()", skipped.site, "DDP605")
+    return None
 
 
 def _hooked(traces: Sequence[Trace], desync: Desync) -> Cause | None:

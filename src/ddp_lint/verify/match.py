@@ -18,6 +18,7 @@ import dataclasses
 import difflib
 import enum
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -133,10 +134,11 @@ def mismatches(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch
     """All mismatches, the first one (the root cause) first. A rank without an entry in `endings` counts as unknown."""
     order = _order_of(streams)
     direct = _unanswered_in(streams, endings)
+    unlike = _unlike_messages(streams)
     # Who waits in a receive reaches no collective: that it is missing there is a consequence.
     stuck = {rank for mismatch in direct for rank in mismatch.calls.keys() - set(mismatch.absent)}
     found = [mismatch for group in _groups(streams) for mismatch in _mismatches_of(group, endings)]
-    found = direct + [one for one in found if one.kind is not Kind.MISSING or not stuck & set(one.absent)]
+    found = [*unlike, *direct] + [one for one in found if one.kind is not Kind.MISSING or not stuck & set(one.absent)]
     return sorted(found, key=lambda mismatch: order(mismatch.calls))
 
 
@@ -282,6 +284,25 @@ def _unanswered_in(streams: Streams, endings: Mapping[int, Ending]) -> list[Mism
         waiting[pair] = ways["recv"][met:] or (ways["send"][met:] if stalled else [])
     found = unanswered(waiting, endings)
     return [_both_ways(found, waiting)] if found else []
+
+
+def _unlike_messages(streams: Streams) -> list[Mismatch]:
+    """The first message that is received into a tensor of another size."""
+    for (sender, receiver), ways in messages(streams).items():
+        of = {
+            way: {key: [c for c in calls if (c.group, c.tag) == key] for key in {(c.group, c.tag) for c in calls}}
+            for way, calls in ways.items()
+        }
+        for key, sent in of["send"].items():
+            for one, other in zip(sent, of["recv"].get(key, ()), strict=False):
+                if _elements(one) != _elements(other):
+                    return [Mismatch(Kind.SHAPE, one.group, -1, {sender: one, receiver: other})]
+    return []
+
+
+def _elements(call: Collective) -> int:
+    """How many elements a message has, however many tensors it is received into."""
+    return sum(math.prod(tensor.shape) for tensor in call.tensors)
 
 
 def messages(streams: Streams) -> Mapping[tuple[int, int], Mapping[str, Sequence[Collective]]]:

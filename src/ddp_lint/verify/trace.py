@@ -132,6 +132,8 @@ class Collective(Event):
     reduce_op: str = ""
     root: int | None = None
     peer: int | None = None
+    #: Of a message: those of one tag meet in order.
+    tag: int = 0
     #: The members of the group that a `new_group` makes.
     members: tuple[int, ...] = ()
     asynchronous: bool = False
@@ -175,6 +177,14 @@ class Crossing(Event):
     group: str = ""
     amid: str = ""
     earlier: tuple[Frame, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Orphaned(Event):
+    """A process that this rank has forked calls `op` on a group that the rank has made. Written by that process."""
+
+    kind: ClassVar[str] = "orphaned"
+    op: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

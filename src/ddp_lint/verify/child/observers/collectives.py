@@ -171,6 +171,7 @@ class Collectives(Observer):
             reduce_op=reduce_op_of(given, origin.variables),
             root=_global(ranks, root),
             peer=_global(ranks, peer),
+            tag=int(given.get("tag") or 0),
             asynchronous=asynchronous,
             functional=op.namespace == "_c10d_functional",
             issued_by=origin.issuer,
@@ -270,6 +271,7 @@ class Collectives(Observer):
 
     def _init(self, original: Any) -> Any:
         def replacement(*args: Any, **kwargs: Any) -> Any:
+            self.recorder.group_of = os.getpid()
             if self.recorder.quiet:
                 return original(*args, **kwargs)
             self.recorder.emit(trace.Call, name="init_process_group", arguments=_plain(kwargs))
