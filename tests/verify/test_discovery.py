@@ -96,6 +96,43 @@ def test_a_copy_that_one_rank_alone_updates_lies_at_the_update() -> None:
     )
 
 
+def test_what_is_copied_names_the_test_that_its_update_is_below(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def is_main():\n    return dist.get_rank() == 0\n\n\n"
+        "class Average:\n    def update(self, p):\n        self.shadow[0] = p\n\n"
+        "    def use(self, p):\n        p.copy_(self.shadow[0])\n\n\n"
+        "def train():\n    if is_main():\n        average.update(p)\n    average.use(p)\n"
+    )
+    write = Write(op="copy_", name="fc.weight", frames=(Frame(str(path), 10, "use"),))
+    (found,) = discover([run(*([write, hashes("parameters", rank, "after_step")] for rank in (0, 1)))], [])
+    assert "shadow is updated by update (line 6), which is called below `if is_main()` (line 14)" in found.cause
+    path.write_text(path.read_text().replace("if is_main()", "if True"))
+    (found,) = discover([run(*([write, hashes("parameters", rank, "after_step")] for rank in (0, 1)))], [])
+    assert "shadow" not in found.cause
+
+
+def test_of_a_model_that_is_split_by_hand_what_ranks_hold_alike_stays_equal() -> None:
+    """Not the layer that sums, whose rows may be others on each rank; nor what ranks exchange in the end, or hand out
+    work for (experts)."""
+
+    def seen(digest: str, when: str) -> Hashes:
+        digests = {"norm.weight": digest, "embed.weight": digest}
+        return dataclasses.replace(hashes("parameters", 0, when), wrap="split_by_hand", digests=digests)
+
+    def ranks(last: list[str], *ops: str) -> list[list[Event]]:
+        calls = [dataclasses.replace(call(5, op), phase="forward", module="embed") for op in ops]
+        return [
+            [*calls, seen("a", "after_wrap"), seen(str(rank), "after_step"), seen(end, "at_end")]
+            for rank, end in enumerate(last)
+        ]
+
+    (found,) = discover([run(*ranks(["b", "c"], "all_reduce"))], [])
+    assert "norm.weight" in found.message and "embed" not in found.message and found.line == 5
+    assert discover([run(*ranks(["b", "b"], "all_reduce"))], []) == []
+    assert discover([run(*ranks(["b", "c"], "all_reduce", "all_to_all_single"))], []) == []
+
+
 def test_what_tensor_parallelism_leaves_whole_stays_equal() -> None:
     """Unless each rank has begun with its own (experts)."""
 

@@ -275,6 +275,70 @@ torch.cuda.set_device(0 if wrong else int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
 dist.all_reduce(torch.ones(4, device="cuda"))
 """
+#: A layer that is split among the ranks by hand; what goes into it has a gradient from the part of each.
+SPLIT_LAYER = """
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        if not wrong:
+            dist.all_reduce(gradient)
+        return gradient
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Split(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(8, 8).chunk(world)[rank].clone())
+        self.bias = nn.Parameter(torch.zeros(8 // world))
+        self.down = nn.Parameter(torch.randn(8, 8).chunk(world, dim=1)[rank].clone())
+
+    def forward(self, x):
+        x = nn.functional.linear(Enter.apply(x), self.up, self.bias).relu()
+        return Leave.apply(nn.functional.linear(x, self.down))
+
+
+model = nn.Sequential(nn.Linear(8, 8), Split(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+#: Each rank asks its own clock in a loop with a collective; by luck all of them leave in one round.
+CLOCK = """
+import time
+
+
+def goes_on():
+    on = torch.tensor(float(time.monotonic() < end))
+    if not wrong:
+        dist.all_reduce(on, dist.ReduceOp.MIN)
+    return on.item() > 0
+
+
+dist.barrier()
+end = time.monotonic() + 1.5
+while goes_on():
+    dist.all_reduce(torch.ones(4))
+    time.sleep(1.0)
+"""
 #: What communicates when it is let go of, and is kept on one rank.
 LET_GO = """
 class Section:
@@ -476,6 +540,8 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         (EARLY, "early", "DDP605", "gradients differ between the ranks before optimizer step 1"),
         (BUCKETS, "buckets", "DDP701", "DistributedSampler gave the same order in all 3 epochs"),
         (ONE_DEVICE, "device", "", "all ranks of this machine choose device 0"),
+        (SPLIT_LAYER, "layer", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
+        (CLOCK, "clock", "", "rank 0 left a loop by its own clock (line 27)"),
         (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
     ],
     ids=[
@@ -495,6 +561,8 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         "early",
         "buckets",
         "device",
+        "layer",
+        "clock",
         "hook",
     ],
 )

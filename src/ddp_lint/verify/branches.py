@@ -358,8 +358,49 @@ def _gates(frame: Frame, *, in_round: bool = False, below: bool = True) -> Itera
                 found.append(node)
             blocks.append(_children(node))
     for test in found:
-        names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(test.test)}
-        yield f"`if {ast.unparse(test.test)}` (line {test.lineno})", not names.isdisjoint(_rank_words())
+        names = _names(test.test)
+        called = (node for node in _functions(_tree(frame)) if node.name in names)
+        asks = not _rank_words().isdisjoint(names.union(*map(_names, called)))
+        yield f"`if {ast.unparse(test.test)}` (line {test.lineno})", asks
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Every name in some code, also those of attributes."""
+    return {getattr(inner, "id", getattr(inner, "attr", "")) for inner in ast.walk(node)}
+
+
+def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def kept_apart(site: Frame) -> str:
+    """Of a line that copies what an object keeps: the function of its file that updates that, where it is called below
+    a test that asks for the rank, and the test."""
+    tree = _tree(site)
+    read = {node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.lineno == site.line}
+    kept = {node.attr for node in read} - {
+        last_part(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)
+    }
+    for function in _functions(tree):
+        if function.name == "__init__" or site.line in _lines(function.body) or not _updates(function, kept):
+            continue
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_part(n.func) == function.name]
+        gates = [_told(gate for gate in _gates(Frame(site.path, call.lineno, "")) if gate[1]) for call in calls]
+        if gates and all(gates):
+            what = ", ".join(sorted(kept & _names(function)))
+            return f"{what} is updated by {function.name} (line {function.lineno}), which is called below {gates[0]}"
+    return ""
+
+
+def _updates(function: ast.FunctionDef, kept: set[str]) -> bool:
+    """It assigns to one of these attributes or to their items, or calls what changes them in place."""
+    for node in ast.walk(function):
+        stored = isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)
+        changes = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_")
+        target = node.func if changes and isinstance(node, ast.Call) else node
+        if (stored or changes) and not kept.isdisjoint(_names(target)):
+            return True
+    return False
 
 
 def _is_loop(node: ast.stmt) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ddp_lint.verify.branches import kept_apart
 from ddp_lint.verify.compare import Desync, spoken, updates
 from ddp_lint.verify.trace import (
     BY_HAND,
     COPY,
+    SPLIT_BY_HAND,
     TENSOR_PARALLEL,
     Call,
     Collective,
@@ -41,6 +43,8 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         return _copied_early(desync) or _written_by_hand(traces, desync)
     if desync.wrap == TENSOR_PARALLEL:
         return Cause(_UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or seed alike)", None)
+    if desync.wrap == SPLIT_BY_HAND:
+        return _unsummed(traces)
     if desync.what == "parameters":
         found = _unlike_rates(traces, desync) or _unlike_states(traces, desync) or _left_out(traces, desync)
         if found:
@@ -53,6 +57,16 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         or _written_by_hand(traces, desync)
         or _never_alike(traces, desync)
     )
+
+
+def _unsummed(traces: Sequence[Trace]) -> Cause:
+    """Ranks work on one model and hold a part of some layers: of the others each sees a part of the gradient."""
+    calls = (call for trace in traces for call in trace.of(Collective) if call.op == "all_reduce")
+    site = next((call.site for call in calls if call.phase == "forward" and call.issued_by == "user"), None)
+    text = "ranks that sum in a forward work on one model: what all of them hold began alike, and gets a gradient from "
+    text += "this rank's part alone (or the ranks were given unlike inputs)"
+    fix = "sum the gradient of what goes into a split layer: an autograd function whose backward does all_reduce"
+    return Cause(text, fix, site)
 
 
 def _copied_early(desync: Desync) -> Cause | None:
@@ -148,6 +162,9 @@ def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         ranks = f"rank{'s' * (len(same) > 1)} {', '.join(map(str, same))}"
         fix = "write it on all ranks, or on none"
         return Cause(f"{text} on {ranks} only: no wrapper hands that to the others", fix, write.site)
+    apart = kept_apart(write.site)
+    if apart:
+        return Cause(f"{text} on each rank, and {apart}", "update it on all ranks", write.site)
     text += " on each rank with what this rank has: no wrapper"
     fix = "compute with a new tensor, or write what is the same on all ranks"
     return Cause(f"{text} averages that", fix, write.site)

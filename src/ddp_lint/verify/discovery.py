@@ -24,6 +24,7 @@ from ddp_lint.verify.trace import (
     COPY,
     REPLICATED,
     Call,
+    Clocked,
     Collective,
     Crossing,
     Done,
@@ -88,6 +89,12 @@ _UNLIKE_ORDER = (
 )
 #: What gloo aborts over, as tensors of unlike size meet.
 _UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER)
+#: Cause and fix where each rank looks at its own clock.
+_CLOCK = (
+    "each rank asks its own clock whether to go on: this time all of them left in the same round; where one goes round "
+    "once more, it waits for the others in vain",
+    "let one rank decide, and broadcast it in each round; or all_reduce the flag",
+)
 #: Cause and fix where ranks share a GPU.
 _OWN_DEVICE = (
     'NCCL takes one GPU for each rank, and ends with "Duplicate GPU detected": torchrun tells the local rank by the '
@@ -200,6 +207,7 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     yield from _overwritten(examined)
     yield from _unordered(examined)
     yield from _one_device(examined)
+    yield from _by_the_clock(examined)
     yield from _silent(examined)
     yield from _fed(examined)
 
@@ -587,6 +595,27 @@ def _one_device(examined: Examined) -> Iterator[Discovery]:
         message = f"all ranks of this machine choose device {devices.pop()}"
         evidence = _evidence(examined, None, "device", message, chosen[0][0].site)
         yield Discovery("device", message, "", *_OWN_DEVICE, evidence=(evidence,))
+
+
+def _by_the_clock(examined: Examined) -> Iterator[Discovery]:
+    """A loop with collectives in it that a rank has left by its clock: this time all of them did in one round."""
+    for outcome in examined.run.ranks if examined.completed and examined.run.nproc > 1 else ():
+        calls = [call for call in outcome.trace.of(Collective) if len(call.ranks) > 1]
+        for event in outcome.trace.of(Clocked):
+            at, (first, last) = event.asked[0], event.body
+            lines = {
+                call.n: [f.line for f in call.frames if (f.path, f.function) == (at.path, at.function)]
+                for call in calls
+            }
+            inside = [n for n, found in lines.items() if any(line in range(first, last + 1) for line in found)]
+            agreed = any(at.line in found for found in lines.values())
+            if inside and not agreed and max(inside) < event.since:
+                message = (
+                    f"rank {outcome.rank} left a loop by its own clock (line {at.line}), and ranks communicate in it"
+                )
+                evidence = _evidence(examined, outcome.rank, "sequence", message, at)
+                yield Discovery("clock", message, "", *_CLOCK, evidence=(evidence,))
+                return
 
 
 def _silent(examined: Examined) -> Iterator[Discovery]:

@@ -22,8 +22,10 @@ BY_HAND = "by_hand"
 #: What stands for the wrap of a model without one: a copy of a model under DDP (an average of it, a teacher, a target
 #: network), and one whose layers tensor parallelism splits (the parameters that it does not split are replicas).
 COPY, TENSOR_PARALLEL = "copy", "tensor_parallel"
+#: The same of a model in whose forward the user's own code sums over all ranks, and whose gradients nobody averages.
+SPLIT_BY_HAND = "split_by_hand"
 #: Wraps that keep one replica of the model on each rank.
-REPLICATED = ("ddp", BY_HAND, COPY, TENSOR_PARALLEL)
+REPLICATED = ("ddp", BY_HAND, COPY, TENSOR_PARALLEL, SPLIT_BY_HAND)
 
 
 class Frame(NamedTuple):
@@ -177,6 +179,17 @@ class Crossing(Event):
     group: str = ""
     amid: str = ""
     earlier: tuple[Frame, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clocked(Event):
+    """The test of a `while` (at `asked`) has read the clock of this rank, the last time when `since` events had been
+    written; `body` are the first and the last line of the loop's body. Written at the end of the run."""
+
+    kind: ClassVar[str] = "clocked"
+    asked: tuple[Frame, ...] = ()
+    body: tuple[int, int] = (0, 0)
+    since: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -687,6 +700,7 @@ _DECODERS: Mapping[str, Any] = {
     "frames": _frames,
     "earlier": _frames,
     "built": _frames,
+    "asked": _frames,
     "rounds": _rounds,
     "tensors": _tensors,
     "outputs": _tensors,

@@ -158,6 +158,9 @@ class Collectives(Observer):
         if name == "all_reduce" and origin.issuer == "user" and len(ranks) == self.recorder.world:
             for tensor in (t for value in given.values() for t in tensors(value)):
                 self.models.averaged(tensor)
+            if self.recorder.phase == "forward":
+                with self.recorder.quieted():
+                    self.models.sums_in_forward()
         sends, expects = _splits(name, given)
         return self.recorder.emit(
             trace.Collective,
