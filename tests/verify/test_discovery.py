@@ -147,6 +147,16 @@ def test_what_tensor_parallelism_leaves_whole_stays_equal() -> None:
     assert "norm.weight" in found.message and "expert" not in found.message and "the same input" in found.fix
 
 
+def test_gradients_that_are_edited_after_the_average_name_the_edit() -> None:
+    """What torch or the user's code did to them before, or to others, is none of it."""
+    average = dataclasses.replace(call(3), step=1)
+    differ = [hashes("gradients", rank, "before_step") for rank in (0, 1)]
+    for role, step, named in (("gradient", 1, True), ("gradient", 0, False), ("parameter", 1, False)):
+        edit = Write(op="mul_", name="fc.weight", role=role, step=step, frames=(Frame("/p/train.py", 7, "train"),))
+        (found,) = discover([run(*([average, edit, one] for one in differ))], [])
+        assert ("mul_ in train changes the gradient of fc.weight" in found.cause and found.line == 7) is named
+
+
 def test_gradients_that_are_never_averaged_name_the_no_sync() -> None:
     call = Call(name="no_sync", frames=(Frame("/p/train.py", 5, "train"),))
     events = [dataclasses.replace(event, step=1) for event in (call, Phase(phase="backward"))]

@@ -339,6 +339,29 @@ while goes_on():
     dist.all_reduce(torch.ones(4))
     time.sleep(1.0)
 """
+#: Gradients that are weighed by what this rank has, after they were averaged.
+WEIGHED = """
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(2):
+    optimizer.zero_grad()
+    x = torch.randn(4, 8)
+    weight = 1.0 + (0.0 if not wrong else rank)
+    model(x).square().mean().backward()
+    for parameter in model.parameters():
+        parameter.grad.mul_(weight)
+    optimizer.step()
+"""
+#: Sums over names, in the order in which each rank has met them.
+NAMES = """
+met = ["loss", "accuracy"]
+if rank == 1:
+    met.reverse()
+values = {name: torch.ones(1) for name in met}
+for name in values if wrong else sorted(values):
+    dist.all_reduce(values[name])
+"""
 #: What communicates when it is let go of, and is kept on one rank.
 LET_GO = """
 class Section:
@@ -542,6 +565,8 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         (ONE_DEVICE, "device", "", "all ranks of this machine choose device 0"),
         (SPLIT_LAYER, "layer", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
         (CLOCK, "clock", "", "rank 0 left a loop by its own clock (line 27)"),
+        (WEIGHED, "weighed", "", "gradients differ between the ranks before optimizer step 1"),
+        (NAMES, "names", "", "all_reduce of rank 0 (name='loss') met that of rank 1 (name='accuracy')"),
         (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
     ],
     ids=[
@@ -563,6 +588,8 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         "device",
         "layer",
         "clock",
+        "weighed",
+        "names",
         "hook",
     ],
 )

@@ -53,6 +53,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         _switched(traces, desync)
         or _averaged_too_early(traces, desync)
         or _never_averaged(traces, desync)
+        or _edited(traces, desync)
         or _hooked(traces, desync)
         or _written_by_hand(traces, desync)
         or _never_alike(traces, desync)
@@ -184,7 +185,11 @@ def statistics_cause(update: Write | Gathers) -> Cause:
 
 def _writes(trace: Trace, desync: Desync) -> list[Write]:
     """The writes of the user's code to what differs, until it was seen to differ."""
-    events = (event for event in trace.of(Write) if event.name in desync.names and event.step <= desync.step)
+    events = (
+        event
+        for event in trace.of(Write)
+        if event.role != "gradient" and event.name in desync.names and event.step <= desync.step
+    )
     return [event for event in events if event.site is not None]
 
 
@@ -242,6 +247,19 @@ def _averaged_too_early(traces: Sequence[Trace], desync: Desync) -> Cause | None
             text += "adds gradients of its own to the average"
             return Cause(text, "leave no_sync() for the last backward before step()", skipped.site, "DDP605")
     return None
+
+
+def _edited(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """The user's code changes gradients that differ after they were averaged."""
+    writes = (event for trace in traces for event in trace.of(Write) if event.role == "gradient")
+    write = next((event for event in writes if _before(event, desync) and event.name in desync.names), None)
+    if desync.what != "gradients" or write is None or write.site is None:
+        return None
+    text = (
+        f"{write.op} in {write.site.function} changes the gradient of {write.name} after the average, on each rank by "
+    )
+    text += "what this rank has"
+    return Cause(text, "make that from what all ranks share, or weigh the loss before backward", write.site)
 
 
 def _hooked(traces: Sequence[Trace], desync: Desync) -> Cause | None:

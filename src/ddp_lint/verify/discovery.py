@@ -12,7 +12,7 @@ from ddp_lint.verify.branches import between, joined, left_loop, passed_by, roun
 from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit, on_one_line
-from ddp_lint.verify.match import Kind, Mismatch, describe, place
+from ddp_lint.verify.match import Kind, Mismatch, describe, place, walked_apart
 from ddp_lint.verify.needs import FILES
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
@@ -80,6 +80,12 @@ _UNLIKE_CALLS = f"calls of unlike lines met, which do not belong together ({_LUC
 _UNLIKE_TENSORS = (
     "one line was given unlike tensors: what they are made from (a batch, a model) differs between the ranks",
     "give every rank the same shape and dtype (pad to the largest), or exchange the sizes first",
+)
+#: Cause and fix where ranks go through the same names in unlike orders.
+_UNLIKE_NAMES = (
+    "each rank goes through the same names in an order of its own (that in which it met them first, or that of a set): "
+    "numbers of unlike meaning are summed",
+    "go through them in one order on all ranks: sorted(names)",
 )
 #: Cause and fix where one line moves other parameters on each rank.
 _UNLIKE_ORDER = (
@@ -206,6 +212,7 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     yield from _hidden(examined)
     yield from _overwritten(examined)
     yield from _unordered(examined)
+    yield from _in_another_order(examined)
     yield from _one_device(examined)
     yield from _by_the_clock(examined)
     yield from _silent(examined)
@@ -581,6 +588,17 @@ def _unordered(examined: Examined) -> Iterator[Discovery]:
             fix = "wait_stream() (or wait for an event) before the tensor is used on another stream"
             yield Discovery("race", message, "", "whichever stream comes first decides what is read", fix, (evidence,))
             return
+
+
+def _in_another_order(examined: Examined) -> Iterator[Discovery]:
+    """Sums of unlike names that met, in a run whose calls all fit."""
+    streams = {one.rank: tuple(one.trace.of(Collective)) for one in examined.run.ranks}
+    found = walked_apart(streams) if examined.completed and not examined.mismatches else None
+    if found is not None:
+        (rank, one), (other, another) = found.one, found.other
+        message = f"{one.api or one.op} of rank {rank} ({one.label}) met that of rank {other} ({another.label})"
+        evidence = _evidence(examined, None, "sequence", message, one.site)
+        yield Discovery("mismatch", message, "", *_UNLIKE_NAMES, evidence=(evidence,))
 
 
 def _one_device(examined: Examined) -> Iterator[Discovery]:

@@ -198,6 +198,22 @@ def exchanged(streams: Streams, lines: frozenset[tuple[str, int]]) -> Exchange |
     return None
 
 
+def walked_apart(streams: Streams) -> Exchange | None:
+    """The first sums on one line that met although they are of other names in a loop over names, where the ranks go
+    through the same names, each in an order of its own."""
+    for group in _groups(streams):
+        for cells in group.cells():
+            calls = [Call(rank, call) for rank, call in cells.items() if call is not None and call.op in _SAME_TENSOR]
+            for call in calls[1:]:
+                one, other = calls[0].collective, call.collective
+                labels = {made.label for made in (one, other) if "=" in made.label}
+                if place(one) == place(other) and len(labels) > 1:
+                    found = Exchange(calls[0], call, _crossed(group, calls[0].rank, call.rank, frozenset([place(one)])))
+                    if found.crossed:
+                        return found
+    return None
+
+
 def _purpose(call: Collective) -> object:
     return call.label or place(call)
 

@@ -246,7 +246,8 @@ class Ordered(Event):
 class Write(Event):
     """An operation that mutates its argument hit the storage of a parameter or buffer of the model.
 
-    Writes of optimizers, DDP and FSDP themselves are left out. `role` is parameter or buffer; `through_data`: the
+    Writes of optimizers, DDP and FSDP themselves are left out. `role` is parameter or buffer, or gradient (that of the
+    parameter `name`, which a line of the user's edits between backward and step); `through_data`: the
     write did not change the version counter of the parameter (`.data`), so that autograd cannot know; `sharded`:
     the write hit a shard.
     """

@@ -285,11 +285,14 @@ class Models:
     def tensor_name(self, tensor: torch.Tensor) -> str:
         """The name of a parameter or buffer, or "NAME.grad" of a gradient, "" for any other tensor."""
         place = self.place(tensor)
-        if place is not None:
-            return place.name
+        name = place.name if place is not None else self.gradient_name(tensor)
+        return name if place is not None or not name else f"{name}.grad"
+
+    def gradient_name(self, tensor: torch.Tensor) -> str:
+        """The name of the parameter whose gradient a tensor is, "" of any other one."""
         address = pointer(tensor)
         for model in self:
             for name, parameter in model.parameters().items():
                 if parameter.grad is not None and address and pointer(parameter.grad) == address:
-                    return f"{name}.grad"
+                    return name
         return ""
