@@ -497,6 +497,23 @@ if dist.get_rank() == 0:
         pass
 dist.barrier()
 """
+#: A thread waits for the other rank, which waits for the one that joins the thread.
+IN_A_THREAD = """
+import threading
+
+logs = dist.new_group()
+
+
+def report():
+    if wrong and rank == 0:
+        dist.barrier(group=logs)
+
+
+thread = threading.Thread(target=report)
+thread.start()
+thread.join()
+dist.all_reduce(torch.ones(4))
+"""
 
 
 @pytest.mark.parametrize(
@@ -525,10 +542,11 @@ dist.barrier()
         (WORKERS, "has forked calls barrier", "a process group belongs to the process that has made it"),
         (REST, "calls send [1, 2] to rank 1", "a message does not fill the tensor that it is received into"),
         (IMPATIENT, "Timed out waiting 5000ms", "rank 0 was not there yet: it was at line 1"),
+        (IN_A_THREAD, "rank 0 stands still at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
     ids=[
         *["let-go", "in-join", "rows", "skipped", "waited"],
-        *["looks", "unlike", "sender", "workers", "rest", "impatient"],
+        *["looks", "unlike", "sender", "workers", "rest", "impatient", "in-a-thread"],
     ],
 )
 def test_calls_that_do_not_meet_are_told_with_their_cause(

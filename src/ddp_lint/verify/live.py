@@ -78,7 +78,9 @@ class Live:
         # Where the ranks went on after what could not meet, what they wait in now comes of it.
         found = (one for one in (self.parted, self._missing()) if one is not None)
         parted = next(filter(self._hangs, found), None)
-        if parted is None and not self._locked() and not self._incomplete() and not self._waits_for_a_fork():
+        if parted is None and not any(
+            (self._locked(), self._incomplete(), self._waits_for_a_fork(), self._waits_for_threads())
+        ):
             return None
         self._told = True
         for rank in self._tails:
@@ -160,6 +162,16 @@ class Live:
         """A process that a rank has forked communicates, in vain, and no rank moves any more."""
         living = [rank for rank in self._tails if not self._ended(rank)]
         return self._orphaned and all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
+
+    def _waits_for_threads(self) -> bool:
+        """All threads of all ranks wait in collectives, not only main ones, of which the traces tell: none is left."""
+        living = [rank for rank in self._tails if not self._ended(rank)]
+        waiting = [rank for rank in living if self._marks.time(rank, "waits") > self._marks.moved(rank)]
+        return (
+            waiting == living
+            and any(self._marks.text(rank, "waits") == "threads" for rank in living)
+            and all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
+        )
 
     def _incomplete(self) -> bool:
         """Every rank waits for a group that asks for more ranks than there are."""

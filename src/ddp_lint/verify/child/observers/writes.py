@@ -14,13 +14,12 @@ from ddp_lint.verify import trace
 from ddp_lint.verify.child.dispatch import arguments, is_mutable, namespace, tensors, written
 from ddp_lint.verify.child.models import Model, Models, Place, local, pointer
 from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.observers.locks import SHOWING
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
 
 #: Parts of torch that write parameters by design.
 _OWNERS = ("torch/distributed/fsdp/", "torch/distributed/_composable/", "torch/nn/parallel/", "torch/optim/")
-#: What lies between an operator and who shows it.
-_SHOWING = ("/verify/child/", "torch/_dynamo/", "torch/_compile.py", "torch/utils/_python_dispatch.py")
 #: Optimizer steps in which edits of gradients are looked for, and operators of each: what edits one edits them all.
 _STEPS_LOOKED_AT, _ASKED = 5, 16
 #: Parts of torch that write buffers by design (running statistics).
@@ -146,7 +145,7 @@ class Writes(Observer):
 def _of_users_line() -> bool:
     """The operator that is shown now is called by the user's line, by no function of torch between them."""
     files = (here.f_code.co_filename for here in outwards(sys._getframe(3)))
-    return is_user(next((path for path in files if not any(part in path for part in _SHOWING)), "<>"))
+    return is_user(next((path for path in files if not any(part in path for part in SHOWING)), "<>"))
 
 
 @functools.cache
