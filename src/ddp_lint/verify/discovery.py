@@ -105,7 +105,7 @@ _CLOCK = (
 _OWN_DEVICE = (
     'NCCL takes one GPU for each rank, and ends with "Duplicate GPU detected": torchrun tells the local rank by the '
     "environment, not by --local_rank",
-    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), unless a launcher shows each rank its own GPU alone',
 )
 #: What to do where a rank waits for one that has much to do.
 _LONGER = "give init_process_group a timeout= that is longer than that work, or do it before the group is made"
