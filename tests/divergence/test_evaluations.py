@@ -155,3 +155,36 @@ def test_symbols_that_nobody_has_are_let_go(monkeypatch: pytest.MonkeyPatch) -> 
         unknown((unknown(("inside", number)).components[0], "outside"))
     assert len(Symbol._of) < 110_000
     assert all(Symbol(("kept", number)) is symbol for number, symbol in enumerate(kept))
+
+
+def test_an_attribute_costs_what_it_rests_on(tmp_path: pathlib.Path) -> None:
+    training = "\n".join(f"        step_{n} = self.step({n})" for n in range(50))
+    source = f"""
+class Trainer:
+    def train(self, loader):
+        self.size = len(loader)
+{training}
+
+    def step(self, n):
+        loss = n + 1
+        return loss
+
+    def stop(self):
+        if self.size > 3:
+            dist.barrier()
+"""
+    *_, cost = _graph(tmp_path, source, "Trainer.stop")
+    assert cost == 3  # two of its own, and the store
+
+
+def test_calls_within_each_other_are_told_apart_some_deep_alone(tmp_path: pathlib.Path) -> None:
+    source = """
+        def f(n):
+            dist.barrier()
+            g([n])
+
+        def g(n):
+            f((n,))
+        """
+    *_, cost = _graph(tmp_path, source)
+    assert cost == 11

@@ -3832,6 +3832,30 @@ def test_a_function_beyond_the_bound_says_so(tmp_path: pathlib.Path, monkeypatch
     assert result.mismatches == () and [name for _, name in result.skipped] == ["f"]
 
 
+@pytest.mark.parametrize("before", ["long(x)", "pass"])
+def test_a_caller_beyond_the_bound_makes_up_for_nothing(
+    before: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = ("# !rank-branch", "") if before == "long(x)" else ("", "# !rank-branch")
+    source = f"""
+        def prepare(x):
+            if dist.get_rank() != 0:
+                return
+            dist.all_reduce(x)  {here}
+
+        def run(x):
+            {before}
+            prepare(x)
+            if dist.get_rank() != 0:
+                dist.all_reduce(x)  {there}
+
+        def long(x):
+            pass; pass; pass; pass; pass; pass; pass; pass; pass; pass
+    """
+    monkeypatch.setattr("ddp_lint.divergence.summaries.Summaries.BOUND", 8)
+    check(tmp_path, source)
+
+
 def test_what_is_found_does_not_depend_on_how_deep_the_stack_is(tmp_path: pathlib.Path) -> None:
     """Ten calls within calls, each within six blocks: more than Python's own limit allows."""
     blocks = "".join(f"{'    ' * (depth + 1)}if flags[{depth}]:\n" for depth in range(6))

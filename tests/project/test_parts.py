@@ -11,7 +11,7 @@ import pytest
 import ddp_lint
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.parts import calls_on_self
+from ddp_lint.project.parts import calls_on_self, touch
 
 SOURCE = '''\
 """A module."""
@@ -67,6 +67,16 @@ def called(project: Project, facts: ModuleFacts) -> object:
     return [sorted(calls_on_self(cls, method)) for method in methods.values()]
 
 
+def all_of_net(project: Project, facts: ModuleFacts) -> object:
+    touch(facts.definitions["Net"])
+    return None
+
+
+def all_of_module(project: Project, facts: ModuleFacts) -> object:
+    touch(facts.tree)
+    return None
+
+
 def text(project: Project, facts: ModuleFacts) -> object:
     return facts.file.text
 
@@ -76,41 +86,44 @@ def everything(project: Project, facts: ModuleFacts) -> object:
 
 
 Look = Callable[[Project, ModuleFacts], object]
+NET = {all_of_net, all_of_module}
+#: What rests on the outline: all but the text.
+OUTLINE: set[Look] = {body_of_first, names, stored_rank, called, *NET, text, everything}
 
 
 @pytest.mark.parametrize(
     ("old", "new", "changes"),
     [
-        ("x + 1", "x + 2", {body_of_first, text, everything}),
+        ("x + 1", "x + 2", {body_of_first, all_of_module, text, everything}),
         ("# one more", "# two more", {text}),
         ("  # one more", "", {text}),
         ("\n\nclass Net", "\n# A class.\n\n\nclass Net", {text}),
         ("Says # nothing", "Says # less", {text}),
-        ("LIMIT = 3", "LIMIT = 4", {body_of_first, names, stored_rank, called, text, everything}),
-        ("def first(x)", "def first(x, *more)", {body_of_first, names, stored_rank, called, text, everything}),
-        ("self.seen = x", "self.seen = y", {text, everything}),
-        ("self.seen = x", "self.rank = x", {stored_rank, text, everything}),
-        ("self.rank = rank", "self.rank = 0", {stored_rank, text, everything}),
-        ("return self.rank", "return self.seen", {text, everything}),
-        ("return self.rank", "return self.forward(1)", {called, text, everything}),
-        ("self.seen = x", "getattr(self, x)()", {called, text, everything}),
+        ("LIMIT = 3", "LIMIT = 4", OUTLINE),
+        ("def first(x)", "def first(x, *more)", OUTLINE),
+        ("self.seen = x", "self.seen = y", {*NET, text, everything}),
+        ("self.seen = x", "self.rank = x", {*NET, stored_rank, text, everything}),
+        ("self.rank = rank", "self.rank = 0", {*NET, stored_rank, text, everything}),
+        ("return self.rank", "return self.seen", {*NET, text, everything}),
+        ("return self.rank", "return self.forward(1)", {*NET, called, text, everything}),
+        ("self.seen = x", "getattr(self, x)()", {*NET, called, text, everything}),
         # Who rebinds a variable and what is imported belong to the outline.
         (
             "        return self.rank",
             "        global LIMIT",
-            {body_of_first, names, stored_rank, called, text, everything},
+            OUTLINE,
         ),
         (
             "        return self.rank",
             "        import sys",
-            {body_of_first, names, stored_rank, called, text, everything},
+            OUTLINE,
         ),
     ],
 )
 def test_an_edit_changes_what_rests_on_the_edited_part(
     tmp_path: pathlib.Path, old: str, new: str, changes: set[Look]
 ) -> None:
-    looks: list[Look] = [body_of_first, names, stored_rank, called, text, everything]
+    looks: list[Look] = [body_of_first, names, stored_rank, called, all_of_net, all_of_module, text, everything]
     path = tmp_path / "m.py"
     path.write_text(SOURCE)
     assert old in SOURCE

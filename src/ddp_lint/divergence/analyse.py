@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -35,8 +36,9 @@ from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import calls_on_self, children
-from ddp_lint.source.syntax import below, statements
+from ddp_lint.source.syntax import below, statements, walk
 
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _MANAGER = ("__enter__", "__exit__")
 #: Calls of Python's that an analysis may nest: several times what calls within calls and blocks within blocks take.
 _FRAMES = 3_000
@@ -153,9 +155,13 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
     callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _mismatches_of)
     own = [_as_given(_as_called(read, callers), facts, summaries, callers) for read in own]
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
-    communicating = {read.root.owner for read in own if read.communicates}
+    communicating: dict[ast.ClassDef | None, set[str]] = collections.defaultdict(set)
+    for read in own:
+        if read.communicates and read.root.function is not None:
+            communicating[read.root.owner].add(getattr(read.root.node, "name", ""))
     classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
-    inherited = [_read_once(root, facts, summaries) for of in classes for root in hooked(of, summaries)]
+    seen_from = (root for of in classes for root in hooked(of, summaries, communicating[of.node]))
+    inherited = [_read_once(root, facts, summaries) for root in seen_from]
     found: dict[object, Mismatch] = {}
     for read in (*inherited, *own):
         for mismatch in read.mismatches:
@@ -217,8 +223,10 @@ def _evaluate(root: Root, facts: ModuleFacts, summaries: Summaries) -> None:
 
 def _mismatches_of(
     root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None
-) -> tuple[Mismatch, ...]:
-    return _read(root, facts, summaries, env).mismatches
+) -> tuple[Mismatch, ...] | None:
+    """Those of a root, None where it had to be left out."""
+    read = _read(root, facts, summaries, env)
+    return None if read.skipped else read.mismatches
 
 
 def _read_once(root: Root, facts: ModuleFacts, summaries: Summaries) -> _Read:
@@ -330,8 +338,8 @@ def classes_in(facts: ModuleFacts, summaries: Summaries) -> Iterator[ClassRef]:
     return (summaries.linker.class_ref(n, facts) for n in statements(facts.tree) if isinstance(n, ast.ClassDef))
 
 
-def hooked(of: ClassRef, summaries: Summaries) -> Iterator[Root]:
-    """Inherited methods that call what this class defines."""
+def hooked(of: ClassRef, summaries: Summaries, called: set[str]) -> Iterator[Root]:
+    """Inherited methods that call one of these methods which the class defines itself."""
     linker = summaries.linker
     own = set(linker.members(of))
     inherited: dict[str, tuple[ClassRef, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
@@ -340,7 +348,7 @@ def hooked(of: ClassRef, summaries: Summaries) -> Iterator[Root]:
             if name not in own:
                 inherited.setdefault(name, (base, node))
     calls = {name: calls_on_self(base.node, node) for name, (base, node) in inherited.items()}
-    for name in _reaching(calls, own):
+    for name in _reaching(calls, called):
         base, node = inherited[name]
         if _can_part(node):
             receiver = unknown(("object", of.node.name), ref.Instance(of))
@@ -381,7 +389,8 @@ def _mismatches(
             if len(seen) > _MOST_MISMATCHES:  # each is sought through the whole graph
                 raise TooLong
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
-            unshown = _is_of_recursion(difference.event, root) or (needs_shards(difference) and not sharded())
+            recurses = _is_of_recursion(difference.event, root) and not _is_once_for_some_ranks(mismatch, root, facts)
+            unshown = recurses or (needs_shards(difference) and not sharded())
             if unshown or is_no_race(mismatch, facts):
                 mismatch = dataclasses.replace(mismatch, confidence=Confidence.LOW)
             placed = _in_class(mismatch, root.seen_from) if root.seen_from else mismatch
@@ -397,6 +406,16 @@ def _is_of_recursion(event: Event, root: Root) -> bool:
     and where they diverge in it they do so at its first call."""
     name = getattr(root.node, "name", "")
     return bool(event.chain) and event.call in (name, f"self.{name}") and not root.decorated
+
+
+def _is_once_for_some_ranks(mismatch: Mismatch, root: Root, facts: ModuleFacts) -> bool:
+    """Does the branch at fault ask for the rank and hold the call, so that its first call divides the ranks? A loop of
+    such calls goes through a nested structure."""
+    branch = mismatch.branch
+    if mismatch.cause != "rank" or branch is None or not mismatch.span.starts_in(branch):
+        return False
+    loops = (node for node in walk(root.node) if isinstance(node, _LOOPS))
+    return not any(mismatch.span.starts_in(span_of(facts, loop)) for loop in loops)
 
 
 def _differences(graph: EventGraph, projection: Projection, start: Node) -> Iterator[Difference]:

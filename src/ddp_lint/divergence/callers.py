@@ -47,7 +47,7 @@ R = TypeVar("R", bound=HasNode)
 @dataclasses.dataclass(frozen=True)
 class Callers(Generic[R]):
     """`roots` lists those of a file, `evaluate` runs one for the calls that it makes, `mismatches` gives where the
-    ranks diverge in one, for the arguments in `env`."""
+    ranks diverge in one, for the arguments in `env`: None where it is too large."""
 
     project: Project
     summaries: Summaries
@@ -55,7 +55,7 @@ class Callers(Generic[R]):
     open: Summaries
     roots: Callable[[ModuleFacts, Summaries], Iterable[R]]
     evaluate: Callable[[R, ModuleFacts, Summaries], None]
-    mismatches: Callable[[R, ModuleFacts, Summaries, dict[str, Value] | None], tuple[Mismatch, ...]]
+    mismatches: Callable[[R, ModuleFacts, Summaries, dict[str, Value] | None], tuple[Mismatch, ...] | None]
 
     def confirmed(self, root: R, function: FunctionRef, found: tuple[Mismatch, ...]) -> tuple[Mismatch, ...]:
         """Those of the mismatches of a function that a caller brings about; all of them where none is known."""
@@ -66,16 +66,20 @@ class Callers(Generic[R]):
         if not contexts or len(contexts) > _CONTEXTS:
             return found
         kept = self._places(root, function, (full for full, _ in contexts))
+        if kept is None:
+            return found
         doubted = [p for p in found if _place(p) in kept and p.cause in ("rank", "membership")]
         if doubted:
             # What rests on the name of a parameter alone is none of what a caller could make up for.
-            by_callers = self._places(root, function, (given for _, given in contexts))
-            seen = [p for facts, caller in callers for p in self.mismatches(caller, facts, self.open, None)]
+            by_callers = self._places(root, function, (given for _, given in contexts)) or set()
+            seen = [self.mismatches(caller, facts, self.open, None) for facts, caller in callers]
             body = span_of(function.facts, function.node)
             kept -= {
                 _place(p)
                 for p in doubted
-                if _place(p) in by_callers and not any(_concerns(other, p, body) for other in seen)
+                # A caller that is too large to be read shows nothing that makes up for it.
+                if _place(p) in by_callers
+                and not any(m is None or any(_concerns(other, p, body) for other in m) for m in seen)
             }
         return tuple(mismatch for mismatch in found if _place(mismatch) in kept)
 
@@ -87,9 +91,12 @@ class Callers(Generic[R]):
             if any(is_wrapped(value) for value in given.values()):
                 yield given
 
-    def _places(self, root: R, function: FunctionRef, contexts: Iterable[dict[str, Value]]) -> set[object]:
-        found = (self.mismatches(root, function.facts, self.summaries, env) for env in contexts)
-        return {_place(mismatch) for mismatches in found for mismatch in mismatches}
+    def _places(self, root: R, function: FunctionRef, contexts: Iterable[dict[str, Value]]) -> set[object] | None:
+        """Where the ranks diverge in a function for some arguments; None where it is too large for one of them."""
+        found = [self.mismatches(root, function.facts, self.summaries, env) for env in contexts]
+        if None in found:
+            return None
+        return {_place(mismatch) for mismatches in found for mismatch in mismatches or ()}
 
     def _callers(self, function: FunctionRef) -> Iterator[tuple[ModuleFacts, R]]:
         """Functions and modules that hold a call of this name, none at all where there are too many files."""
@@ -172,6 +179,11 @@ def _is_handed_on(tree: ast.Module, name: str) -> bool:
 
 def _place(mismatch: Mismatch) -> tuple[object, Span]:
     return mismatch.kind, mismatch.span
+
+
+def _shows(of_caller: tuple[Mismatch, ...] | None, mismatch: Mismatch, body: Span) -> bool:
+    """Is it among the mismatches of a caller? One that is too large to be read makes up for nothing."""
+    return of_caller is None or any(_concerns(other, mismatch, body) for other in of_caller)
 
 
 def _concerns(other: Mismatch, mismatch: Mismatch, body: Span) -> bool:

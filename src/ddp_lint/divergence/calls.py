@@ -15,7 +15,7 @@ from ddp_lint.divergence.definitions import stored_by, stores_of
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame, bound
-from ddp_lint.divergence.groups import Group
+from ddp_lint.divergence.groups import Group, along
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.names import by_name, distinctive, from_source, grow, is_of_plain_model, sized
@@ -119,7 +119,7 @@ def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.C
     constructor = frame.linker.method(of, "__init__")
     given = _given(frame, of, constructor, arguments) if constructor is not None else ()
     instance = unknown((MADE, of.node.name, frame.text(node)), ref.Instance(of, given=given))
-    if constructor is not None:
+    if constructor is not None and not frame.values_alone:
         bound = dataclasses.replace(constructor, receiver=instance, of=of)
         frame.summaries.enter(frame, bound, arguments, node)
     return instance
@@ -384,6 +384,9 @@ def _unresolved(
         return _counted(frame, name, arguments) or unknown(key)
     rank = knows.rank("call", f"*.{name}")
     if rank is not None and not arguments.starred:
+        axis = along(node) if rank.value in ("rank", "local_rank") else ""
+        if axis:  # ``comm.get_rank("tp")``, ``context.get_local_rank(ParallelMode.TENSOR)``
+            return frame.rank_value(dataclasses.replace(rank, value="coordinate", scope="world"), node, axis)
         group = arguments.get(rank.group, rank.takes) if rank.group else (None, None)
         return frame.rank_value(rank, node, group_of(frame, *group).key)
     is_method = isinstance(node.func, ast.Attribute)

@@ -69,6 +69,7 @@ class Evaluation(Protocol):
     def enter_unseen(self, frame: Frame, function: FunctionRef, at: ast.expr) -> Value: ...
     def property_value(self, frame: Frame, function: FunctionRef, base: Value, node: ast.AST) -> Value: ...
     def names_after(self, function: FunctionRef) -> dict[str, Value] | None: ...
+    def attribute_after(self, method: FunctionRef, attribute: str) -> Value | None: ...
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -99,6 +100,8 @@ class Frame:
     agreed: set[str] = dataclasses.field(default_factory=set)
     #: Names that a call has made an object of another class (``fully_shard(model)``).
     turned: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: What names hold is all that is asked for: no constructor is entered for what it does.
+    values_alone: bool = False
 
     @property
     def linker(self) -> Linker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import re
@@ -13,13 +14,14 @@ from ddp_lint.divergence.worlds import World
 #: Words in the name of a group or of a rank that name the parallel axis it runs along.
 _AXES = (
     ("world", re.compile(r"(^|_)world(_|$)")),
+    ("expert data", re.compile(r"(^|_)(edp|expt_dp|ep_dp)(_|$)|expert_(data|dp)")),
     ("expert tensor", re.compile(r"(^|_)etp(_|$)|expert_tensor")),
     ("expert", re.compile(r"(^|_)ep(_|$)|expert_(model_)?parallel")),
     ("embedding", re.compile(r"embed")),
     ("pipeline", re.compile(r"(^|_)pp(_|$)|pipe|stage")),
     ("tensor", re.compile(r"(^|_)(tp|mp|mpu|slice)(_|$)|tensor|model_parallel")),
     ("context", re.compile(r"(^|_)(cp|sp|ulysses)(_|$)|context|sequence|seq_")),
-    ("expert", re.compile(r"(^|_)(ep|moe|edp)(_|$)|expert")),
+    ("expert", re.compile(r"(^|_)(ep|moe)(_|$)|expert")),
     ("replicate", re.compile(r"replic")),
     ("shard", re.compile(r"shard")),
     ("data", re.compile(r"(^|_)(dp|ddp|fsdp|dpr)(_|$)|data")),
@@ -77,6 +79,12 @@ def named(text: str) -> Group:
     return Group(key or text, axis, own=not axis and text.startswith("self."))
 
 
+def _axis_asked_for(group: str) -> str:
+    """The axis whose group ``mesh.get_group("tp")`` is; '' for other expressions."""
+    asked = _OF_AXIS.fullmatch(group)
+    return _name_in(asked["along"]) if asked is not None else ""
+
+
 _GROUP = re.compile(r"(^|[._])(process_)?(group|pg)$")
 
 
@@ -105,6 +113,15 @@ def handed_out(function: str, arguments: Iterable[Value] = ()) -> Group | None:
         return Group(f"{function}({members})", "", members=members)
     known = _HANDS_OUT.match(function) is not None and axis_in(function) not in ("", WORLD_AXIS)
     return named(function) if known else None
+
+
+def along(call: ast.Call) -> str:
+    """The axis of a mesh that the only argument of a call names (``comm.get_rank("tp")``); '' for anything else."""
+    given = call.args[0] if len(call.args) == 1 and not call.keywords else None
+    name = given.value if isinstance(given, ast.Constant) else given.attr if isinstance(given, ast.Attribute) else ""
+    if not isinstance(name, str) or (isinstance(given, ast.Attribute) and not name.isupper()):
+        return ""
+    return "" if axis_in(name) == WORLD_AXIS else name
 
 
 def _name_in(text: str) -> str:
@@ -200,7 +217,8 @@ def can_diverge(varies: Variation, group: Group) -> bool:
         return False
     if varies.scope.startswith("group:"):
         key = varies.scope[len("group:") :]
-        return key == group.key or (bool(group.axis) and axis_in(key) == group.axis)
+        same_axis = axis_in(key) == group.axis if group.axis else key == _axis_asked_for(group.key)
+        return key == group.key or same_axis
     if varies.scope == "world":
         return group.axis != "node"
     return bool(group.axis) and varies.scope == group.axis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
@@ -62,8 +63,8 @@ class Key(NamedTuple):
     rebound: Hashable
     #: What a nested function sees of the functions around it (`closures.seen`).
     closure: Hashable
-    #: The names that the function leaves, not what its call does.
-    names: bool
+    #: What is asked for, if it is not what the call does: the names that the function leaves, or one attribute.
+    left: str
     #: What the arguments that decide what the call does are, where callers know no more of them than that.
     deciding: Hashable = ()
 
@@ -88,6 +89,8 @@ class Memory:
         #: By method and arguments: the classes of the object that it was evaluated for, each with the key of that.
         self._inherited: dict[Key, list[tuple[ClassRef, Key]]] = {}
         self._running: set[Key] = set()
+        #: The calls of each function that are being evaluated.
+        self._entered: collections.Counter[ast.AST] = collections.Counter()
         self.depth = 0
 
     def __contains__(self, key: Key) -> bool:
@@ -97,10 +100,15 @@ class Memory:
         """Is it known, or neither running nor too deep in calls?"""
         return key in self._memo or (key not in self._running and self.depth < _DEPTH)
 
+    def depth_in(self, node: ast.AST) -> int:
+        """How many calls of a function are being evaluated."""
+        return self._entered[node]
+
     def forget(self) -> None:
         """Before a new root: nothing is running."""
         self.depth = 0
         self._running.clear()
+        self._entered.clear()
 
     def forget_dropped(self) -> None:
         """No summary is taken over from one that is not kept any more."""
@@ -118,11 +126,13 @@ class Memory:
 
     def _run_once(self, key: Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:
         self._running.add(key)
+        self._entered[key.node] += 1
         self.depth += 1
         try:
             return self._taken_over(key, function, make) or self._made(key, function, make)
         finally:
             self.depth -= 1
+            self._entered[key.node] -= 1
             self._running.discard(key)
 
     def _made(self, key: Key, function: FunctionRef, make: Callable[[], Summary]) -> Summary:

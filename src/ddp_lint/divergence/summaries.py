@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, ClassVar
 
 from ddp_lint import knowledge
@@ -27,6 +27,7 @@ from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.parameters import bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
+from ddp_lint.divergence.slicing import storing
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.values import (
     NEVER,
@@ -55,12 +56,16 @@ from ddp_lint.project.project_names import Own
 #: models and functions count (`parameters.widened`), and after as many again the arguments are unknown. Each root by
 #: itself: what a call does must not depend on the files and functions that were evaluated before.
 _CONTEXTS = 12
+#: Calls of one function within each other that are told apart by their arguments.
+_RECURSION = 2
 
 
 #: In the name of a function that communicates: what it returns is made of what all ranks had.
 _AGGREGATES = "aggregat"
 
 _NOTHING = Summary([], unknown("recursion"))
+#: What a function leaves: all its names, not one attribute.
+_ALL_NAMES = "*"
 
 
 class Summaries:
@@ -322,6 +327,8 @@ class Summaries:
         return inner
 
     def _summary(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
+        if self._memory.depth_in(function.node) >= _RECURSION:
+            env = general(self, function, heuristic=False)
         key = self._key(function, env)
         asked = self._asked.setdefault(function.node, set())
         if key not in asked and len(asked) >= _CONTEXTS:
@@ -360,15 +367,15 @@ class Summaries:
             yields=_numbered(frame.yielded), single=_leaves_single(frame), deciding=_deciding(env, effects, returned),
         )  # fmt: skip
 
-    def _key(self, function: FunctionRef, env: dict[str, Value], *, names: bool = False) -> Key:
+    def _key(self, function: FunctionRef, env: dict[str, Value], left: str = "") -> Key:
         # In the order of the names, whatever order the call has them in; an object comes first.
         given = list(env)
         first = int(function.receiver is not None)
         arguments = tuple((name, argument_key(env[name])) for name in (*given[:first], *sorted(given[first:])))
-        return Key(function.node, function.of, arguments, self.variables.rebound(), closures.seen(function), names)
+        return Key(function.node, function.of, arguments, self.variables.rebound(), closures.seen(function), left)
 
-    def evaluate(self, function: FunctionRef, env: dict[str, Value]) -> Frame:
-        """Run the function's body."""
+    def evaluate(self, function: FunctionRef, env: dict[str, Value], body: list[ast.stmt] | None = None) -> Frame:
+        """Run the function's body, or what is given of it."""
         closure = dict(function.closure) if function.closure is not None else None
         frame = Frame(
             self,
@@ -379,11 +386,12 @@ class Summaries:
             dict(env),
             closure,
             depth=self._memory.depth,
+            values_alone=body is not None,
         )
         if isinstance(function.node, ast.Lambda):
             frame.returned.append((None, evaluate(frame, function.node.body)))
         else:
-            run(frame, function.node.body)
+            run(frame, function.node.body if body is None else body)
         return frame
 
     def forget(self, own: int) -> None:
@@ -396,11 +404,29 @@ class Summaries:
     def names_after(self, function: FunctionRef) -> dict[str, Value] | None:
         """The names that a function leaves, evaluated for arguments unknown; None while it is running."""
         env = general(self, function, heuristic=True)
-        key = self._key(function, env, names=True)
+        return self._left_by(function, env, _ALL_NAMES, lambda: self.evaluate(function, env).env)
+
+    def attribute_after(self, method: FunctionRef, attribute: str) -> Value | None:
+        """What a method leaves in an attribute of its object, likewise."""
+        assert isinstance(method.node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        path = f"{method.node.args.args[0].arg}.{attribute}"
+        env = general(self, method, heuristic=True)
+        body = storing(method.node, attribute)
+
+        def left() -> dict[str, Value]:
+            names = self.evaluate(method, env, body).env
+            return {path: names[path]} if path in names else {}
+
+        return (self._left_by(method, env, path, left) or {}).get(path)
+
+    def _left_by(
+        self, function: FunctionRef, env: dict[str, Value], what: str, left: Callable[[], dict[str, Value]]
+    ) -> dict[str, Value] | None:
+        key = self._key(function, env, what)
         if not self._memory.can_give(key):
             return None
         try:
-            return self._memory.keep(key, function, lambda: Summary([], none(), self.evaluate(function, env).env)).env
+            return self._memory.keep(key, function, lambda: Summary([], none(), left())).env
         except RecursionError:
             return None
 

@@ -267,8 +267,7 @@ class Variables:
             return None
         if isinstance(value, ast.Name) and (given := self._flag_given(of, method, value.id)) is not None:
             return given
-        env = self._summaries.names_after(function)
-        return env.get(f"{method.args.args[0].arg}.{name}") if env is not None else None
+        return self._summaries.attribute_after(function, name)
 
     def _flag_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
         """What the project makes objects of the class with, for a flag of ``__init__`` that follows from the rank in

@@ -38,7 +38,9 @@ def explain(path: pathlib.Path, project: Project, settings: Settings, line: int 
     summaries = summaries_of(project)
     mismatches = {mismatch.span: mismatch for mismatch in result_of(facts, project).mismatches}
     found: dict[Span, Explanation] = {}
-    inherited = (root for of in classes_in(facts, summaries) for root in hooked(of, summaries))
+    inherited = (
+        root for of in classes_in(facts, summaries) for root in hooked(of, summaries, set(summaries.linker.members(of)))
+    )
     for root in (*inherited, *roots(facts, summaries, every=True)):
         region = span_of(root.function.facts if root.function else facts, root.node)
         if line is not None and root.function is not None and not region.line <= line <= region.end_line:

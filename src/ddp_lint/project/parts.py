@@ -29,9 +29,10 @@ _APART = re.compile(
     r"""|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'|\#[^\n]*""",
     re.DOTALL,
 )
-#: Questions about a file that rest on a part of its text, as ``kind:what:path``: its parts by their names; whether it
-#: has some words, or shows something; what one of `TESTS` finds in it; what the methods of a class assign to an
-#: attribute (``Class.attribute``), which methods of their own object they call (``Class.``).
+#: Questions about a file that rest on a part of its text, as ``kind:what:path``: its parts by their names (``*`` for
+#: all, ``Class.*`` for those of a class); whether it has some words, or shows something; what one of `TESTS` finds in
+#: it; what the methods of a class assign to an attribute (``Class.attribute``), which methods of their own object they
+#: call (``Class.``).
 PART, SAYS, SHOWS, TESTED, STORES, CALLS = "part", "says", "shows", "tested", "stores", "calls"
 OF_FILE = frozenset({PART, SAYS, SHOWS, TESTED, STORES, CALLS})
 #: What else of a text is asked for, by name: the module and the function that says it ('' for nothing of the kind). A
@@ -40,18 +41,8 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "compiles": ("ddp_lint.tensors.compiled", "compiling"),
     "equalises": ("ddp_lint.divergence.lengths", "equalising"),
 }
-#: The outline's own name among the parts of a file.
-OUTLINE = ""
-
-
-class Noted(set[Any]):
-    """What is asked; `whole`: the modules and classes all of whose parts are among that."""
-
-    __slots__ = ("whole",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.whole: set[ast.AST] = set()
+#: The outline's own name among the parts of a file, and what ends the beginning of many names.
+OUTLINE, ALL = "", "*"
 
 
 class Recorder:
@@ -60,7 +51,7 @@ class Recorder:
     __slots__ = ("asked",)
 
     def __init__(self) -> None:
-        self.asked: Noted | None = None
+        self.asked: set[Any] | None = None
 
 
 def _body(node: ast.AST) -> list[ast.stmt]:
@@ -103,8 +94,13 @@ class Parts:
     digests: dict[str, str]
 
     def digest_of(self, names: Iterable[str]) -> str:
-        """One for several parts, whichever of them there are; always with the outline."""
-        return _digest("\n".join(f"{name}={self.digests.get(name, '')}" for name in (OUTLINE, *names)))
+        """One for several parts, whichever of them there are, by names and beginnings of names (`Class.*`); always
+        with the outline."""
+        found = {name: self.digests.get(name, "") for name in (OUTLINE, *names) if not name.endswith(ALL)}
+        beginnings = tuple(name.removesuffix(ALL) for name in names if name.endswith(ALL))
+        if beginnings:
+            found |= {name: digest for name, digest in self.digests.items() if name.startswith(beginnings)}
+        return _digest("\n".join(f"{name}={digest}" for name, digest in sorted(found.items())))
 
 
 def parts_of(tree: ast.Module, text: str, besides: str, recorder: Recorder, inside: str) -> Parts:
@@ -248,12 +244,11 @@ def touch(node: ast.AST) -> None:
     if node.__class__ in _PARTS:
         _body(node)
         return
-    recorder = node.__dict__.get("recorder")
-    noted = recorder.asked if recorder is not None else None
-    if noted is not None and node not in noted.whole:
-        noted.whole.add(node)
-        for part in node.__dict__.get("parts", ()):
-            touch(part)
+    fields = node.__dict__
+    recorder = fields.get("recorder")
+    if recorder is not None and recorder.asked is not None:
+        prefix, inside = fields["question"]
+        recorder.asked.add(f"{PART}:{prefix}{ALL}:{inside}")
 
 
 @contextlib.contextmanager

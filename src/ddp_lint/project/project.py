@@ -21,6 +21,7 @@ from ddp_lint.project.facts import CannotParse, ClassFacts, ModuleFacts, parse
 from ddp_lint.project.framework_imports import FrameworkImports
 from ddp_lint.project.grafting import graft
 from ddp_lint.project.parts import (
+    ALL,
     CALLS,
     OF_FILE,
     OUTLINE,
@@ -30,7 +31,6 @@ from ddp_lint.project.parts import (
     STORES,
     TESTED,
     TESTS,
-    Noted,
     Parts,
     Recorder,
     digest_of_calls,
@@ -684,7 +684,7 @@ class Project:
 
         `apart`: what goes on around the block does not rest on it by itself, unless the block ends in an error.
         """
-        inner = Noted()
+        inner: set[Asked] = set()
         outer, self._recorder.asked = self._recorder.asked, inner
         failed = True
         try:
@@ -832,7 +832,9 @@ def _joined(questions: Iterable[str], inside: str) -> Iterator[str]:
         else:
             yield question
     if names:
-        yield f"{PART}:{' '.join(sorted(filter(None, names)))}:{inside}"
+        beginnings = tuple(name.removesuffix(ALL) for name in names if name.endswith(ALL))
+        apart = {n for n in names if n.endswith(ALL) or not n.startswith(beginnings)} if beginnings else set(names)
+        yield f"{PART}:{' '.join(sorted(filter(None, apart)))}:{inside}"
 
 
 def _digest_of(names: frozenset[str] | None) -> str:

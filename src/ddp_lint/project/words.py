@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from ddp_lint import files
+from ddp_lint.source.searching import SearchedText
 
 _LETTER = re.compile(rb"[A-Za-z0-9_\x80-\xff]")
 _RUN = re.compile(rb"[A-Za-z0-9_\x80-\xff]+")
@@ -16,6 +17,8 @@ _RUN = re.compile(rb"[A-Za-z0-9_\x80-\xff]+")
 _SPACED = bytes(code if _LETTER.match(bytes([code])) else 32 for code in range(256))
 #: Bytes of all files of a project that are kept for the search.
 _KEPT_CONTENT = 100_000_000
+#: Bytes of a file that is not searched from its start each time, and how many of these are kept.
+_LARGE, _KEPT_LARGE = 50_000, 8
 #: Searches through all files after which an index pays.
 _WORTH_AN_INDEX = 8
 
@@ -45,6 +48,7 @@ class WordSearch:
         self._paths = paths
         self._earlier = earlier or (lambda: Earlier({}, frozenset()))
         self._contents: dict[str, bytes] = {}
+        self._often: dict[str, SearchedText] = {}
         self._size = 0
         self._searches = 0
         self._index: _Index | None = None
@@ -64,7 +68,17 @@ class WordSearch:
         if self._index is None and self._searches > _WORTH_AN_INDEX:
             self.prepare()
         paths = self._paths() if self._index is None else self._index.candidates(data)
-        return tuple(sorted(path for path in paths if data in self._content(path)))
+        return tuple(sorted(path for path in paths if self._holds(path, word, data)))
+
+    def _holds(self, path: str, word: str, data: bytes) -> bool:
+        content = self._content(path)
+        if len(content) < _LARGE:
+            return data in content
+        if path not in self._often:
+            if len(self._often) == _KEPT_LARGE:
+                self._often.clear()
+            self._often[path] = SearchedText(content.decode("utf-8", "surrogateescape"))
+        return self._often[path].holds(word)
 
     def prepare(self) -> None:
         """Make the index now: before processes are forked off, which then share it."""

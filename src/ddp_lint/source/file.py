@@ -11,6 +11,7 @@ import tokenize
 
 from ddp_lint import files
 from ddp_lint.source import notebook
+from ddp_lint.source.searching import SearchedText
 
 
 class Unreadable(Exception):
@@ -64,13 +65,11 @@ class SourceFile:
 
     def holds(self, word: str) -> bool:
         """Whether the text holds a word, or any other text: searched for once."""
-        if word not in self._searched:
-            self._searched[word] = word in self.text
-        return self._searched[word]
+        return self._searched.holds(word)
 
     @functools.cached_property
-    def _searched(self) -> dict[str, bool]:
-        return {}
+    def _searched(self) -> SearchedText:
+        return SearchedText(self.text)
 
     @property
     def first_line(self) -> str:

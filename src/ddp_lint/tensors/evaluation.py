@@ -125,7 +125,7 @@ class Evaluator:
 
     def _lengths_of_packed(self, function: cst.FunctionDef) -> set[str]:
         """Arguments that a packed sequence takes its lengths from as they are: torch takes them from the host alone."""
-        if not any(maker.rpartition(".")[2] in self._module.file.text for maker in names("packed", "packing")):
+        if not any(self._module.file.holds(maker.rpartition(".")[2]) for maker in names("packed", "packing")):
             return set()
         calls = [n for n in descendants(function.body) if isinstance(n, cst.Call)]
         packing = [c for c in calls if self._module.qualified(c.func) in names("packed", "packing")]
