@@ -96,6 +96,43 @@ def test_a_copy_that_one_rank_alone_updates_lies_at_the_update() -> None:
     )
 
 
+def test_what_is_copied_names_the_test_that_its_update_is_below(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def is_main():\n    return dist.get_rank() == 0\n\n\n"
+        "class Average:\n    def update(self, p):\n        self.shadow[0] = p\n\n"
+        "    def use(self, p):\n        p.copy_(self.shadow[0])\n\n\n"
+        "def train():\n    if is_main():\n        average.update(p)\n    average.use(p)\n"
+    )
+    write = Write(op="copy_", name="fc.weight", frames=(Frame(str(path), 10, "use"),))
+    (found,) = discover([run(*([write, hashes("parameters", rank, "after_step")] for rank in (0, 1)))], [])
+    assert "shadow is updated by update (line 6), which is called below `if is_main()` (line 14)" in found.cause
+    path.write_text(path.read_text().replace("if is_main()", "if True"))
+    (found,) = discover([run(*([write, hashes("parameters", rank, "after_step")] for rank in (0, 1)))], [])
+    assert "shadow" not in found.cause
+
+
+def test_of_a_model_that_is_split_by_hand_what_ranks_hold_alike_stays_equal() -> None:
+    """Not the layer that sums, whose rows may be others on each rank; nor what ranks exchange in the end, or hand out
+    work for (experts)."""
+
+    def seen(digest: str, when: str) -> Hashes:
+        digests = {"norm.weight": digest, "embed.weight": digest}
+        return dataclasses.replace(hashes("parameters", 0, when), wrap="split_by_hand", digests=digests)
+
+    def ranks(last: list[str], *ops: str) -> list[list[Event]]:
+        calls = [dataclasses.replace(call(5, op), phase="forward", module="embed") for op in ops]
+        return [
+            [*calls, seen("a", "after_wrap"), seen(str(rank), "after_step"), seen(end, "at_end")]
+            for rank, end in enumerate(last)
+        ]
+
+    (found,) = discover([run(*ranks(["b", "c"], "all_reduce"))], [])
+    assert "norm.weight" in found.message and "embed" not in found.message and found.line == 5
+    assert discover([run(*ranks(["b", "b"], "all_reduce"))], []) == []
+    assert discover([run(*ranks(["b", "c"], "all_reduce", "all_to_all_single"))], []) == []
+
+
 def test_what_tensor_parallelism_leaves_whole_stays_equal() -> None:
     """Unless each rank has begun with its own (experts)."""
 
@@ -108,6 +145,16 @@ def test_what_tensor_parallelism_leaves_whole_stays_equal() -> None:
     apart = [[seen(rank, "after_wrap", "a"), seen(rank, "after_step", str(rank))] for rank in (0, 1)]
     (found,) = discover([run(*apart)], [])
     assert "norm.weight" in found.message and "expert" not in found.message and "the same input" in found.fix
+
+
+def test_gradients_that_are_edited_after_the_average_name_the_edit() -> None:
+    """What torch or the user's code did to them before, or to others, is none of it."""
+    average = dataclasses.replace(call(3), step=1)
+    differ = [hashes("gradients", rank, "before_step") for rank in (0, 1)]
+    for role, step, named in (("gradient", 1, True), ("gradient", 0, False), ("parameter", 1, False)):
+        edit = Write(op="mul_", name="fc.weight", role=role, step=step, frames=(Frame("/p/train.py", 7, "train"),))
+        (found,) = discover([run(*([average, edit, one] for one in differ))], [])
+        assert ("mul_ in train changes the gradient of fc.weight" in found.cause and found.line == 7) is named
 
 
 def test_gradients_that_are_never_averaged_name_the_no_sync() -> None:
@@ -596,3 +643,27 @@ def test_every_discovery_has_a_place(tmp_path: pathlib.Path) -> None:
 
     assert line("parameters without a gradient: head.weight, head.bias") == 5
     assert line("something else") == 3
+
+
+def test_arms_of_a_branch_before_a_mismatch_are_not_where_the_ranks_part(tmp_path: pathlib.Path) -> None:
+    """A call that another rank does not make is met by what that one calls next, and so are all that follow."""
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    arms = [[_at(path, (2, "main"))], [_at(path, (3, "main"))]]
+    last = [_at(path, (6, "main"), shape=rank + 1) for rank in (0, 1)]
+    (found,) = discover([run(*([*arm, call] for arm, call in zip(arms, last, strict=True)))], [])
+    assert found.message.startswith("the ranks call different collectives: shape:")
+    extra = [_at(path, (3, "main")), _at(path, (6, "main")), last[0]]
+    (found,) = discover([run(extra, [_at(path, (6, "main")), last[1]])], [])
+    assert "these met by luck; then shape: rank 0 calls all_reduce [4]" in found.message and found.line == 3
+
+
+def test_messages_of_one_tag_fit_what_they_are_received_into() -> None:
+    def message(op: str, peer: int, size: int, tag: int) -> Collective:
+        return dataclasses.replace(call(3, op, (size,)), peer=peer, tag=tag)
+
+    sent = [message("send", 1, 4, 0), message("send", 1, 2, 7)]
+    taken = [message("recv", 0, 2, 7), message("recv", 0, 4, 0)]
+    assert discover([run(sent, taken)], []) == []
+    (found,) = discover([run(sent, [*taken[:1], message("recv", 0, 3, 0)])], [])
+    assert found.cause.startswith("a message does not fill the tensor") and found.fix

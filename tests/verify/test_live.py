@@ -12,7 +12,7 @@ import pytest
 from ddp_lint.verify.live import Live
 from ddp_lint.verify.match import Kind
 from ddp_lint.verify.spec import Marks
-from ddp_lint.verify.trace import Awaited, Collective, Writer
+from ddp_lint.verify.trace import Awaited, Collective, Orphaned, Writer
 
 from .traces import call
 
@@ -197,3 +197,33 @@ def test_a_program_that_starts_its_own_ranks_tells_how_many(tmp_path: pathlib.Pa
     assert live.poll() is None
     ranks.marks.set(0, "world", "2")
     assert live.poll() is not None
+
+
+def test_a_fork_that_communicates_ends_the_run_that_waits_for_it(tmp_path: pathlib.Path) -> None:
+    ranks = Ranks(tmp_path, [call(1)], [call(1)])
+    assert ranks.live().poll() is None and not ranks.marks.has(0, "parted")
+    ranks.writers[0].write(Orphaned(op="barrier"))
+    ranks.stand_still(9.0)
+    ranks.live().poll()
+    assert ranks.marks.has(0, "parted")
+
+
+def test_ranks_all_of_whose_threads_wait_in_collectives_are_ended(tmp_path: pathlib.Path) -> None:
+    """Main threads alone are known by their calls, which may still be on their way."""
+    ranks = Ranks(tmp_path, [call(1)], [call(1)])
+    ranks.stand_still(9.0)
+    for first, ended in (("main", False), ("threads", True)):
+        for rank, said in ((0, first), (1, "main")):
+            ranks.marks.set(rank, "waits", said)
+        ranks.live().poll()
+        assert ranks.marks.has(0, "parted") is ended
+
+
+def test_a_rank_that_moves_again_waits_no_more(tmp_path: pathlib.Path) -> None:
+    ranks = Ranks(tmp_path, [call(1)], [call(1)])
+    for rank in (0, 1):
+        ranks.marks.set(rank, "waits", "threads")
+        os.utime(ranks.marks.path(rank, "waits"), (time.time() - 20,) * 2)
+    ranks.stand_still(9.0)
+    ranks.live().poll()
+    assert not ranks.marks.has(0, "parted")

@@ -25,6 +25,14 @@ rank, world = dist.get_rank(), dist.get_world_size()
 unseeded = torch.get_rng_state()
 torch.manual_seed(0)
 """
+
+
+def script(program: str) -> str:
+    """A program, which may make its group by itself."""
+    head = HEAD.partition("dist.init_process_group")[0] if "init_process_group" in program else HEAD
+    return f"{head}{program}dist.destroy_process_group()\n"
+
+
 #: What is frozen, or trained, is decided before the wrap or after it.
 SWITCHED = """
 net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
@@ -217,6 +225,143 @@ for step in range(2):
     model(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()
 """
+#: The accumulated gradients are averaged at the first round of a window, and go on growing on each rank.
+EARLY = """
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for number in range(4):
+    averages = number % 2 == (0 if wrong else 1)
+    if averages:
+        model(torch.randn(4, 8)).square().mean().backward()
+    else:
+        with model.no_sync():
+            model(torch.randn(4, 8)).square().mean().backward()
+    if number % 2 == 1:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+#: A batch sampler over the one that has to be told the epoch, and shuffles by itself, too.
+BUCKETS = """
+class Buckets:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        pool = sorted(self.sampler)
+        for first in torch.randperm(len(pool) // 4).tolist():
+            yield pool[4 * first : 4 * first + 4]
+
+
+data = TensorDataset(torch.randn(32, 8))
+sampler = DistributedSampler(data)
+tell = getattr(sampler, "set_" + "epoch")
+loader = DataLoader(data, batch_sampler=Buckets(sampler))
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    if not wrong:
+        tell(epoch)
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+#: Written for a launcher that hands the local rank to the script.
+ONE_DEVICE = """
+import os
+
+torch.cuda.set_device(0 if wrong else int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+dist.all_reduce(torch.ones(4, device="cuda"))
+"""
+#: A layer that is split among the ranks by hand; what goes into it has a gradient from the part of each.
+SPLIT_LAYER = """
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        if not wrong:
+            dist.all_reduce(gradient)
+        return gradient
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Split(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(8, 8).chunk(world)[rank].clone())
+        self.bias = nn.Parameter(torch.zeros(8 // world))
+        self.down = nn.Parameter(torch.randn(8, 8).chunk(world, dim=1)[rank].clone())
+
+    def forward(self, x):
+        x = nn.functional.linear(Enter.apply(x), self.up, self.bias).relu()
+        return Leave.apply(nn.functional.linear(x, self.down))
+
+
+model = nn.Sequential(nn.Linear(8, 8), Split(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+#: Each rank asks its own clock in a loop with a collective; by luck all of them leave in one round.
+CLOCK = """
+import time
+
+
+def goes_on():
+    on = torch.tensor(float(time.monotonic() < end))
+    if not wrong:
+        dist.all_reduce(on, dist.ReduceOp.MIN)
+    return on.item() > 0
+
+
+dist.barrier()
+end = time.monotonic() + 1.5
+while goes_on():
+    dist.all_reduce(torch.ones(4))
+    time.sleep(1.0)
+"""
+#: Gradients that are weighed by what this rank has, after they were averaged.
+WEIGHED = """
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(2):
+    optimizer.zero_grad()
+    x = torch.randn(4, 8)
+    weight = 1.0 + (0.0 if not wrong else rank)
+    model(x).square().mean().backward()
+    for parameter in model.parameters():
+        parameter.grad.mul_(weight)
+    optimizer.step()
+"""
+#: Sums over names, in the order in which each rank has met them.
+NAMES = """
+met = ["loss", "accuracy"]
+if rank == 1:
+    met.reverse()
+values = {name: torch.ones(1) for name in met}
+for name in values if wrong else sorted(values):
+    dist.all_reduce(values[name])
+"""
 #: What communicates when it is let go of, and is kept on one rank.
 LET_GO = """
 class Section:
@@ -283,6 +428,93 @@ for epoch in range(2):
         loss.backward()
 """
 
+#: A rank looks at a part of the model by itself: its gather meets the next one of the other rank, of the same size.
+LOOKS = """
+from torch.distributed.fsdp import fully_shard
+
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+fully_shard(model[0])
+fully_shard(model[1])
+fully_shard(model)
+for number in range(4):
+    model(torch.randn(4, 8)).square().mean().backward()
+    with torch.no_grad():
+        if not wrong or (rank == 0 and number == 1):
+            model[0](torch.randn(4, 8))
+"""
+#: Models of the same parameters, one of which exchanges its statistics.
+UNLIKE = """
+class Centred(nn.LayerNorm):
+    def forward(self, x):
+        mean = x.detach().mean(0)
+        dist.all_reduce(mean)
+        return super().forward(x - mean)
+
+
+norm = Centred(8) if not wrong or rank == 1 else nn.LayerNorm(8)
+model = DDP(nn.Sequential(nn.Linear(8, 8), norm, nn.Linear(8, 1)))
+for number in range(2):
+    model(torch.randn(4, 8)).square().mean().backward()
+"""
+#: Each rank takes the one that has the best score for the sender.
+SENDER = """
+best = [0, rank][wrong]
+box = [rank]
+dist.broadcast_object_list(box, src=best)
+"""
+#: Workers are forks of the rank, and share its connections.
+WORKERS = """
+def begin(worker):
+    if wrong:
+        dist.barrier()
+
+
+data = TensorDataset(torch.randn(16, 8))
+model = DDP(nn.Linear(8, 1))
+for (x,) in DataLoader(data, 4, sampler=DistributedSampler(data), num_workers=1, worker_init_fn=begin):
+    model(x).mean().backward()
+"""
+#: The rest of a batch does not fill what it is received into.
+REST = """
+parts = torch.ones(7, 2).split(2 if wrong else 7)
+taken = torch.empty(2 if wrong else 7, 2)
+for part in parts:
+    if rank == 0:
+        dist.send(part, 1)
+    else:
+        dist.recv(taken, 0)
+"""
+#: The group is given up sooner than the first rank is through with its work.
+IMPATIENT = """
+import datetime
+import time
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=5 if wrong else 60))
+dist.all_reduce(torch.ones(4))
+if dist.get_rank() == 0:
+    end = time.perf_counter() + 9
+    while time.perf_counter() < end:
+        pass
+dist.barrier()
+"""
+#: A thread waits for the other rank, which waits for the one that joins the thread.
+IN_A_THREAD = """
+import threading
+
+logs = dist.new_group()
+
+
+def report():
+    if wrong and rank == 0:
+        dist.barrier(group=logs)
+
+
+thread = threading.Thread(target=report)
+thread.start()
+thread.join()
+dist.all_reduce(torch.ones(4))
+"""
+
 
 @pytest.mark.parametrize(
     ("program", "says", "cause"),
@@ -304,13 +536,23 @@ for epoch in range(2):
             "is 1 on rank 0 and 2 on rank 1, where line 21 comes behind `if",
         ),
         (WAITED, "rank 0 calls isend", "wait() right behind isend() makes a send of it"),
+        (LOOKS, "(line 25), rank 1 calls all_gather_into_tensor", "rank 0 is below `if not wrong or"),
+        (UNLIKE, "rank 1 calls all_reduce [8]", "`1` is LayerNorm on rank 0 and Centred on rank 1"),
+        (SENDER, "root 1 (line 17)", "`src=best` is 0 on rank 0 and 1 on rank 1 (line 15: `best ="),
+        (WORKERS, "has forked calls barrier", "a process group belongs to the process that has made it"),
+        (REST, "calls send [1, 2] to rank 1", "a message does not fill the tensor that it is received into"),
+        (IMPATIENT, "Timed out waiting 5000ms", "rank 0 was not there yet: it was at line 1"),
+        (IN_A_THREAD, "rank 0 stands still at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
-    ids=["let-go", "in-join", "rows", "skipped", "waited"],
+    ids=[
+        *["let-go", "in-join", "rows", "skipped", "waited"],
+        *["looks", "unlike", "sender", "workers", "rest", "impatient", "in-a-thread"],
+    ],
 )
 def test_calls_that_do_not_meet_are_told_with_their_cause(
     tmp_path: pathlib.Path, program: str, says: str, cause: str
 ) -> None:
-    (tmp_path / "train.py").write_text(HEAD + program + "dist.destroy_process_group()\n")
+    (tmp_path / "train.py").write_text(script(program))
     options = ("train.py", "--select", "DDP301", "--timeout", "40", "--")
     status, report = verify(tmp_path, *options, "wrong")
     (found,) = report["discovered"]
@@ -336,6 +578,13 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         (OVERFLOW, "overflow", "", "parameters differ between the ranks after optimizer step 2"),
         (THREAD, "thread", "", "calls barrier in thread main while another thread is in all_reduce (line 24)"),
         (JOINED, "joined", "", "parameters differ between the ranks after optimizer step 1 since Join ended"),
+        (EARLY, "early", "DDP605", "gradients differ between the ranks before optimizer step 1"),
+        (BUCKETS, "buckets", "DDP701", "DistributedSampler gave the same order in all 3 epochs"),
+        (ONE_DEVICE, "device", "", "all ranks of this machine choose device 0"),
+        (SPLIT_LAYER, "layer", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
+        (CLOCK, "clock", "", "rank 0 left a loop by its own clock (line 27)"),
+        (WEIGHED, "weighed", "", "gradients differ between the ranks before optimizer step 1"),
+        (NAMES, "names", "", "all_reduce of rank 0 (name='loss') met that of rank 1 (name='accuracy')"),
         (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
     ],
     ids=[
@@ -352,6 +601,13 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         "overflow",
         "thread",
         "joined",
+        "early",
+        "buckets",
+        "device",
+        "layer",
+        "clock",
+        "weighed",
+        "names",
         "hook",
     ],
 )
@@ -359,7 +615,7 @@ def test_a_mistake_is_told_and_its_remedy_is_clean(
     tmp_path: pathlib.Path, program: str, arguments: str, code: str, says: str
 ) -> None:
     """`--select` leaves no finding that could name it: the run does."""
-    (tmp_path / "train.py").write_text(HEAD + program + "dist.destroy_process_group()\n")
+    (tmp_path / "train.py").write_text(script(program))
     options = ("train.py", "--select", "DDP301", "--")
     status, report = verify(tmp_path, *options, arguments, "wrong")
     (found,) = report["discovered"]

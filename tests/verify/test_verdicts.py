@@ -265,8 +265,20 @@ def test_the_option_that_a_condition_hangs_on_is_named(path: str, monkeypatch: p
     monkeypatch.setattr(sys.modules[__name__], "SOURCE", source)
     pathlib.Path(path).write_text(source)
     rank = [lines(path, {}, (0, 3))]
-    judged = verdict(at(rule_with("sequence"), ALL_REDUCE, TEST), run(rank, rank))
+    situation = at(rule_with("sequence"), ALL_REDUCE, TEST)
+    judged = verdict(situation, run(rank, rank))
     assert "(line 6) was false all 6 times (loss = 0.5): `-- --log-all` gets there" in judged.reason
+    assert wanted_stimuli([situation], [run(rank, rank)]) == []
+
+
+def test_a_condition_that_hangs_on_more_than_options_is_given_other_inputs(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SOURCE.replace("loss > 3", "args.log_all and loss > 3")
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", source)
+    pathlib.Path(path).write_text(source + "\n\nparser.add_argument('--log-all')\n")
+    rank = [lines(path, {}, (0, 3))]
+    assert wanted_stimuli([at(rule_with("sequence"), ALL_REDUCE, TEST)], [run(rank, rank)])
 
 
 def test_a_function_that_nobody_calls_is_not_reached(path: str) -> None:

@@ -16,6 +16,8 @@ from ddp_lint.verify.trace import Collective, Frame, Round
 
 #: Conditions that are named at most: where there are more, the call stands too deep to tell which of them it is.
 _MOST = 3
+#: What functions call the rank that sends, or receives.
+_ROOTS = ("src", "dst", "group_src", "group_dst")
 #: Arguments of a `range` with a step.
 _WITH_STEP = 3
 
@@ -59,6 +61,53 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
         loop = (_begun_anew(before, call) if before is not None else None) or _only_loop(call)
         return _out_of(loop, rank, mismatch.absent[0], call.frames[0]) if loop is not None else ""
     return ""
+
+
+def apart_since(mismatch: Mismatch, earlier: Sequence[Cells]) -> int | None:
+    """The position in `earlier` at which a rank made a call that another one did not make: it met a call of another
+    line, which the rank itself made later, and all that came between are apart as well. None without such a call."""
+    rows = [*earlier, mismatch.calls]
+    found = None
+    for position in range(len(earlier) - 1, -1, -1):
+        calls = [(rank, call) for rank, call in rows[position].items() if call is not None]
+        pairs = [pair for pair in itertools.permutations(calls, 2) if not _same_step(pair[0][1], pair[1][1])]
+        if not pairs:
+            break
+        unlike = [(rank, other) for (rank, one), (_, other) in pairs if _first_apart(one.frames, other.frames)]
+        if any(_same_step(row.get(rank), other) for rank, other in unlike for row in rows[position + 1 :]):
+            found = position
+    return found
+
+
+def _same_step(one: Collective | None, another: Collective | None) -> bool:
+    """Two calls from one line, for one module, in one round of all loops that are known."""
+    if one is None or another is None:
+        return False
+    marks = [(c.op, [f[:2] for f in c.frames], c.module, [r.value for r in c.rounds]) for c in (one, another)]
+    return marks[0] == marks[1]
+
+
+def unlike_root(mismatch: Mismatch) -> str:
+    """Of one line at which each rank names another source or destination: what it is computed from."""
+    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    frame = next((frame for _, call in calls for frame in call.frames[:1]), None)
+    if mismatch.kind is not Kind.ROOT or frame is None or len({place(call) for _, call in calls}) > 1:
+        return ""
+    asked = (node for node in ast.walk(_tree(frame)) if isinstance(node, ast.Call) and node.lineno == frame.line)
+    words = (word for node in asked for word in node.keywords if word.arg in _ROOTS)
+    word = next((word for word in words if not isinstance(word.value, ast.Constant)), None)
+    if word is None:
+        return ""
+    made = [
+        node
+        for node in ast.walk(_tree(frame))
+        if isinstance(node, ast.Assign)
+        and node.lineno < frame.line
+        and ast.unparse(node.targets[0]) == ast.unparse(word.value)
+    ]
+    said = " and ".join(f"{call.root} on rank {rank}" for rank, call in calls)
+    of = f" (line {made[-1].lineno}: `{ast.unparse(made[-1])}`)" if made else ""
+    return f"`{word.arg}={ast.unparse(word.value)}` is {said}{of}: each rank decides by itself who sends"
 
 
 def joined(mismatch: Mismatch) -> str:
@@ -309,8 +358,49 @@ def _gates(frame: Frame, *, in_round: bool = False, below: bool = True) -> Itera
                 found.append(node)
             blocks.append(_children(node))
     for test in found:
-        names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(test.test)}
-        yield f"`if {ast.unparse(test.test)}` (line {test.lineno})", not names.isdisjoint(_rank_words())
+        names = _names(test.test)
+        called = (node for node in _functions(_tree(frame)) if node.name in names)
+        asks = not _rank_words().isdisjoint(names.union(*map(_names, called)))
+        yield f"`if {ast.unparse(test.test)}` (line {test.lineno})", asks
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Every name in some code, also those of attributes."""
+    return {getattr(inner, "id", getattr(inner, "attr", "")) for inner in ast.walk(node)}
+
+
+def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def kept_apart(site: Frame) -> str:
+    """Of a line that copies what an object keeps: the function of its file that updates that, where it is called below
+    a test that asks for the rank, and the test."""
+    tree = _tree(site)
+    read = {node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.lineno == site.line}
+    kept = {node.attr for node in read} - {
+        last_part(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)
+    }
+    for function in _functions(tree):
+        if function.name == "__init__" or site.line in _lines(function.body) or not _updates(function, kept):
+            continue
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_part(n.func) == function.name]
+        gates = [_told(gate for gate in _gates(Frame(site.path, call.lineno, "")) if gate[1]) for call in calls]
+        if gates and all(gates):
+            what = ", ".join(sorted(kept & _names(function)))
+            return f"{what} is updated by {function.name} (line {function.lineno}), which is called below {gates[0]}"
+    return ""
+
+
+def _updates(function: ast.FunctionDef, kept: set[str]) -> bool:
+    """It assigns to one of these attributes or to their items, or calls what changes them in place."""
+    for node in ast.walk(function):
+        stored = isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)
+        changes = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_")
+        target = node.func if changes and isinstance(node, ast.Call) else node
+        if (stored or changes) and not kept.isdisjoint(_names(target)):
+            return True
+    return False
 
 
 def _is_loop(node: ast.stmt) -> bool:

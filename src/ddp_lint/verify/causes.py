@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ddp_lint.verify.branches import kept_apart
 from ddp_lint.verify.compare import Desync, spoken, updates
 from ddp_lint.verify.trace import (
     BY_HAND,
     COPY,
+    SPLIT_BY_HAND,
     TENSOR_PARALLEL,
     Call,
     Collective,
@@ -41,17 +43,31 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         return _copied_early(desync) or _written_by_hand(traces, desync)
     if desync.wrap == TENSOR_PARALLEL:
         return Cause(_UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or seed alike)", None)
+    if desync.wrap == SPLIT_BY_HAND:
+        return _unsummed(traces)
     if desync.what == "parameters":
         found = _unlike_rates(traces, desync) or _unlike_states(traces, desync) or _left_out(traces, desync)
         if found:
             return found
     return (
         _switched(traces, desync)
+        or _averaged_too_early(traces, desync)
         or _never_averaged(traces, desync)
+        or _edited(traces, desync)
         or _hooked(traces, desync)
         or _written_by_hand(traces, desync)
         or _never_alike(traces, desync)
     )
+
+
+def _unsummed(traces: Sequence[Trace]) -> Cause:
+    """Ranks work on one model and hold a part of some layers: of the others each sees a part of the gradient."""
+    calls = (call for trace in traces for call in trace.of(Collective) if call.op == "all_reduce")
+    site = next((call.site for call in calls if call.phase == "forward" and call.issued_by == "user"), None)
+    text = "ranks that sum in a forward work on one model: what all of them hold began alike, and gets a gradient from "
+    text += "this rank's part alone (or the ranks were given unlike inputs)"
+    fix = "sum the gradient of what goes into a split layer: an autograd function whose backward does all_reduce"
+    return Cause(text, fix, site)
 
 
 def _copied_early(desync: Desync) -> Cause | None:
@@ -147,6 +163,9 @@ def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         ranks = f"rank{'s' * (len(same) > 1)} {', '.join(map(str, same))}"
         fix = "write it on all ranks, or on none"
         return Cause(f"{text} on {ranks} only: no wrapper hands that to the others", fix, write.site)
+    apart = kept_apart(write.site)
+    if apart:
+        return Cause(f"{text} on each rank, and {apart}", "update it on all ranks", write.site)
     text += " on each rank with what this rank has: no wrapper"
     fix = "compute with a new tensor, or write what is the same on all ranks"
     return Cause(f"{text} averages that", fix, write.site)
@@ -166,7 +185,11 @@ def statistics_cause(update: Write | Gathers) -> Cause:
 
 def _writes(trace: Trace, desync: Desync) -> list[Write]:
     """The writes of the user's code to what differs, until it was seen to differ."""
-    events = (event for event in trace.of(Write) if event.name in desync.names and event.step <= desync.step)
+    events = (
+        event
+        for event in trace.of(Write)
+        if event.role != "gradient" and event.name in desync.names and event.step <= desync.step
+    )
     return [event for event in events if event.site is not None]
 
 
@@ -210,6 +233,33 @@ def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         return None
     text = "no backward before this step averaged a gradient: the forward did not go through the wrapper"
     return Cause(text, "call the wrapped model itself, and nothing of it behind its back", backwards[-1].site)
+
+
+def _averaged_too_early(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """After the last backward that averaged gradients another one under `no_sync` added to them."""
+    for trace in traces:
+        events = [event for event in trace.events if _before(event, desync)]
+        averages = [n for n, event in enumerate(events) if isinstance(event, Collective) and event.op == "all_reduce"]
+        since = events[averages[-1] :] if averages else []
+        skipped = next((event for event in since if isinstance(event, Call) and event.name == "no_sync"), None)
+        if skipped is not None and any(isinstance(event, Phase) and event.phase == "backward" for event in since):
+            text = "the last backward before this step ran under no_sync(), behind the one that averaged: each rank "
+            text += "adds gradients of its own to the average"
+            return Cause(text, "leave no_sync() for the last backward before step()", skipped.site, "DDP605")
+    return None
+
+
+def _edited(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """The user's code changes gradients that differ after they were averaged."""
+    writes = (event for trace in traces for event in trace.of(Write) if event.role == "gradient")
+    write = next((event for event in writes if _before(event, desync) and event.name in desync.names), None)
+    if desync.what != "gradients" or write is None or write.site is None:
+        return None
+    text = (
+        f"{write.op} in {write.site.function} changes the gradient of {write.name} after the average, on each rank by "
+    )
+    text += "what this rank has"
+    return Cause(text, "make that from what all ranks share, or weigh the loss before backward", write.site)
 
 
 def _hooked(traces: Sequence[Trace], desync: Desync) -> Cause | None:

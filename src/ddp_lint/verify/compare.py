@@ -7,7 +7,16 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ddp_lint.verify.trace import TENSOR_PARALLEL, Fingerprint, Frame, Hashes, Reference, Trace
+from ddp_lint.verify.trace import (
+    SPLIT_BY_HAND,
+    TENSOR_PARALLEL,
+    Collective,
+    Fingerprint,
+    Frame,
+    Hashes,
+    Reference,
+    Trace,
+)
 
 #: Below this a difference from the reference is rounding: absolute, plus a share of the parameter's size.
 #: Damage measured in tiny models starts at 5e-4; runs without damage stay below 1e-5.
@@ -73,7 +82,7 @@ def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tu
     """The moments at which tensors differ across ranks, in order; only names that every rank has and none shards."""
     traces = tuple(traces)
     seen = [_desync(what, key, events) for key, events in _moments(traces, what, when, wraps).items()]
-    found = [desync for desync in _grown_apart(seen) if desync.names]
+    found = [desync for desync in _grown_apart(seen, traces) if desync.names]
     for earlier in _unlike_fingerprints(traces, when, wraps) if what == "parameters" else ():
         later = [desync for desync in found if desync.same_model(earlier) and desync.update >= earlier.update]
         if not any(desync.same_model(earlier) and desync.update <= earlier.update for desync in found):
@@ -81,14 +90,36 @@ def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tu
     yield from found
 
 
-def _grown_apart(seen: Sequence[Desync]) -> Iterator[Desync]:
-    """The same without what tensor parallelism leaves to each rank: parameters that were never alike (experts)."""
+def _grown_apart(seen: Sequence[Desync], traces: Sequence[Trace]) -> Iterator[Desync]:
+    """The same without what tensor parallelism leaves to each rank: parameters that were never alike (experts).
+
+    Where the user's code splits a model, neither those of a layer that sums in its own forward (its rows may be others
+    on each rank), nor what is alike in the end: ranks that train by themselves for some steps exchange it then.
+    """
     own: dict[Replicas, set[str]] = collections.defaultdict(set)
+    last = {replicas_of(desync): set(desync.names) for desync in seen}
+    layers = _layers_that_sum(traces) if any(desync.wrap == SPLIT_BY_HAND for desync in seen) else set()
     for desync in seen:
-        if desync.wrap == TENSOR_PARALLEL and desync.when == "after_wrap":
+        if desync.wrap in (TENSOR_PARALLEL, SPLIT_BY_HAND) and desync.when == "after_wrap":
             own[replicas_of(desync)].update(desync.names)
         names = tuple(name for name in desync.names if name not in own[replicas_of(desync)])
+        if desync.wrap == SPLIT_BY_HAND:
+            kept = layers is not None and last[replicas_of(desync)]
+            names = tuple(n for n in names if kept and n in kept and not _within(n, layers or set()))
         yield dataclasses.replace(desync, names=names)
+
+
+def _layers_that_sum(traces: Sequence[Trace]) -> set[str] | None:
+    """The innermost modules in which the user's code sums in a forward; None where it hands out work (experts)."""
+    calls = [c for t in traces for c in t.of(Collective) if c.issued_by == "user" and c.phase == "forward"]
+    if any(call.op.startswith("all_to_all") for call in calls):
+        return None
+    return {call.module for call in calls if call.op == "all_reduce"}
+
+
+def _within(name: str, modules: set[str]) -> bool:
+    """A parameter of one of these modules, or of what is in it; of the whole model its own ones alone."""
+    return any(name.startswith(f"{module}.") if module else "." not in name for module in modules)
 
 
 def compared(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tuple[str, ...]) -> Compared:

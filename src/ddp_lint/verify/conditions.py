@@ -15,14 +15,34 @@ from ddp_lint.verify.trace import Lines, Trace
 def unmet(case: Case) -> str:
     """Why the finding's lines never ran: the first condition on the way to them that no rank met."""
     at = case.situation
-    if not any(_line_ran(trace, case, line) for trace in case.traces for line in _entries(case)):
+    if not _came_near(case):
         if at.function:
             return f"no rank called `{at.function}`"
         return "no rank ran this file" if not at.path.endswith(".py") or not _file_ran(case) else "no rank came here"
-    for guard in at.guards:
-        if not any(_line_ran(trace, case, guard.first) for trace in case.traces):
-            return _unmet_guard(case, guard)
+    guard = _first_unmet(case)
+    if guard is not None:
+        return _unmet_guard(case, guard)
     return "no rank came this far: an earlier statement left the function or raised"
+
+
+def for_good(case: Case) -> bool:
+    """The condition that was not met hangs on options of the command line and on nothing else: no input changes it."""
+    guard = _first_unmet(case) if _came_near(case) else None
+    if guard is None or guard.wanted is None:
+        return False
+    test, options = _parsed(case, guard)
+    given = {node.value for node in ast.walk(test) if isinstance(node, ast.Attribute) and node.attr in options}
+    names = (node for node in ast.walk(test) if isinstance(node, ast.Name | ast.Call))
+    return bool(given) and all(isinstance(node, ast.Name) and node in given for node in names)
+
+
+def _came_near(case: Case) -> bool:
+    return any(_line_ran(trace, case, line) for trace in case.traces for line in _entries(case))
+
+
+def _first_unmet(case: Case) -> Guard | None:
+    guards = case.situation.guards
+    return next((g for g in guards if not any(_line_ran(trace, case, g.first) for trace in case.traces)), None)
 
 
 def outcomes(case: Case) -> Iterator[tuple[int | None, str, int]]:
@@ -87,18 +107,22 @@ def _unmet_guard(case: Case, guard: Guard) -> str:
 
 def _decided_by(case: Case, guard: Guard) -> str:
     """Which options of the command line decide a condition: one that is asked for alone is the way to meet it."""
-    try:
-        tree = ast.parse(pathlib.Path(case.situation.path).read_bytes())
-        test = ast.parse(guard.text, mode="eval").body
-    except (OSError, SyntaxError, ValueError):
-        return ""
-    options = dict(_options(tree))
+    test, options = _parsed(case, guard)
     asked = [options[name] for node in ast.walk(test) if (name := last_part(node)) in options]
     if not asked:
         return ""
     alone = last_part(test) in options
     way = "gets there" if alone and guard.wanted else "decides that" if len(asked) == 1 else "decide that"
     return f": {' and '.join(f'`-- {flag}`' for flag in dict.fromkeys(asked))} {way}"
+
+
+def _parsed(case: Case, guard: Guard) -> tuple[ast.expr, Mapping[str, str]]:
+    """A condition, and the options of its file by attribute; none where these cannot be read."""
+    try:
+        tree = ast.parse(pathlib.Path(case.situation.path).read_bytes())
+        return ast.parse(guard.text, mode="eval").body, dict(_options(tree))
+    except (OSError, SyntaxError, ValueError):
+        return ast.Constant(None), {}
 
 
 def _options(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -8,11 +8,11 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
-from ddp_lint.verify.branches import between, joined, left_loop, passed_by, rounds_apart, unlike_messages
+from ddp_lint.verify.branches import between, joined, left_loop, passed_by, rounds_apart, unlike_messages, unlike_root
 from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit, on_one_line
-from ddp_lint.verify.match import Kind, Mismatch, describe, place
+from ddp_lint.verify.match import Kind, Mismatch, describe, place, walked_apart
 from ddp_lint.verify.needs import FILES
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
@@ -24,11 +24,16 @@ from ddp_lint.verify.trace import (
     COPY,
     REPLICATED,
     Call,
+    Clocked,
     Collective,
     Crossing,
+    Done,
+    Environment,
     Exit,
     Frame,
+    Mapped,
     NoGrad,
+    Orphaned,
     Race,
     Raised,
     Reference,
@@ -76,13 +81,40 @@ _UNLIKE_TENSORS = (
     "one line was given unlike tensors: what they are made from (a batch, a model) differs between the ranks",
     "give every rank the same shape and dtype (pad to the largest), or exchange the sizes first",
 )
+#: Cause and fix where ranks go through the same names in unlike orders.
+_UNLIKE_NAMES = (
+    "each rank goes through the same names in an order of its own (that in which it met them first, or that of a set): "
+    "numbers of unlike meaning are summed",
+    "go through them in one order on all ranks: sorted(names)",
+)
 #: Cause and fix where one line moves other parameters on each rank.
 _UNLIKE_ORDER = (
     "each rank has the tensors in an order of its own, as a set of names or of tensors is walked in another one in "
     "each process",
     "go through them in one order on all ranks: sorted(names), or that of named_parameters()",
 )
-_UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS)
+#: What gloo aborts over, as tensors of unlike size meet.
+_UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER)
+#: Cause and fix where each rank looks at its own clock.
+_CLOCK = (
+    "each rank asks its own clock whether to go on: this time all of them left in the same round; where one goes round "
+    "once more, it waits for the others in vain",
+    "let one rank decide, and broadcast it in each round; or all_reduce the flag",
+)
+#: Cause and fix where ranks share a GPU.
+_OWN_DEVICE = (
+    'NCCL takes one GPU for each rank, and ends with "Duplicate GPU detected": torchrun tells the local rank by the '
+    "environment, not by --local_rank",
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), unless a launcher shows each rank its own GPU alone',
+)
+#: What to do where a rank waits for one that has much to do.
+_LONGER = "give init_process_group a timeout= that is longer than that work, or do it before the group is made"
+#: What to do where the ranks' models are not the same.
+_ONE_MODEL = "build one model on all ranks: what it is made of is to be decided by what all of them share"
+#: What to do where each rank names another one that sends.
+_ONE_ROOT = "agree on it first: all_gather what it is decided by, and let all ranks choose from that"
+#: What to do where a message and the tensor for it are of unlike size.
+_FITTING = "send and receive one shape: a batch that divides evenly (drop the rest, or pad it), or send the shape first"
 #: What to do where ranks communicate as an object is let go of, and where they do inside of `Join`.
 _BY_NAME = "communicate in a method that all ranks call, such as the __exit__ of a context manager"
 _OUTSIDE = "communicate behind the Join, or end all ranks together: Join(..., throw_on_early_termination=True)"
@@ -95,6 +127,11 @@ _SPLITS = (
 _TWO_THREADS = (
     "calls in one group meet in the order in which each rank makes them, and two threads make them in any order",
     "give the thread a group of its own: dist.new_group() on all ranks, and group=... in its calls",
+)
+#: Cause and fix where a process communicates that a rank has forked.
+_FORKED = (
+    "a process group belongs to the process that has made it: in a fork (a worker of a DataLoader) nobody answers",
+    "communicate in the rank itself, and hand the workers what comes of it",
 )
 #: Cause and fix where a group is never complete.
 _TOO_MANY = (
@@ -158,6 +195,10 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     """The cause first: a rank that died by itself makes its peers wait, and a mismatch ends in a timeout."""
     raised, crossing = list(_raised(examined)), list(_crossing(examined))
     yield from crossing
+    orphans = list(_orphaned(examined))
+    yield from orphans
+    if orphans and not examined.completed:
+        return
     if crossing and not examined.completed:
         yield from raised  # how else it ended comes of the order in which the threads happened to call
         return
@@ -171,6 +212,9 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     yield from _hidden(examined)
     yield from _overwritten(examined)
     yield from _unordered(examined)
+    yield from _in_another_order(examined)
+    yield from _one_device(examined)
+    yield from _by_the_clock(examined)
     yield from _silent(examined)
     yield from _fed(examined)
 
@@ -188,11 +232,23 @@ def _crossing(examined: Examined) -> Iterator[Discovery]:
             return
 
 
+def _orphaned(examined: Examined) -> Iterator[Discovery]:
+    """A process that a rank has forked calls on the rank's group: the first one."""
+    for outcome in examined.run.ranks:
+        event = next(outcome.trace.of(Orphaned), None)
+        if event is not None:
+            message = f"a process that rank {outcome.rank} has forked calls {event.op} on a group of the rank's"
+            evidence = _evidence(examined, outcome.rank, "sequence", message, event.site)
+            yield Discovery("stall", message, "", *_FORKED, evidence=(evidence,))
+            return
+
+
 def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
     stuck = _standing(examined, first)
     if stuck is not None:
         return stuck
-    sites = {rank: place(call) for rank, call in first.calls.items() if call is not None}
+    origin = examined.origin(first)
+    sites = {rank: place(call) for rank, call in origin.calls.items() if call is not None}
     known = [(rank, site) for rank, site in sites.items() if site[1]]
     rank, (path, line) = known[0] if known else (None, ("", 0))
     evidence = Evidence(
@@ -200,10 +256,16 @@ def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
     )
     if first.own_groups:
         return _own_groups(examined, first, evidence)
-    why = _why(examined, first)
+    why = _why(examined, origin)
     if not why[0] and len(set(sites.values())) == 1 and first.kind in (Kind.SHAPE, Kind.DTYPE, Kind.BUFFER):
         why = _UNLIKE_ORDER if first.kind is Kind.BUFFER else _UNLIKE_TENSORS
-    return Discovery("mismatch", f"the ranks call different collectives: {first}", "", *why, evidence=(evidence,))
+    message = f"the ranks call different collectives: {_since(origin, first)}"
+    return Discovery("mismatch", message, "", *why, evidence=(evidence,))
+
+
+def _since(origin: Mismatch, first: Mismatch) -> str:
+    """A mismatch in words, behind the calls that met by luck before it."""
+    return str(first) if origin is first else f"{origin}: these met by luck; then {first}"
 
 
 def _own_groups(examined: Examined, first: Mismatch, evidence: Evidence) -> Discovery:
@@ -250,6 +312,12 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
         return "each receives first and waits for what the other one sends afterwards", "let one of them send first"
     if first.direct:
         return _misled(examined)[1:]
+    built = _unlike_models(examined, first)
+    if built:
+        return built, _ONE_MODEL
+    root = unlike_root(first)
+    if root:
+        return root, _ONE_ROOT
     earlier = examined.before(first)
     apart = rounds_apart(first, earlier)
     rounds = apart.text if apart is not None else ""
@@ -261,6 +329,23 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
     if loop:
         return cause, _EQUALLY_OFTEN
     return cause, _SAME_CALLS if passed or rounds else ""
+
+
+def _unlike_models(examined: Examined, first: Mismatch) -> str:
+    """Of a call in a module that is of another class on another rank: the models that were wrapped are not the same."""
+    inside = {
+        call.module for call in first.calls.values() if call is not None and call.phase in ("forward", "backward")
+    }
+    built = {one.rank: [c for c in one.trace.of(Call) if c.name == "wrapped"] for one in examined.run.ranks}
+    for models in zip(*built.values(), strict=False):
+        classes = dict(zip(built, [model.arguments["classes"] for model in models], strict=True))
+        for name in sorted(inside & set.union(*map(set, classes.values()))):
+            found = {rank: of.get(name, "nothing") for rank, of in classes.items()}
+            if len(set(found.values())) > 1:
+                said = " and ".join(f"{kind} on rank {rank}" for rank, kind in found.items())
+                where = f" (wrapped at line {models[0].site.line})" if models[0].site is not None else ""
+                return f"the ranks have built unlike models{where}: `{name}` is {said}"
+    return ""
 
 
 def _let_go(call: Collective) -> bool:
@@ -307,6 +392,7 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                     _frozen(outcome, known)
                     or _cut_off(outcome, known)
                     or _too_early(examined, outcome, event)
+                    or _outwaited(examined, outcome, known)
                     or (_known(known) if known is not None else _misled(examined))
                 )
                 yield Discovery("exception", message, *cause, (evidence,))
@@ -348,8 +434,31 @@ def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> tuple
     return "", cause, f"if rank {other} makes that file, let the others wait for it: dist.barrier() behind it"
 
 
+def _outwaited(examined: Examined, outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+    """A rank gave up waiting, as its group has a short timeout, for one that is at other work and has called nothing
+    that does not belong there."""
+    call = outcome.trace.last(Collective)
+    if known is None or known.role != "hang" or call is None:
+        return None
+    for other in examined.run.ranks:
+        latest, at = other.trace.last(Collective), other.last.frame
+        back = latest is None or any(event.of == latest.n for event in other.trace.of(Done))
+        if other.how == "stopped" and other.rank in call.ranks and back and at is not None:
+            made = next((c for c in outcome.trace.of(Call) if c.name == "init_process_group" and c.site), None)
+            group = f" (line {made.site.line})" if made is not None and made.site is not None else ""
+            cause = (
+                f"rank {outcome.rank} waited in {describe(call)} (line {place(call)[1]}) for as long as the timeout "
+            )
+            cause += f"of the process group{group} lets it; rank {other.rank} was not there yet: it was at line "
+            return "", f"{cause}{at.line} in {at.function}", _LONGER
+    return None
+
+
 def _misled(examined: Examined) -> tuple[str, str, str]:
-    """Messages that no longer belong together, which an error of one rank may come of."""
+    """Messages that no longer belong together, or do not fit, which an error of one rank may come of."""
+    unlike = next((one for one in examined.mismatches if one.direct and one.kind is Kind.SHAPE), None)
+    if unlike is not None:
+        return "", f"a message does not fill the tensor that it is received into: {unlike.told}", _FITTING
     cause = unlike_messages({one.rank: tuple(one.trace.of(Collective)) for one in examined.run.ranks})
     return "", cause, "send and receive equally often in each round" if cause else ""
 
@@ -381,14 +490,19 @@ def _deaths(examined: Examined) -> Iterator[Discovery]:
             met = examined.mismatches[0] if examined.mismatches else None
             how = _how(outcome)
             code, cause, fix = _known(known)
+            frame = outcome.last.frame
             if known is not None and known.code == _SIZES and met is not None and met.kind in _UNLIKE_SIZES:
-                how = f"died of {outcome.signal}: {met}"  # torch's own words name no line, and no peer
-                why, remedy = _why(examined, met)
-                if len({place(call) for call in met.calls.values() if call is not None}) > 1:
+                origin = examined.origin(met)
+                how = f"died of {outcome.signal}: {_since(origin, met)}"  # torch's own words name no line, and no peer
+                why, remedy = _why(examined, origin)
+                calls = [call for call in origin.calls.values() if call is not None]
+                if len(set(map(place, calls))) > 1:
                     code, cause, fix = "", _UNLIKE_CALLS, _SAME_CALLS
+                if origin is not met:
+                    frame = calls[0].site
                 cause, fix = (f"{why} ({_LUCK})", remedy or fix) if why else (cause, fix)
             message = f"rank {outcome.rank} {how}"
-            evidence = _evidence(examined, outcome.rank, "exception", message, outcome.last.frame)
+            evidence = _evidence(examined, outcome.rank, "exception", message, frame)
             yield Discovery("death", message, code, cause, fix, (evidence,))
 
 
@@ -474,6 +588,52 @@ def _unordered(examined: Examined) -> Iterator[Discovery]:
             fix = "wait_stream() (or wait for an event) before the tensor is used on another stream"
             yield Discovery("race", message, "", "whichever stream comes first decides what is read", fix, (evidence,))
             return
+
+
+def _in_another_order(examined: Examined) -> Iterator[Discovery]:
+    """Sums of unlike names that met, in a run whose calls all fit."""
+    streams = {one.rank: tuple(one.trace.of(Collective)) for one in examined.run.ranks}
+    found = walked_apart(streams) if examined.completed and not examined.mismatches else None
+    if found is not None:
+        (rank, one), (other, another) = found.one, found.other
+        message = f"{one.api or one.op} of rank {rank} ({one.label}) met that of rank {other} ({another.label})"
+        evidence = _evidence(examined, None, "sequence", message, one.site)
+        yield Discovery("mismatch", message, "", *_UNLIKE_NAMES, evidence=(evidence,))
+
+
+def _one_device(examined: Examined) -> Iterator[Discovery]:
+    """On the CPU a script that speaks of NCCL gives one GPU to all ranks: NCCL refuses that."""
+    chosen = [[c for c in one.trace.of(Call) if c.name == "set_device"][-1:] for one in examined.run.ranks]
+    speaks = all(any(event.said.startswith("nccl") for event in one.trace.of(Mapped)) for one in examined.run.ranks)
+    hides = any(e.name == "CUDA_VISIBLE_DEVICES" for one in examined.run.ranks for e in one.trace.of(Environment))
+    if len(chosen) == 1 or not speaks or hides or not all(chosen):
+        return
+    devices = {calls[0].arguments["device"].rpartition(":")[2] for calls in chosen}
+    if len(devices) == 1:
+        message = f"all ranks of this machine choose device {devices.pop()}"
+        evidence = _evidence(examined, None, "device", message, chosen[0][0].site)
+        yield Discovery("device", message, "", *_OWN_DEVICE, evidence=(evidence,))
+
+
+def _by_the_clock(examined: Examined) -> Iterator[Discovery]:
+    """A loop with collectives in it that a rank has left by its clock: this time all of them did in one round."""
+    for outcome in examined.run.ranks if examined.completed and examined.run.nproc > 1 else ():
+        calls = [call for call in outcome.trace.of(Collective) if len(call.ranks) > 1]
+        for event in outcome.trace.of(Clocked):
+            at, (first, last) = event.asked[0], event.body
+            lines = {
+                call.n: [f.line for f in call.frames if (f.path, f.function) == (at.path, at.function)]
+                for call in calls
+            }
+            inside = [n for n, found in lines.items() if any(line in range(first, last + 1) for line in found)]
+            agreed = any(at.line in found for found in lines.values())
+            if inside and not agreed and max(inside) < event.since:
+                message = (
+                    f"rank {outcome.rank} left a loop by its own clock (line {at.line}), and ranks communicate in it"
+                )
+                evidence = _evidence(examined, outcome.rank, "sequence", message, at)
+                yield Discovery("clock", message, "", *_CLOCK, evidence=(evidence,))
+                return
 
 
 def _silent(examined: Examined) -> Iterator[Discovery]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from ddp_lint.verify.lateness import Lateness
 from ddp_lint.verify.match import Ending, Kind, Mismatch, differences, unanswered
 from ddp_lint.verify.spec import Marks
-from ddp_lint.verify.trace import Awaited, Collective, decode
+from ddp_lint.verify.trace import Awaited, Collective, Orphaned, decode
 
 #: Seconds between two polls, and by how many one may be late before that counts as a stall of the machine.
 _POLL, _SLACK = 0.1, 0.3
@@ -28,7 +28,7 @@ _STILL_SENDING = 5.0
 #: The same where a rank waits for a lock: the others may be at work that they show every few seconds.
 _STILL_LOCKED = 3.0
 _HANGS = frozenset({Kind.ORDER, Kind.MISSING, Kind.SHAPE, Kind.SPLITS, Kind.DTYPE, Kind.ROOT, Kind.MEMBERS})
-_KINDS = (b'{"kind": "collective"', b'{"kind": "awaited"')
+_KINDS = (b'{"kind": "collective"', b'{"kind": "awaited"', b'{"kind": "orphaned"')
 
 
 class Live:
@@ -49,6 +49,7 @@ class Live:
         self._awaited: set[tuple[int, int]] = set()
         self.parted: Mismatch | None = None
         self._told = False
+        self._orphaned = False
         self._late = Lateness(_POLL, _SLACK)
 
     def close(self) -> None:
@@ -68,14 +69,18 @@ class Live:
             self._tails = self._opened(self._ranks)
         for rank, tail in self._tails.items():
             for event in tail.read():
-                if isinstance(event, Awaited):
+                if isinstance(event, Orphaned):
+                    self._orphaned = True
+                elif isinstance(event, Awaited):
                     self._awaited.add((rank, event.of))
                 else:
                     self._take(rank, event)
         # Where the ranks went on after what could not meet, what they wait in now comes of it.
         found = (one for one in (self.parted, self._missing()) if one is not None)
         parted = next(filter(self._hangs, found), None)
-        if parted is None and not self._locked() and not self._incomplete():
+        if parted is None and not any(
+            (self._locked(), self._incomplete(), self._waits_for_a_fork(), self._waits_for_threads())
+        ):
             return None
         self._told = True
         for rank in self._tails:
@@ -153,6 +158,21 @@ class Live:
         locked = any(self._marks.time(rank, "locked") > self._marks.moved(rank) for rank in living)
         return locked and all(self._age(self._marks.moved(rank)) > _STILL_LOCKED for rank in living)
 
+    def _waits_for_a_fork(self) -> bool:
+        """A process that a rank has forked communicates, in vain, and no rank moves any more."""
+        living = [rank for rank in self._tails if not self._ended(rank)]
+        return self._orphaned and all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
+
+    def _waits_for_threads(self) -> bool:
+        """All threads of all ranks wait in collectives, not only main ones, of which the traces tell: none is left."""
+        living = [rank for rank in self._tails if not self._ended(rank)]
+        waiting = [rank for rank in living if self._marks.time(rank, "waits") > self._marks.moved(rank)]
+        return (
+            waiting == living
+            and any(self._marks.text(rank, "waits") == "threads" for rank in living)
+            and all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
+        )
+
     def _incomplete(self) -> bool:
         """Every rank waits for a group that asks for more ranks than there are."""
         return bool(self._tails) and all(self._marks.has(rank, "incomplete") for rank in self._tails)
@@ -206,7 +226,7 @@ class _Tail:
         self._file: io.BufferedReader | None = None
         self._rest = b""
 
-    def read(self) -> Iterator[Collective | Awaited]:
+    def read(self) -> Iterator[Collective | Awaited | Orphaned]:
         """What was written since the last time."""
         if self._file is None:
             if not self._path.exists():
@@ -216,7 +236,7 @@ class _Tail:
         for line in lines:
             if line.startswith(_KINDS):
                 event = decode(line.decode("utf-8", errors="replace"))
-                if isinstance(event, Collective | Awaited):
+                if isinstance(event, Collective | Awaited | Orphaned):
                     yield event
 
     def close(self) -> None:

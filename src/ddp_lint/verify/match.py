@@ -18,6 +18,7 @@ import dataclasses
 import difflib
 import enum
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -133,10 +134,11 @@ def mismatches(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch
     """All mismatches, the first one (the root cause) first. A rank without an entry in `endings` counts as unknown."""
     order = _order_of(streams)
     direct = _unanswered_in(streams, endings)
+    unlike = _unlike_messages(streams)
     # Who waits in a receive reaches no collective: that it is missing there is a consequence.
     stuck = {rank for mismatch in direct for rank in mismatch.calls.keys() - set(mismatch.absent)}
     found = [mismatch for group in _groups(streams) for mismatch in _mismatches_of(group, endings)]
-    found = direct + [one for one in found if one.kind is not Kind.MISSING or not stuck & set(one.absent)]
+    found = [*unlike, *direct] + [one for one in found if one.kind is not Kind.MISSING or not stuck & set(one.absent)]
     return sorted(found, key=lambda mismatch: order(mismatch.calls))
 
 
@@ -193,6 +195,22 @@ def exchanged(streams: Streams, lines: frozenset[tuple[str, int]]) -> Exchange |
             for call in calls[1:]:
                 if _purpose(calls[0].collective) != _purpose(call.collective):
                     return Exchange(calls[0], call, _crossed(group, calls[0].rank, call.rank, lines))
+    return None
+
+
+def walked_apart(streams: Streams) -> Exchange | None:
+    """The first sums on one line that met although they are of other names in a loop over names, where the ranks go
+    through the same names, each in an order of its own."""
+    for group in _groups(streams):
+        for cells in group.cells():
+            calls = [Call(rank, call) for rank, call in cells.items() if call is not None and call.op in _SAME_TENSOR]
+            for call in calls[1:]:
+                one, other = calls[0].collective, call.collective
+                labels = {made.label for made in (one, other) if "=" in made.label}
+                if place(one) == place(other) and len(labels) > 1:
+                    found = Exchange(calls[0], call, _crossed(group, calls[0].rank, call.rank, frozenset([place(one)])))
+                    if found.crossed:
+                        return found
     return None
 
 
@@ -282,6 +300,25 @@ def _unanswered_in(streams: Streams, endings: Mapping[int, Ending]) -> list[Mism
         waiting[pair] = ways["recv"][met:] or (ways["send"][met:] if stalled else [])
     found = unanswered(waiting, endings)
     return [_both_ways(found, waiting)] if found else []
+
+
+def _unlike_messages(streams: Streams) -> list[Mismatch]:
+    """The first message that is received into a tensor of another size."""
+    for (sender, receiver), ways in messages(streams).items():
+        of = {
+            way: {key: [c for c in calls if (c.group, c.tag) == key] for key in {(c.group, c.tag) for c in calls}}
+            for way, calls in ways.items()
+        }
+        for key, sent in of["send"].items():
+            for one, other in zip(sent, of["recv"].get(key, ()), strict=False):
+                if _elements(one) != _elements(other):
+                    return [Mismatch(Kind.SHAPE, one.group, -1, {sender: one, receiver: other})]
+    return []
+
+
+def _elements(call: Collective) -> int:
+    """How many elements a message has, however many tensors it is received into."""
+    return sum(math.prod(tensor.shape) for tensor in call.tensors)
 
 
 def messages(streams: Streams) -> Mapping[tuple[int, int], Mapping[str, Sequence[Collective]]]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddp_lint.findings import Finding
-from ddp_lint.verify.match import Cells, Mismatch, Row
+from ddp_lint.verify.branches import apart_since
+from ddp_lint.verify.match import Cells, Kind, Mismatch, Row
 from ddp_lint.verify.options import RunResult
 from ddp_lint.verify.trace import Call, Collective, Start
 
@@ -95,6 +96,14 @@ class Examined:
         """The calls of its group that met before."""
         rows = (row for row in self.rows if row.group == mismatch.group and row.position < mismatch.position)
         return [row.calls for row in rows]
+
+    def origin(self, mismatch: Mismatch) -> Mismatch:
+        """Where the ranks' calls are apart since: the mismatch, or a call before it that met another one by luck."""
+        earlier = self.before(mismatch)
+        since = apart_since(mismatch, earlier) if not mismatch.direct else None
+        if since is None:
+            return mismatch
+        return Mismatch(Kind.ORDER, mismatch.group, since, earlier[since])
 
     @property
     def communicates(self) -> bool:

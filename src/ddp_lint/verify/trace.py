@@ -22,8 +22,10 @@ BY_HAND = "by_hand"
 #: What stands for the wrap of a model without one: a copy of a model under DDP (an average of it, a teacher, a target
 #: network), and one whose layers tensor parallelism splits (the parameters that it does not split are replicas).
 COPY, TENSOR_PARALLEL = "copy", "tensor_parallel"
+#: The same of a model in whose forward the user's own code sums over all ranks, and whose gradients nobody averages.
+SPLIT_BY_HAND = "split_by_hand"
 #: Wraps that keep one replica of the model on each rank.
-REPLICATED = ("ddp", BY_HAND, COPY, TENSOR_PARALLEL)
+REPLICATED = ("ddp", BY_HAND, COPY, TENSOR_PARALLEL, SPLIT_BY_HAND)
 
 
 class Frame(NamedTuple):
@@ -132,6 +134,8 @@ class Collective(Event):
     reduce_op: str = ""
     root: int | None = None
     peer: int | None = None
+    #: Of a message: those of one tag meet in order.
+    tag: int = 0
     #: The members of the group that a `new_group` makes.
     members: tuple[int, ...] = ()
     asynchronous: bool = False
@@ -175,6 +179,25 @@ class Crossing(Event):
     group: str = ""
     amid: str = ""
     earlier: tuple[Frame, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clocked(Event):
+    """The test of a `while` (at `asked`) has read the clock of this rank, the last time when `since` events had been
+    written; `body` are the first and the last line of the loop's body. Written at the end of the run."""
+
+    kind: ClassVar[str] = "clocked"
+    asked: tuple[Frame, ...] = ()
+    body: tuple[int, int] = (0, 0)
+    since: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Orphaned(Event):
+    """A process that this rank has forked calls `op` on a group that the rank has made. Written by that process."""
+
+    kind: ClassVar[str] = "orphaned"
+    op: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -223,7 +246,8 @@ class Ordered(Event):
 class Write(Event):
     """An operation that mutates its argument hit the storage of a parameter or buffer of the model.
 
-    Writes of optimizers, DDP and FSDP themselves are left out. `role` is parameter or buffer; `through_data`: the
+    Writes of optimizers, DDP and FSDP themselves are left out. `role` is parameter or buffer, or gradient (that of the
+    parameter `name`, which a line of the user's edits between backward and step); `through_data`: the
     write did not change the version counter of the parameter (`.data`), so that autograd cannot know; `sharded`:
     the write hit a shard.
     """
@@ -677,6 +701,7 @@ _DECODERS: Mapping[str, Any] = {
     "frames": _frames,
     "earlier": _frames,
     "built": _frames,
+    "asked": _frames,
     "rounds": _rounds,
     "tensors": _tensors,
     "outputs": _tensors,

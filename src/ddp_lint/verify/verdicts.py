@@ -120,7 +120,8 @@ def _not_reached(case: Case) -> Ruling:
     if not case.examined.completed and not case.run.stimuli:
         reason = f"the line had not run when the run ended ({case.run.message})"
         return Ruling(case, Verdict.NOT_REACHED, reason, (case.evidence("lines", unmet),))
-    return Ruling(case, Verdict.NOT_REACHED, unmet, (case.evidence("lines", unmet), *_guards(case)), open=True)
+    facts = (case.evidence("lines", unmet), *_guards(case))
+    return Ruling(case, Verdict.NOT_REACHED, unmet, facts, open=not conditions.for_good(case))
 
 
 def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:

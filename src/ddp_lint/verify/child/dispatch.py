@@ -47,6 +47,8 @@ class Dispatch(TorchDispatchMode):
         recorder = self._recorder
         recorder.ticks += 1
         if recorder.quiet:
+            if func.namespace == "c10d":
+                recorder.orphaned(func._opname.rstrip("_"))
             return func(*args, **kwargs)
         for cls in types:
             if cls.__name__ in OWN_DISPATCH:

@@ -32,6 +32,14 @@ def _around(path: str, line: int) -> tuple[tuple[int, str], ...]:
 
 
 @functools.lru_cache(maxsize=4096)
+def asks_to_go_on(path: str, line: int) -> tuple[int, int] | None:
+    """First and last line of the body of the `while` whose test stands at a line; None at any other line."""
+    tests = ((node.test, node.body) for node in ast.walk(_tree(path)) if isinstance(node, ast.While))
+    found = (body for test, body in tests if test.lineno <= line <= (test.end_lineno or test.lineno))
+    return next(((body[0].lineno, body[-1].end_lineno or body[-1].lineno) for body in found), None)
+
+
+@functools.lru_cache(maxsize=4096)
 def loop_variables(path: str, line: int) -> tuple[str, ...]:
     """The names that the loops around a line bind, the outermost first; none where the source cannot be read."""
     return tuple(dict.fromkeys(name for _, name in _around(path, line)))
@@ -40,11 +48,16 @@ def loop_variables(path: str, line: int) -> tuple[str, ...]:
 @functools.cache
 def _loops(path: str) -> tuple[tuple[int, int, str], ...]:
     """(first line, last line, name) of each variable of each loop of a file."""
+    return tuple(sorted(found for node in ast.walk(_tree(path)) for found in _bound(node)))
+
+
+@functools.lru_cache(maxsize=64)
+def _tree(path: str) -> ast.Module:
+    """The file; an empty one where it cannot be read."""
     try:
-        tree = ast.parse(pathlib.Path(path).read_bytes())
+        return ast.parse(pathlib.Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return ()
-    return tuple(sorted(found for node in ast.walk(tree) for found in _bound(node)))
+        return ast.Module([], [])
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[int, int, str]]:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -78,6 +78,9 @@ class Model:
         self.averaged: set[str] = set()
         #: It is like a model under DDP.
         self.copies = False
+        #: Where the user code sums over all ranks in its forward the parameters that are not of one number (zeros are
+        #: alike on all ranks, whatever they are parts of).
+        self.split: set[str] = set()
         self.look()
 
     @property
@@ -140,7 +143,9 @@ class Model:
             return self.wrap
         if self.averaged:
             return trace.BY_HAND
-        return trace.COPY if self.copies else trace.TENSOR_PARALLEL if self._mesh else "none"
+        if self.copies or self._mesh:
+            return trace.COPY if self.copies else trace.TENSOR_PARALLEL
+        return trace.SPLIT_BY_HAND if self.split else "none"
 
     @functools.cached_property
     def _mesh(self) -> tuple[int, ...]:
@@ -152,11 +157,8 @@ class Model:
     def compared(self) -> dict[str, nn.Parameter]:
         """The parameters that all ranks should hold alike where the wrap replicates."""
         parameters = self.parameters()
-        return (
-            {n: parameters[n] for n in parameters if n in self.averaged}
-            if self.replicated == trace.BY_HAND
-            else parameters
-        )
+        held = {trace.BY_HAND: self.averaged, trace.SPLIT_BY_HAND: self.split}.get(self.replicated, parameters)
+        return {name: parameter for name, parameter in parameters.items() if name in held}
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """By clean name; a tied parameter once, under its first name."""
@@ -211,6 +213,9 @@ class Models:
         self._models: list[Model] = []
         self._numbers: collections.Counter[str] = collections.Counter()
         self._at_backward: dict[int, Place] = {}
+        #: The root that ran last, and who is told of one whose forward turns out to be split among the ranks.
+        self.running: Model | None = None
+        self.when_split: Callable[[Model], None] = lambda model: None
         self._module_names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
     def __iter__(self) -> Iterator[Model]:
@@ -268,14 +273,26 @@ class Models:
                 if parameter.grad is not None and pointer(parameter.grad) == address:
                     model.averaged.add(name)
 
+    def sums_in_forward(self) -> None:
+        """The user's code sums over all ranks in the forward of a model."""
+        model = self.running
+        if model is not None and model.replicated == "none" and not model.updates:
+            model.split = {
+                n for n, p in model.parameters().items() if p.numel() > 1 and bool((p != p.flatten()[0]).any())
+            }
+            self.when_split(model)
+
     def tensor_name(self, tensor: torch.Tensor) -> str:
         """The name of a parameter or buffer, or "NAME.grad" of a gradient, "" for any other tensor."""
         place = self.place(tensor)
-        if place is not None:
-            return place.name
+        name = place.name if place is not None else self.gradient_name(tensor)
+        return name if place is not None or not name else f"{name}.grad"
+
+    def gradient_name(self, tensor: torch.Tensor) -> str:
+        """The name of the parameter whose gradient a tensor is, "" of any other one."""
         address = pointer(tensor)
         for model in self:
             for name, parameter in model.parameters().items():
                 if parameter.grad is not None and address and pointer(parameter.grad) == address:
-                    return f"{name}.grad"
+                    return name
         return ""

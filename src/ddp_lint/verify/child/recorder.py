@@ -50,6 +50,9 @@ class Recorder:
         self.parameters_written = False
         self._local = threading.local()
         self._position = self._open_position()
+        #: The process that has made the default group.
+        self.group_of = 0
+        self._forked = False
         os.register_at_fork(after_in_child=self._die)
 
     @property
@@ -126,6 +129,16 @@ class Recorder:
         """The user's frames of the caller."""
         return self.frames(sys._getframe(1))[0]
 
+    def orphaned(self, op: str) -> None:
+        """Called of each collective while nothing is observed: in a forked process, with a group of its parent, the
+        first one is told in the parent's trace."""
+        if self._forked and self.group_of not in (0, os.getpid()):
+            self._forked = False
+            writer = trace.Writer(pathlib.Path(self.spec.directory) / f"rank{self.rank}.jsonl")
+            frames = user_frames(sys._getframe(1))
+            writer.write(trace.Orphaned(frames=frames, attributed=True, op=op))
+
     def _die(self) -> None:
+        self._forked = True
         self.quiet = 1 << 30
         self.writer = trace.Writer(pathlib.Path(os.devnull))

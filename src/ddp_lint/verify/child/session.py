@@ -94,6 +94,7 @@ class Session:
         """All observers, in the order in which they hear of an operation."""
         from ddp_lint.verify.child.observers.breaks import Breaks
         from ddp_lint.verify.child.observers.calls import Calls
+        from ddp_lint.verify.child.observers.clocks import Clocks
         from ddp_lint.verify.child.observers.collectives import Collectives
         from ddp_lint.verify.child.observers.hashes import Hashes
         from ddp_lint.verify.child.observers.phases import Phases
@@ -111,7 +112,7 @@ class Session:
         self.environment._models = models
         self.collectives = Collectives(recorder, models)
         self.breaks = Breaks(recorder, models)
-        kinds = (Writes, Storages, Hashes, Unused, Trainable, Streams, Syncs, Calls, Samples)
+        kinds = (Writes, Storages, Hashes, Unused, Trainable, Streams, Syncs, Calls, Samples, Clocks)
         observers: list[Observer] = [
             self.collectives,
             Races(recorder, models, self.collectives),

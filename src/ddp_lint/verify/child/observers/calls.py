@@ -4,6 +4,7 @@ What each Call's arguments hold:
 torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices)
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
 set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy)
+wrapped: classes (of the modules of a model, by name)
 register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
 clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
 """
@@ -21,7 +22,7 @@ from torch.utils.data.distributed import DistributedSampler
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import tensors
-from ddp_lint.verify.child.models import Models, local
+from ddp_lint.verify.child.models import Model, Models, clean, local
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import absolute, is_user
@@ -55,6 +56,12 @@ class Calls(Observer):
         patching.after(torch.amp.GradScaler, "unscale_", lambda *_: self._divided())
         patching.after(torch.amp.GradScaler, "update", lambda _, scaler, *args: self._scaled(scaler))
         nn.utils.clip_grad_norm_ = nn.utils.clip_grad.clip_grad_norm_
+
+    def wrapped(self, model: Model) -> None:
+        inner = model.inner
+        if model.replicated != "none" and inner is not None:
+            classes = {clean(name): type(module).__name__ for name, module in inner.named_modules()}
+            self.recorder.emit(trace.Call, name="wrapped", arguments={"classes": classes})
 
     def _call(self, name: str, /, **arguments: Any) -> None:
         if self.recorder.active and not torch.compiler.is_compiling() and self.recorder.here():

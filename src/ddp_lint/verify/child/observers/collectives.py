@@ -158,6 +158,9 @@ class Collectives(Observer):
         if name == "all_reduce" and origin.issuer == "user" and len(ranks) == self.recorder.world:
             for tensor in (t for value in given.values() for t in tensors(value)):
                 self.models.averaged(tensor)
+            if self.recorder.phase == "forward":
+                with self.recorder.quieted():
+                    self.models.sums_in_forward()
         sends, expects = _splits(name, given)
         return self.recorder.emit(
             trace.Collective,
@@ -171,6 +174,7 @@ class Collectives(Observer):
             reduce_op=reduce_op_of(given, origin.variables),
             root=_global(ranks, root),
             peer=_global(ranks, peer),
+            tag=int(given.get("tag") or 0),
             asynchronous=asynchronous,
             functional=op.namespace == "_c10d_functional",
             issued_by=origin.issuer,
@@ -270,6 +274,7 @@ class Collectives(Observer):
 
     def _init(self, original: Any) -> Any:
         def replacement(*args: Any, **kwargs: Any) -> Any:
+            self.recorder.group_of = os.getpid()
             if self.recorder.quiet:
                 return original(*args, **kwargs)
             self.recorder.emit(trace.Call, name="init_process_group", arguments=_plain(kwargs))

@@ -43,6 +43,9 @@ class Hashes(Observer):
         #: Fingerprints that the device may still be working on, to be read when the next one is asked for.
         self._unread: list[tuple[torch.Tensor, dict[str, Any]]] = []
 
+    def install(self) -> None:
+        self.models.when_split = self.wrapped
+
     def before_wrap(self, module: Any) -> None:
         named = {clean(name): p for name, p in module.named_parameters()}
         self._emit("parameters", "before_wrap", "none", None, named)

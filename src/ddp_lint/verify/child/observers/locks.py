@@ -1,4 +1,4 @@
-"""Whether a thread waits for a lock that nothing is left to release."""
+"""Whether a thread waits for a lock that nothing is left to release, and whether all threads wait in collectives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ import threading
 from types import FrameType
 from typing import Any
 
+from ddp_lint.verify.frames import outwards
+
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
+#: Functions in which `Thread.join` waits (by version of Python), what a collective, or a backward, runs through, and
+#: what calls one without that.
+_JOINING = ("join", "_wait_for_tstate_lock")
+_CALLS = ("torch/distributed/distributed_c10d.py", "torch/autograd/graph.py")
+_CALLED_BY = ("torch/distributed/utils.py", "torch/nn/parallel/distributed.py")
+#: What lies between an operator and who shows it.
+SHOWING = ("/verify/child/", "torch/_dynamo/", "torch/_compile.py", "torch/_ops.py", "torch/utils/_python_dispatch.py")
 #: Threads of this package do not touch the program's locks.
 _OWN = "ddp-lint"
 
@@ -24,6 +33,30 @@ def waits_for_ever(frame: FrameType | None) -> bool:
         return False
     wanted = _taken(frame)
     return wanted is not None and isinstance(_value(wanted, frame), _LOCKS)
+
+
+def waits_in_calls() -> str:
+    """Where every thread of the program stands in a collective, or in a backward, or joins one that does: "threads"
+    when there are others than the main one, else "main"; "" where one of them is anywhere else."""
+    frames = sys._current_frames()
+    seen = [
+        (thread is threading.main_thread(), frames[thread.ident])
+        for thread in threading.enumerate()
+        if thread.ident in frames and not thread.name.startswith(_OWN)
+    ]
+    if not all(_joins(frame) or _calls(frame) for _, frame in seen):
+        return ""
+    return "main" if all(main for main, _ in seen) else "threads"
+
+
+def _joins(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == threading.__file__ and frame.f_code.co_name in _JOINING
+
+
+def _calls(frame: FrameType) -> bool:
+    files = [here.f_code.co_filename for here in outwards(frame)]
+    innermost = next((path for path in files if not any(part in path for part in SHOWING)), "")
+    return innermost.endswith(_CALLED_BY) or any(path.endswith(_CALLS) for path in files)
 
 
 def _may_release(thread: threading.Thread) -> bool:

@@ -78,6 +78,7 @@ class Phases(Observer):
         self.recorder.enter_module(self.models.name_of_module(module))
         if len(stack) == 1 and self.recorder.phase not in ("backward", "step"):
             model = self.models.find(module)
+            self.models.running = model
             if model is not None:
                 model.look()
             self._tell("before_forward", module)

@@ -18,6 +18,8 @@ from ddp_lint.verify.child.observers.hashes import digest
 from ddp_lint.verify.child.recorder import Recorder
 
 _FIRST = 64
+#: How deep samplers within samplers are looked for.
+_DEEP = 3
 #: Batches of an epoch whose contents are compared between the ranks.
 _BATCHES = 8
 #: Indices of a subset that are compared between the ranks.
@@ -30,13 +32,17 @@ class _Epoch:
     def __init__(self, loader: Any, number: int, step: int) -> None:
         """`step`: how many steps the optimizers have made before it."""
         self.began_at = step
-        self.takes_epoch = hasattr(loader.sampler, "set_epoch")
+        sampler = _told_the_epoch(loader) or loader.sampler
+        self.takes_epoch = hasattr(sampler, "set_epoch")
+        #: Of a shuffling sampler within another one all that its order hangs on: the outer one may shuffle as well.
+        shuffles = sampler is not loader.sampler and isinstance(sampler, DistributedSampler) and sampler.shuffle
+        self.order = (sampler.seed, sampler.epoch) if shuffles else ()
         self.iterable = isinstance(loader.dataset, IterableDataset)
-        self.sampler = "IterableDataset" if self.iterable else type(loader.sampler).__name__
-        self.epoch = int(getattr(loader.sampler, "epoch", number) or 0)
+        self.sampler = "IterableDataset" if self.iterable else type(sampler).__name__
+        self.epoch = int(getattr(sampler, "epoch", number) or 0)
         dataset = loader.dataset
         self.dataset = len(dataset) if hasattr(dataset, "__len__") and not self.iterable else None
-        self.divided = _part(dataset) if isinstance(loader.sampler, DistributedSampler) else ""
+        self.divided = _part(dataset) if isinstance(sampler, DistributedSampler) else ""
         self.indices: list[int] = []
         self.contents: list[str] = []
 
@@ -116,7 +122,7 @@ class Samples(Observer):
             sampler=epoch.sampler,
             epoch=epoch.epoch,
             count=len(drawn),
-            digest=_digest(drawn),
+            digest=_digest(list(epoch.order) or drawn),
             members=_digest(sorted(drawn)),
             first=tuple(epoch.indices[:_FIRST]),
             dataset=epoch.dataset,
@@ -125,6 +131,14 @@ class Samples(Observer):
             takes_epoch=epoch.takes_epoch,
             divided=epoch.divided,
         )
+
+
+def _told_the_epoch(loader: Any) -> Any:
+    """The sampler that asks to be told the epoch, also within one that makes batches of what it gives; None without."""
+    found = [loader.sampler, getattr(loader, "batch_sampler", None)]
+    for _ in range(_DEEP):
+        found.append(getattr(found[-1], "sampler", None))
+    return next((sampler for sampler in found if hasattr(sampler, "set_epoch")), None)
 
 
 def _part(dataset: Any) -> str:

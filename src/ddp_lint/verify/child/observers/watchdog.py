@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child.observers.locks import waits_for_ever
+from ddp_lint.verify.child.observers.locks import waits_for_ever, waits_in_calls
 from ddp_lint.verify.child.observers.progress import Activity, Peers, Sleeps
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import as_frame, outwards, user_frames
@@ -78,6 +78,8 @@ class Watchdog:
         self._asked = self._moved = time.monotonic()
         self._late = Lateness(_POLL, _SLACK)
         self._others = Peers(recorder.marks)
+        #: When all threads of this rank were seen to wait in collectives.
+        self._waits = 0.0
         self._locked = False
         self._dumped = False
         self._dump_lock = threading.Lock()
@@ -150,6 +152,11 @@ class Watchdog:
             self._locked = waits_for_ever(sys._current_frames().get(self._main.ident or 0))
             if self._locked:
                 self._recorder.marks.set(self._recorder.rank, "locked")
+        if idle > _LOCKED_AFTER and self._recorder.spec.device == "cpu" and self._waits < self._moved:
+            waits = waits_in_calls()
+            if waits:
+                self._waits = time.monotonic()
+                self._recorder.marks.set(self._recorder.rank, "waits", waits)
 
     def _flush_often(self, now: float) -> None:
         if now - self._flushed > 1.0:

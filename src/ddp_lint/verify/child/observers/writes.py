@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import sys
 from typing import Any
@@ -13,11 +14,14 @@ from ddp_lint.verify import trace
 from ddp_lint.verify.child.dispatch import arguments, is_mutable, namespace, tensors, written
 from ddp_lint.verify.child.models import Model, Models, Place, local, pointer
 from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.observers.locks import SHOWING
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
 
 #: Parts of torch that write parameters by design.
 _OWNERS = ("torch/distributed/fsdp/", "torch/distributed/_composable/", "torch/nn/parallel/", "torch/optim/")
+#: Optimizer steps in which edits of gradients are looked for, and operators of each: what edits one edits them all.
+_STEPS_LOOKED_AT, _ASKED = 5, 16
 #: Parts of torch that write buffers by design (running statistics).
 _BUFFER_OWNERS = ("torch/nn/modules/", "torch/nn/functional.py")
 
@@ -33,6 +37,8 @@ class Writes(Observer):
         #: Storages of the buffers that the user's code writes, and of those among them that forwards compute with.
         self._own: set[int] = set()
         self._computed_with: set[int] = set()
+        #: By step how many operators were asked for gradients that they edit.
+        self._asked: collections.Counter[int] = collections.Counter()
 
     def wants(self, op: Any) -> bool:
         return op.namespace in ("aten", "c10d") or bool(op._schema.is_mutable)
@@ -46,6 +52,8 @@ class Writes(Observer):
         targets = (
             tensors(list(arguments(op, args, kwargs).values())) if op.namespace == "c10d" else written(op, args, kwargs)
         )
+        if namespace(op) == "aten" and self.recorder.phase == "after_backward":
+            self._note_gradient(op, targets)
         places = [place for place in map(self._place, targets) if place is not None]
         if not places or self._by_design(places):
             return None
@@ -68,6 +76,15 @@ class Writes(Observer):
                 after_use=pointer(place.tensor) in self._used,
                 computed_with=pointer(place.tensor) in self._computed_with,
             )
+
+    def _note_gradient(self, op: Any, targets: list[torch.Tensor]) -> None:
+        """A gradient that the user's own line edits between backward and step: some of the first steps' ones."""
+        step = self.recorder.step
+        if step >= _STEPS_LOOKED_AT or self._asked[step] >= _ASKED or not _of_users_line():
+            return
+        self._asked[step] += 1
+        for name in filter(None, map(self.models.gradient_name, targets)):
+            self.recorder.emit(trace.Write, op=f"{op.namespace}.{op._opname}", name=name, role="gradient")
 
     def _place(self, tensor: torch.Tensor) -> Place | None:
         """In backward, where autograd accumulates gradients in place all the time, by the storages at its start."""
@@ -123,6 +140,12 @@ class Writes(Observer):
                 if self._storages.setdefault((model.number, name), address) != address:
                     self._storages[model.number, name] = address
                     self.recorder.emit(trace.Assign, frames=(), name=name)
+
+
+def _of_users_line() -> bool:
+    """The operator that is shown now is called by the user's line, by no function of torch between them."""
+    files = (here.f_code.co_filename for here in outwards(sys._getframe(3)))
+    return is_user(next((path for path in files if not any(part in path for part in SHOWING)), "<>"))
 
 
 @functools.cache

@@ -1,0 +1,56 @@
+"""Loops that the user's code leaves by the clock of this rank."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any
+
+from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
+from ddp_lint.verify.child.loops import asks_to_go_on
+from ddp_lint.verify.child.models import Models
+from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.recorder import Recorder
+from ddp_lint.verify.frames import as_frame, is_user, outwards
+
+_CLOCKS = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")
+
+
+class Clocks(Observer):
+    """A Clocked for each loop whose test has read the clock, at the end of the run."""
+
+    def __init__(self, recorder: Recorder, models: Models) -> None:
+        super().__init__(recorder, models)
+        #: By loop where its test stands, and how many events had been written when it read the clock last.
+        self._read: dict[tuple[str, int], tuple[trace.Frame, tuple[int, int], int]] = {}
+
+    def install(self) -> None:
+        for name in _CLOCKS:
+            patching.replace(time, name, self._watched)
+
+    def _watched(self, original: Any) -> Any:
+        def replacement() -> Any:
+            caller = sys._getframe(1)
+            if is_user(caller.f_code.co_filename) and self.recorder.active and _in_main_thread():
+                self._look(caller)
+            return original()
+
+        return replacement
+
+    def _look(self, caller: Any) -> None:
+        for here in outwards(caller):
+            lines = asks_to_go_on(here.f_code.co_filename, here.f_lineno)
+            if lines is not None:
+                frame = as_frame(here)
+                self._read[frame.path, lines[0]] = frame, lines, self.recorder.writer.written
+                return
+
+    def finish(self) -> None:
+        for frame, body, since in self._read.values():
+            self.recorder.emit(trace.Clocked, frames=(), asked=(frame,), body=body, since=since)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
