@@ -435,7 +435,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("Dockerfile: continued for ever", {"Dockerfile": "FROM x\nENV NCCL_DEBUG=INFO \\\n" * 5000}),
     source("generators: of each other", generators("yield item")),
     Kind(
-        "generators: that communicate", {"a.py": generators("dist.all_reduce(item)")}, says="too large for the analysis",
+        "generators: that communicate", {"a.py": generators("dist.all_reduce(item)")}, says="every rank comes here",
         args=(".", "-v"),
     ),
     Kind("notebook: named", {"a.ipynb": "{}"}, FAILED, "a notebook", ("a.ipynb", "good.py")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import time
 
 import pytest
 
@@ -72,6 +73,27 @@ def test_who_comes_to_its_end_after_it_was_told_that_the_ranks_part_has_not_comp
             os.utime(marks.path(number, mark), (100 + at, 100 + at))
     ranks = [rank(tmp_path, number, Start(), End(), code=0) for number in (0, 1)]
     assert [one.how for one in ranks] == ["stalled", "completed"]
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_what_a_rank_does_after_it_was_told_to_end_is_no_longer_its_program(
+    tmp_path: pathlib.Path, noticed: bool
+) -> None:
+    """A thread waits in a collective; when the peer is ended its call fails, and the main thread makes its next.
+
+    `noticed`: the rank's own watchdog came to its turn before.
+    """
+    writer = Writer(tmp_path / "rank0.jsonl")
+    writer.write(Start())
+    writer.write(Collective(ranks=(0, 1), op="new_group"))
+    told = Marks(tmp_path).path(0, "parted")
+    told.touch()
+    os.utime(told, (time.time(), time.time()))
+    time.sleep(0.01)
+    after = (Stall(reason="mismatch"),) if noticed else ()
+    ended = rank(tmp_path, 0, *after, Collective(ranks=(0, 1), op="all_reduce"), PEER_LOST, code=1, time=time.time())
+    assert (ended.how, ended.message) == ("stalled", "stuck in a call that no peer answers")
+    assert [event.op for event in ended.trace.of(Collective)] == ["new_group"]
 
 
 BARRIER = Collective(ranks=(0, 1), op="barrier")

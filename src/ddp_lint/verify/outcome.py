@@ -15,7 +15,7 @@ from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.match import Ending, Kind, mismatches
 from ddp_lint.verify.options import Last, RankOutcome
 from ddp_lint.verify.spec import STALLED, Marks
-from ddp_lint.verify.trace import Call, Collective, Event, Exit, Frame, Raised, Stall, Start, Trace
+from ddp_lint.verify.trace import Call, Collective, Done, Event, Exit, Frame, Raised, Stall, Start, Trace
 
 _FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _PARTED = "stuck in a call that no peer answers"
@@ -39,17 +39,20 @@ _ENDINGS = {
     "stopped": Ending.UNKNOWN,
     "not_started": Ending.UNKNOWN,
 }
+#: What a rank does itself; the rest of a trace may be written on its way out.
+_STEPS = Call | Collective | Done | Exit | Raised
 
 
 def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     """How one rank ended, from what it left in the run's directory."""
     marks = Marks(directory)
-    trace = Trace.load(directory, rank)
+    told = marks.time(rank, "parted")
+    trace = _until(told, Trace.load(directory, rank))
     end = _json(marks.path(rank, "exit"))
     code = end.get("code")
     name = _signal_name(-code) if code is not None and code < 0 else ""
     how, message = _how(trace, end, code, name)
-    if how == "completed" and 0 < marks.time(rank, "parted") < marks.time(rank, "over"):
+    if how in ("completed", "exit") and 0 < told < max(marks.time(rank, "over"), float(end.get("time", 0.0))):
         how, message = "stalled", _PARTED  # it stood still until its peers were ended
     if marks.has(rank, "overdue") and how in ("completed", "stopped", "signal"):
         how, message = "stalled", f"hangs where no Python runs, {_WHERE[marks.has(rank, 'leaving')]}"
@@ -64,6 +67,17 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
         log=_text(marks.path(rank, "log")),
         ended_at=_time(trace, end),
     )
+
+
+def _until(told: float, trace: Trace) -> Trace:
+    """Without what the rank did after it was told to end (seconds since the epoch; 0: it was not).
+
+    The peers' ends fail the calls that it waits in: a thread lets go, and the program goes on to the next call.
+    """
+    if not told:
+        return trace
+    kept = (event for event in trace.events if event.t <= told or not isinstance(event, _STEPS))
+    return dataclasses.replace(trace, events=tuple(kept))
 
 
 def _time(trace: Trace, end: Mapping[str, Any]) -> float:
