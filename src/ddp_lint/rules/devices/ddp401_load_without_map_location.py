@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.launch.environment import shows_own_gpu
 from ddp_lint.launch.ranks import Evidence, called_on_one_rank, evidence_in, on_one_rank, several_ranks
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts
@@ -182,7 +183,7 @@ class LoadWithoutMapLocation(Rule):
             return "" if given is not None or not (self._in_cpu_arm(call) or self._has_no_gpu(call)) else None
         text = _moves_to(given) if isinstance(given, cst.Lambda) else self._literal(given)
         if text in ("cuda:0", "0"):
-            return "cuda:0"
+            return None if shows_own_gpu(self.module) else "cuda:0"
         if text == "cuda" and not self._sets_device():
             return "cuda"
         return None
