@@ -340,7 +340,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
     by_name = frameworks.distinctive().get(last)
     if by_name is not None and _is_communication(head):
         return communicate(frame, knows.collectives[by_name[0]], arguments, node, confidence=Confidence.MEDIUM)
-    return _unresolved(frame, unknown(("name", name)), name, arguments, node)
+    return _unresolved(frame, unknown(("name", name)), name, arguments, node, foreign=True)
 
 
 def _counted(frame: Frame, name: str, arguments: Arguments) -> Value | None:
@@ -431,9 +431,20 @@ def _is_project_method(frame: Frame, method: ref.Method) -> bool:
 
 
 def _unresolved(
-    frame: Frame, function: Value, text: str, arguments: Arguments, node: ast.Call, name: str = ""
+    frame: Frame,
+    function: Value,
+    text: str,
+    arguments: Arguments,
+    node: ast.Call,
+    name: str = "",
+    *,
+    foreign: bool = False,
 ) -> Value:
-    """A call that nothing resolves: by name where the name leaves no doubt, else without effect."""
+    """A call that nothing resolves: by name where the name leaves no doubt, else without effect.
+
+    `foreign`: of what another package has, ``transformers.AutoConfig.from_pretrained``, which no object of the
+    project's stands for.
+    """
     knows = known()
     name = name or text.rpartition(".")[2]
     key = ("call", text, tuple(value.key for value in arguments.values))
@@ -456,7 +467,8 @@ def _unresolved(
     sure = distinctive(frame, name, arguments) if is_method else None
     if sure is not None:
         return communicate(frame, sure[0], arguments, node, confidence=sure[1])
-    if is_method and (only := frame.linker.only_method(name)) is not None and not _is_super(function):
+    by_object = is_method and not foreign and not _is_super(function)
+    if by_object and (only := frame.linker.only_method(name)) is not None:
         assert only.owner is not None
         receiver = unknown((MADE, text), ref.Instance(only.owner, guessed=True))
         return frame.summaries.enter(frame, bound(only, receiver, only.owner), arguments, node)
