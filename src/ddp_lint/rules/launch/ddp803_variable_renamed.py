@@ -8,7 +8,6 @@ from ddp_lint.launch.environment import Write
 from ddp_lint.rules.launch.variables import Misnamed, NameRule
 from ddp_lint.rules.triggers import Triggers
 
-
 #: The old name of what torchrun exports as 1.
 _EXPORTED = "NCCL_ASYNC_ERROR_HANDLING"
 _AS_EXPORTED = re.compile(rf"""\b{_EXPORTED}\b["']?[=: ]\s*["']?1\b""")
@@ -59,7 +58,8 @@ class VariableRenamed(NameRule):
 
     ## When it is silent
 
-    Where the file sets the new name as well, or `NCCL_ASYNC_ERROR_HANDLING` to 1 as torchrun does; `PYTORCH_CUDA_ALLOC_CONF`, which works as it did (DDP809 reports it).
+    Where the file sets the new name as well, or `NCCL_ASYNC_ERROR_HANDLING` to 1 as torchrun does;
+    `PYTORCH_CUDA_ALLOC_CONF`, which works as it did (DDP809 reports it).
 
     ## How to confirm
 
