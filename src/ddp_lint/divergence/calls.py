@@ -18,7 +18,15 @@ from ddp_lint.divergence.frame import Frame, bound
 from ddp_lint.divergence.groups import Group, along
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
-from ddp_lint.divergence.names import by_name, distinctive, from_source, grow, is_of_plain_model, sized
+from ddp_lint.divergence.names import (
+    agreed_within,
+    by_name,
+    distinctive,
+    from_source,
+    grow,
+    is_of_plain_model,
+    sized,
+)
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import LISTED, PADDED, is_generated, keeps, with_kept_shape
@@ -485,6 +493,8 @@ def _unresolved(
     _hand_over(frame, arguments, node)
     if name in _GROWING:
         grow(frame, node, arguments.values)
+    if by_object and any(value.varies is not None for value in arguments.values) and agreed_within(frame, name):
+        return unknown(key, agreed=True)
     return by_name(frame, name, parts, node, key)
 
 

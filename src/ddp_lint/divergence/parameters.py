@@ -8,7 +8,7 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.definitions import defaults_of, documented, is_positive
+from ddp_lint.divergence.definitions import defaults_of, documented, is_flag, is_positive
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Evaluation, Frame, entering, reference_of, span_of
 from ddp_lint.divergence.groups import named, names_group
@@ -101,7 +101,8 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
     if heuristic and (named_so or is_batch(summaries.linker, function, parameter)):
         label = Label(span_of(function.facts, parameter), "each rank gets a batch of its own here")
         return divergent(("parameter", parameter.arg), Variation.of_data("batches", label, Confidence.MEDIUM))
-    if heuristic and are_gradients(parameter.arg):
+    flag = is_flag(parameter, defaults_of(function.node).get(parameter.arg))
+    if heuristic and are_gradients(parameter.arg) and not flag:
         named = ast.copy_location(ast.Name(parameter.arg, ast.Load()), parameter)
         return emptiness(frame, named, unknown((GRADIENTS, ("parameter", parameter.arg))))
     linker = summaries.linker

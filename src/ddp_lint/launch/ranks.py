@@ -62,7 +62,7 @@ def _imported_by_ranks(module: Module) -> Evidence | None:
 def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = ()) -> Evidence | None:
     """The first evidence in one file (one of `words`, where given). A framework's own files that import each other
     are none."""
-    if "world_size" in facts.file.text and _is_world_of_one(facts.tree):
+    if "world_size" in facts.file.text and _is_world_of_one(facts, project):
         return None
     all_found = _evidence(facts, project)
     found = next((f for f in all_found if not words or f[0] in words), None)
@@ -76,18 +76,36 @@ def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = (
 _SETS_WORLD = frozenset({"Namespace", "SimpleNamespace", "init_process_group"})
 
 
-def _is_world_of_one(tree: ast.AST) -> bool:
-    """Does the file say that it is one process: a world size of 1, which it may hand on as ``args.world_size``?"""
-    sizes = [
+def _is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
+    """Does the file say that it is one process: a world size of 1, which it may hand on as ``args.world_size``, or have
+    from where those settings are?"""
+    sizes = _world_sizes(facts.tree)
+    handed_on = [size for size in sizes if isinstance(size, ast.Attribute) and size.attr == "world_size"]
+    ones = [size for size in sizes if _is_one(size)]
+    if len(ones) + len(handed_on) < len(sizes):
+        return False
+    return bool(ones) or any(_is_one_elsewhere(size.value, facts, project) for size in handed_on)
+
+
+def _world_sizes(tree: ast.AST) -> list[ast.expr]:
+    return [
         keyword.value
         for node in walk(tree)
         if isinstance(node, ast.Call) and _last(node.func) in _SETS_WORLD
         for keyword in node.keywords
         if keyword.arg == "world_size"
     ]
-    handed_on = [size for size in sizes if isinstance(size, ast.Attribute) and size.attr == "world_size"]
-    ones = [size for size in sizes if isinstance(size, ast.Constant) and size.value == 1]
-    return bool(ones) and len(ones) + len(handed_on) == len(sizes)
+
+
+def _is_one(size: ast.expr) -> bool:
+    return isinstance(size, ast.Constant) and size.value == 1
+
+
+def _is_one_elsewhere(settings: ast.expr, facts: ModuleFacts, project: Project) -> bool:
+    """Whether settings come from a file of the project that has a world size of 1 alone."""
+    found = project.split(project.meaning(facts, settings))
+    sizes = _world_sizes(found[0].tree) if found is not None and found[0] is not facts else []
+    return bool(sizes) and all(map(_is_one, sizes))
 
 
 def _place(facts: ModuleFacts, node: ast.AST, word: str) -> Span:

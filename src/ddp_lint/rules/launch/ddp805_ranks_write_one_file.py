@@ -186,6 +186,9 @@ class RanksWriteOneFile(Rule):
                 self._report(call, every)
 
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:
+        size = argument(call, None, "world_size")
+        if isinstance(size, cst.Integer) and size.value == "1":
+            return False
         listed = self.module.listed("wrappers", call) or self.module.listed("collectives", call)
         return self.module.qualified(call.func) in _EVERY_RANK or bool(listed)
 
