@@ -475,11 +475,10 @@ def _unresolved(
     sure = distinctive(frame, name, arguments) if is_method else None
     if sure is not None:
         return communicate(frame, sure[0], arguments, node, confidence=sure[1])
-    by_object = is_method and not foreign and not _is_super(function)
-    if by_object and (only := frame.linker.only_method(name)) is not None:
-        assert only.owner is not None
-        receiver = unknown((MADE, text), ref.Instance(only.owner, guessed=True))
-        return frame.summaries.enter(frame, bound(only, receiver, only.owner), arguments, node)
+    if is_method and not foreign and not _is_super(function):
+        meant = _of_some_object(frame, name, text, arguments, node)
+        if meant is not None:
+            return meant
     gate = knows.gates.get(f"*.{name}")
     if gate is not None and arguments.positional and isinstance(arguments.positional[0].reference, ref.FunctionRef):
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
@@ -493,9 +492,19 @@ def _unresolved(
     _hand_over(frame, arguments, node)
     if name in _GROWING:
         grow(frame, node, arguments.values)
-    if by_object and any(value.varies is not None for value in arguments.values) and agreed_within(frame, name):
-        return unknown(key, agreed=True)
     return by_name(frame, name, parts, node, key)
+
+
+def _of_some_object(frame: Frame, name: str, text: str, arguments: Arguments, node: ast.Call) -> Value | None:
+    """What a method gives on an object of no known class, where its name alone tells."""
+    only = frame.linker.only_method(name)
+    if only is not None:
+        assert only.owner is not None
+        receiver = unknown((MADE, text), ref.Instance(only.owner, guessed=True))
+        return frame.summaries.enter(frame, bound(only, receiver, only.owner), arguments, node)
+    if any(value.varies is not None for value in arguments.values) and agreed_within(frame, name):
+        return unknown(("call", text, tuple(value.key for value in arguments.values)), agreed=True)
+    return None
 
 
 def _is_super(function: Value) -> bool:
