@@ -475,10 +475,9 @@ def _unresolved(
     sure = distinctive(frame, name, arguments) if is_method else None
     if sure is not None:
         return communicate(frame, sure[0], arguments, node, confidence=sure[1])
-    if is_method and not foreign and not _is_super(function):
-        meant = _of_some_object(frame, name, text, arguments, node)
-        if meant is not None:
-            return meant
+    by_object = is_method and not foreign and not _is_super(function)
+    if by_object and (meant := _of_some_object(frame, name, text, arguments, node)) is not None:
+        return meant
     gate = knows.gates.get(f"*.{name}")
     if gate is not None and arguments.positional and isinstance(arguments.positional[0].reference, ref.FunctionRef):
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
