@@ -17,7 +17,7 @@ from ddp_lint.divergence.iteration import emptiness
 from ddp_lint.divergence.references import ClassRef, FunctionRef, GroupRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import GRADIENTS, are_gradients
-from ddp_lint.divergence.values import Value, Variation, constant, divergent, holding, unknown
+from ddp_lint.divergence.values import NEVER, Value, Variation, constant, divergent, holding, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 
@@ -46,6 +46,8 @@ def bound(summaries: Evaluation, frame: Frame, function: FunctionRef, arguments:
     for parameter in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs):
         if parameter.arg in env:
             env[parameter.arg] = _typed(summaries, function, parameter, env[parameter.arg])
+            if _is_given_rank(env[parameter.arg], parameter, defaults.get(parameter.arg)):
+                env[parameter.arg] = dataclasses.replace(env[parameter.arg], missing=NEVER)
             continue
         default = defaults.get(parameter.arg)
         if default is not None and not arguments.starred:
@@ -53,6 +55,14 @@ def bound(summaries: Evaluation, frame: Frame, function: FunctionRef, arguments:
         else:
             env[parameter.arg] = unseen(summaries, function, parameter, heuristic=False)
     return env
+
+
+def _is_given_rank(value: Value, parameter: ast.arg, default: ast.expr | None) -> bool:
+    """Is it another's rank, which the caller says: ``is_passive(peer)`` of ``def is_passive(self, rank=None)``?"""
+    own = not isinstance(default, ast.Constant) or default.value is not None
+    if own or known().rank("name", parameter.arg) is None:
+        return False
+    return value.constant is None and value.missing is None and value.kind != "parameter"
 
 
 def general(summaries: Evaluation, function: FunctionRef, heuristic: bool) -> dict[str, Value]:
