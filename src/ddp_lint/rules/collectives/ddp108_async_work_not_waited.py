@@ -151,8 +151,8 @@ class AsyncWorkNotWaited(Rule):
         entry = load().collectives.get(f"torch.distributed.{name}")
         if entry is None or project is None or dotted(argument(node, None, "async_op")) != "True":
             return None
-        found = project.remember(("hands work on", name), lambda: any(_hands_work_on(project, name)))
-        return entry if found else None
+        found = project.remember(("hands work on", name), lambda: [*_hands_work_on(project, name)])
+        return entry if found and all(found) else None
 
     def _in_coalescing_manager(self, node: cst.Call) -> bool:
         blocks = (a for a in self.module.ancestors(node) if isinstance(a, cst.With))
@@ -307,15 +307,18 @@ class _Pending:
 
 
 def _hands_work_on(project: Project, name: str) -> Iterator[bool]:
-    """For what the functions of that name return: is it the work of the collective of that name, in the background
-    if they are told so?"""
+    """For each function of that name that can be told to go on in the background: does it return the work?"""
     for path in project.holding(f"def {name}("):
         facts = project.facts_of(path)
-        functions = [n for n in walk(facts.tree) if isinstance(n, ast.FunctionDef) and n.name == name] if facts else []
-        for returned in (n.value for function in functions for n in walk(function) if isinstance(n, ast.Return)):
-            if isinstance(returned, ast.Call) and facts is not None:
-                told = [k for k in returned.keywords if k.arg == "async_op" and isinstance(k.value, ast.Name)]
-                yield bool(told) and facts.qualified(returned.func) == f"torch.distributed.{name}"
+        for node in walk(facts.tree) if facts is not None else ():
+            if isinstance(node, ast.FunctionDef) and node.name == name and _takes_flag(node):
+                returned = (n.value for n in walk(node) if isinstance(n, ast.Return))
+                calls = (value.func for value in returned if isinstance(value, ast.Call))
+                yield facts is not None and any(facts.qualified(c) == f"torch.distributed.{name}" for c in calls)
+
+
+def _takes_flag(function: ast.FunctionDef) -> bool:
+    return any(parameter.arg == "async_op" for parameter, _ in defaults(function.args))
 
 
 def _false_by_default(function: cst.FunctionDef) -> set[str]:
