@@ -524,7 +524,9 @@ def _call_closure(frame: Frame, entry: Collective, arguments: Arguments, node: a
 
 def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
     """Functions that are handed to an unknown call, like the handlers of a server: it calls them as often as requests
-    come."""
+    come. What a process of its own does is not this rank's."""
+    if frame.text(node.func).rpartition(".")[2] == "Process":
+        return
     callback = not any(test.varying() is not None for test in frame.path)
     for value in arguments.values:
         if isinstance(value.reference, ref.FunctionRef):

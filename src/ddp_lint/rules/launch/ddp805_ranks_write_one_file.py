@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank
+from ddp_lint.launch.ranks import as_one_process, mentions_own_rank, on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING
@@ -183,6 +183,7 @@ class RanksWriteOneFile(Rule):
                 and not given & names_in(path)
                 and not inside
                 and not on_one_rank(self.module, call)
+                and not as_one_process(self.module, call)
                 and not self._own_path(path)
             ):
                 reported.add(call)
