@@ -108,6 +108,11 @@ _OWN_DEVICE = (
     "environment, not by --local_rank",
     'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), unless a launcher shows each rank its own GPU alone',
 )
+_NO_DEVICE = (
+    'no rank chooses a GPU, so that all have the first: NCCL takes one GPU for each rank, and ends with "Duplicate GPU '
+    'detected"',
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group is made',
+)
 #: What to do where a rank waits for one that has much to do.
 _LONGER = "give init_process_group a timeout= that is longer than that work, or do it before the group is made"
 #: What to do where the ranks' models are not the same.
@@ -616,7 +621,8 @@ def _one_device(examined: Examined) -> Iterator[Discovery]:
         message = f"all ranks of this machine choose device {chosen[0]}"
         calls = (call.site for call in ranks[0].trace.of(Call) if call.name in ("set_device", "init_process_group"))
         evidence = _evidence(examined, None, "device", message, next(calls, None))
-        yield Discovery("device", message, "", *_OWN_DEVICE, evidence=(evidence,))
+        chooses = any(call.name == "set_device" for call in ranks[0].trace.of(Call))
+        yield Discovery("device", message, "", *(_OWN_DEVICE if chooses else _NO_DEVICE), evidence=(evidence,))
 
 
 def _chosen_devices(outcome: RankOutcome, shares: bool) -> Iterator[str]:
