@@ -55,6 +55,14 @@ def test_what_is_reported_but_suppressed_says_so(check: Check, project: pathlib.
     assert said.startswith("`dist.broadcast` is not reported: its rule is off, or it is suppressed")
 
 
+def test_what_is_held_back_in_a_test_says_so(check: Check, project: pathlib.Path) -> None:
+    (project / "test_m.py").write_text(SOURCE)
+    said = "`dist.broadcast` is not reported: what is found in a test is shown with --preview only"
+    assert check("--why", "test_m.py:19").stdout.startswith(said)
+    assert f"test_m.py:19: {said}" in check("-v").stderr
+    assert check("--preview", "--why", "test_m.py:19").stdout.startswith("`dist.broadcast` is reported: DDP")
+
+
 def test_verbose_lists_every_silence(check: Check, project: pathlib.Path) -> None:
     (project / "m.py").write_text(SOURCE)
     result = check("-v", "--output-format", "concise")
