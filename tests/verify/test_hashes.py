@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ddp_lint.verify.child.models import Models  # noqa: E402
-from ddp_lint.verify.child.observers.hashes import sketch  # noqa: E402
+from ddp_lint.verify.child.observers.hashes import digest, sketch  # noqa: E402
 from ddp_lint.verify.child.observers.phases import Phases  # noqa: E402
 from ddp_lint.verify.child.recorder import Recorder  # noqa: E402
 
@@ -32,6 +32,13 @@ def test_what_has_no_real_values_has_no_sketch() -> None:
     assert (
         sketch(torch.empty(3, device="meta")) == sketch(torch.empty(0)) == sketch(torch.ones(2, dtype=torch.complex64))
     )
+
+
+def test_memory_that_was_digested_can_be_freed() -> None:
+    """FSDP2 resizes the storages of parameters, also of those that its user has gathered before the forward."""
+    tensor = torch.ones(3)
+    assert digest(tensor) == digest(torch.ones(3)) != digest(torch.zeros(3))
+    tensor.untyped_storage().resize_(0)
 
 
 def test_parameters_whose_gradients_are_averaged_by_hand_are_compared() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import ctypes
 import hashlib
 import math
 from collections.abc import Iterable
@@ -198,7 +199,8 @@ def digest(tensor: torch.Tensor) -> str:
         return "meta"
     summary = repr(values.double().sum().item()).encode() if values.numel() > _WHOLE else b""
     values = _sample(values)
-    data = values.view(torch.uint8).numpy().tobytes() if values.numel() else b""
+    # An array over its memory would keep FSDP2 from freeing it: such a storage cannot be resized any more.
+    data = ctypes.string_at(values.data_ptr(), values.nbytes) if values.numel() else b""
     return hashlib.blake2b(data + summary, digest_size=8).hexdigest()
 
 
