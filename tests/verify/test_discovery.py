@@ -11,6 +11,7 @@ import pytest
 
 from ddp_lint.verify.child.loops import rounds
 from ddp_lint.verify.discovery import discover, placed
+from ddp_lint.verify.examine import examine
 from ddp_lint.verify.options import Last
 from ddp_lint.verify.results import Discovery, Evidence
 from ddp_lint.verify.trace import (
@@ -591,6 +592,77 @@ def test_a_message_of_another_round_is_named(tmp_path: pathlib.Path, rounds: lis
         "what was sent at line 27 of rank 0 came to line 27 of rank 1 in another round: `epoch` of the loop `for epoch "
         "in range(3)` (line 25) is 0 there and 1 here; one of them left a message out before"
     )
+
+
+def test_a_call_that_is_tried_again_names_what_goes_on(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def step(x):\n    model(x)\n    loss.backward()\n\n\ndef retried(x):\n    for attempt in range(3):\n"
+        "        try:\n            return step(x)\n        except OSError:\n            pass\n"
+    )
+    ranks = []
+    for line, attempt in ((3, "0"), (2, "1")):
+        frames = (Frame(str(path), line, "step"), Frame(str(path), 9, "retried"))
+        stood = (Round(1, 7, "attempt", attempt),)
+        ranks.append([dataclasses.replace(call(1, shape=(line,)), frames=frames, rounds=stood)])
+    (found,) = discover([run(*ranks, outcome="hang", how=("stalled", "stalled"))], [])
+    assert "is 0 on rank 0 and 1 on rank 1; line 10 goes on with it after an exception" in found.cause
+
+
+def test_a_call_amid_an_exception_names_that() -> None:
+    raised = (Frame("/p/train.py", 46, "main"),)
+    leaving = dataclasses.replace(call(19, "barrier"), amid="IndexError: out of range", raised=raised)
+    (found,) = discover([run([call(49)], [leaving], outcome="hang", how=("stalled", "stalled"))], [])
+    assert found.cause.startswith("rank 1 has raised IndexError: out of range at line 46 in main, and communicates")
+    both = dataclasses.replace(call(49), amid="StopIteration: ", raised=raised)
+    (found,) = discover([run([both], [leaving], outcome="hang", how=("stalled", "stalled"))], [])
+    assert not found.cause
+
+
+def test_what_an_optimizer_calls_is_called_as_often_as_a_rank_asks_for(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def fit():\n    def closure():\n        loss().backward()\n\n    opt.step(closure)\n    dist.barrier()\n"
+    )
+    frames = (Frame(str(path), 3, "closure"), Frame(str(path), 5, "fit"))
+    asked = dataclasses.replace(call(1), frames=frames)
+    ranks = [[asked], [dataclasses.replace(call(1, "barrier"), frames=(Frame(str(path), 6, "fit"),))]]
+    (found,) = discover([run(*ranks, outcome="hang", how=("stalled", "stalled"))], [])
+    assert found.cause.startswith("`opt.step(closure)` (line 5) calls closure as often as the loss")
+
+
+def test_ranks_that_share_a_forward_draw_alike_in_it() -> None:
+    def ranks(*states: tuple[str, str]) -> list[list[Event]]:
+        digests = {"norm.weight": "a"}
+        first = Hashes(what="parameters", when="after_wrap", wrap="split_by_hand", digests=digests)
+        sums = dataclasses.replace(call(5), phase="forward", module="mlp")
+        return [
+            [
+                first,
+                *(dataclasses.replace(sums, random=state) for state in of),
+                *(
+                    dataclasses.replace(first, when=when, step=1, digests={"norm.weight": str(rank)})
+                    for when in ("after_step", "at_end")
+                ),
+            ]
+            for rank, of in enumerate(states)
+        ]
+
+    (found,) = discover([run(*ranks(("a", "b"), ("c", "d")))], [])
+    assert "draw unlike random numbers" in found.cause and found.line == 5
+    for states in ((("a", "b"), ("a", "b")), (("a", "a"), ("c", "c"))):
+        (found,) = discover([run(*ranks(*states))], [])
+        assert "gets a gradient from this rank's part alone" in found.cause
+
+
+def test_who_waits_for_a_key_that_nobody_sets() -> None:
+    frame = Frame("/p/train.py", 18, "share")
+    asks = Call(name="store", arguments={"asks": "get", "key": "run_name"}, frames=(frame,))
+    hung = run([call(25)], [asks], outcome="hang", how=("stalled", "stalled"))
+    ranks = [hung.run.ranks[0], dataclasses.replace(hung.run.ranks[1], last=Last(frame=frame))]
+    hung = examine(dataclasses.replace(hung.run, ranks=tuple(ranks)))
+    (found,) = discover([hung], [])
+    assert found.line == 18 and found.cause == "get() waits until a rank has set 'run_name' in this store"
 
 
 def test_where_the_loops_around_a_call_stand() -> None:

@@ -11,8 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import post_localSGD_hook  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
 from ddp_lint.verify.child.models import Models  # noqa: E402
+from ddp_lint.verify.child.observers.calls import Calls  # noqa: E402
 from ddp_lint.verify.child.observers.hashes import digest, sketch  # noqa: E402
+from ddp_lint.verify.child.observers.modes import Modes  # noqa: E402
 from ddp_lint.verify.child.observers.phases import Phases  # noqa: E402
 from ddp_lint.verify.child.recorder import Recorder  # noqa: E402
 
@@ -61,6 +67,41 @@ def test_a_model_that_is_like_one_under_ddp_is_a_copy_of_it() -> None:
     models.add(wrapped).wrap = "ddp"
     assert models.add(copied).replicated == "copy"
     assert models.add(other).replicated == "none"
+
+
+def test_what_ddp_leaves_to_each_rank_is_not_compared() -> None:
+    """Neither what it was told to ignore, nor models that its user averages now and then."""
+    group = dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert group is None
+    try:
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["0.weight", "1.running_mean"])
+        models = Models()
+        wrapped = DistributedDataParallel(net)
+        model = models.add(wrapped)
+        assert list(model.compared()) == ["0.bias", "1.weight", "1.bias"] and "1.running_mean" not in model.buffers()
+        assert model.replicated == "ddp"
+        calls = Calls(cast(Recorder, SimpleNamespace(active=False)), models)
+        calls._hook(wrapped, None, post_localSGD_hook)
+        assert model.replicated == "none"
+    finally:
+        dist.destroy_process_group()
+
+
+def test_the_modules_that_evaluate_are_told_when_they_change() -> None:
+    told: list[Any] = []
+    recorder = SimpleNamespace(active=True, here=lambda: (), emit=lambda _, **fields: told.append(fields["names"]))
+    models = Models()
+    root = SimpleNamespace(module=torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()))
+    models.find = lambda _: SimpleNamespace(wrap="ddp", number=0, shared_number=0, updates=1)  # type: ignore[assignment, method-assign]
+    modes = Modes(cast(Recorder, recorder), models)
+    for change in (root.module.train, root.module[1].eval, root.module.eval, root.module.eval, root.module.train):
+        change()
+        modes.before_forward(root)
+    with torch.no_grad():
+        root.module.eval()
+        modes.before_forward(root)
+    assert told == [("1",), ("",), ()]
 
 
 def test_who_is_out_of_batches_trains_nothing() -> None:

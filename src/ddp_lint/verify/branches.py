@@ -189,22 +189,58 @@ class RoundsApart:
 
 def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | None:
     """The first calls on one line that met although the loops around them stood at unlike names or numbers, with the
-    outermost of those loops."""
+    outermost of those loops; or those that met in the end, by the loops around what their stacks have in common."""
     for cells in (*earlier, mismatch.calls):
         calls = [(rank, call) for rank, call in cells.items() if call is not None]
         for (rank, one), (other, another) in itertools.combinations(calls, 2):
-            if _first_apart(one.frames, another.frames) is not None:
+            part = _first_apart(one.frames, another.frames)
+            if part is not None and cells is not mismatch.calls:
                 continue
-            for mine, theirs in zip(_outermost_first(one), _outermost_first(another), strict=False):
-                loop = _loop_of(one, mine) if mine[:3] == theirs[:3] and mine.value != theirs.value else None
+            common = one.frames.index(part) + 1 if part is not None else 0
+            there = {_from_outside(another, theirs): theirs.value for theirs in another.rounds}
+            for mine in _outermost_first(one):
+                value = there.get(_from_outside(one, mine), mine.value) if mine.depth >= common else mine.value
+                loop = _loop_of(one, mine) if mine.value != value else None
                 if loop is not None and not _divides(loop):
-                    values = f"{mine.value} on rank {rank} and {theirs.value} on rank {other}"
+                    values = f"{mine.value} on rank {rank} and {value} on rank {other}"
                     text = f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
                     frame = one.frames[mine.depth]
                     skips = _told((test, asks) for test, asks in _gates(frame, in_round=True, below=False))
                     text += f", where line {frame.line} comes behind {skips}" if skips else ""
+                    caught = _handler(loop, frame.line) if part is not None else None
+                    text += f"; line {caught.lineno} goes on with it after an exception" if caught is not None else ""
                     return RoundsApart(frame.path, loop.lineno, text, bool(skips))
     return None
+
+
+def _from_outside(call: Collective, one: Round) -> tuple[int, int, str]:
+    """A loop's variable by the place of its frame in the stack, the outermost first."""
+    return len(call.frames) - one.depth, one.line, one.name
+
+
+def asked_anew(mismatch: Mismatch) -> str:
+    """Of a call in what an optimizer's step is handed: it is called as often as this rank's loss makes it."""
+    for call in mismatch.calls.values():
+        for inner, outer in itertools.pairwise(call.frames if call is not None else ()):
+            for node in ast.walk(_tree(outer)):
+                if isinstance(node, ast.Call) and node.lineno == outer.line and last_part(node.func) == "step":
+                    handed = [*node.args, *(word.value for word in node.keywords)]
+                    if any(last_part(one) == inner.function for one in handed):
+                        asks = f"`{ast.unparse(node)}` (line {outer.line}) calls {inner.function}"
+                        return f"{asks} as often as the loss of each rank makes it (a line search)"
+    return ""
+
+
+def on_the_way_out(mismatch: Mismatch) -> str:
+    """Of a call that one rank makes while an exception of its own is in flight."""
+    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    amid = [(rank, call) for rank, call in calls if call.amid and call.raised]
+    if not amid or len(amid) == len(calls) > 1:
+        return ""
+    rank, call = amid[0]
+    at, here = call.raised[0], call.frames[0] if call.frames else Frame("", 0, "")
+    told = f"rank {rank} has raised {call.amid} at line {at.line} in {at.function}, and communicates before it lets"
+    return f"{told} that pass, at line {here.line} in {here.function}: the others have met no exception"
 
 
 def unlike_messages(streams: Streams) -> str:

@@ -152,6 +152,11 @@ class Collective(Event):
     label: str = ""
     #: Where the loops around the call stand, those that count or go through names.
     rounds: tuple[Round, ...] = ()
+    #: In the first forwards of a model that the user's code splits: the state of torch's random numbers.
+    random: str = ""
+    #: The exception in flight (in an `except`, a `finally`, an `__exit__`), and where the user's code raised it.
+    amid: str = ""
+    raised: tuple[Frame, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -417,6 +422,18 @@ class Switched(Event):
     frozen: tuple[str, ...] = ()
     thawed: tuple[str, ...] = ()
     built: tuple[Frame, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluates(Event):
+    """A forward of a DDP model that autograd records, in which these modules (the outermost; "" is the whole) are in
+    evaluation mode. Written when they are others than at the forward before; `model` and `update` as in Hashes,
+    `frames` are where `eval()` was called, none where that is unknown."""
+
+    kind: ClassVar[str] = "evaluates"
+    model: int = 0
+    update: int = 0
+    names: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -702,6 +719,7 @@ _DECODERS: Mapping[str, Any] = {
     "earlier": _frames,
     "built": _frames,
     "asked": _frames,
+    "raised": _frames,
     "rounds": _rounds,
     "tensors": _tensors,
     "outputs": _tensors,

@@ -56,7 +56,7 @@ class Hashes(Observer):
         if model.replicated == "none":
             return
         self._held.append(model.root)
-        self._emit("parameters", "after_wrap", model.replicated, model, model.parameters())
+        self._emit("parameters", "after_wrap", model.replicated, model, model.compared())
         self._emit("buffers", "after_wrap", model.wrap, model, model.buffers())
 
     def before_forward(self, root: Any) -> None:
@@ -72,7 +72,8 @@ class Hashes(Observer):
             if model.updates >= _STEPS:
                 continue
             parameters = model.parameters()
-            grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+            averaged = model.compared() if model.wrap == "ddp" else parameters
+            grads = {name: p.grad for name, p in averaged.items() if p.grad is not None}
             self._emit("gradients", "before_step", model.wrap, model, grads)
             names = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None and p.numel())
             if names:
