@@ -281,6 +281,11 @@ def test_a_condition_that_hangs_on_more_than_options_is_given_other_inputs(
     assert wanted_stimuli([at(rule_with("sequence"), ALL_REDUCE, TEST)], [run(rank, rank)])
 
 
+def test_a_condition_that_is_tested_before_anything_trains_is_given_no_other_inputs(path: str) -> None:
+    rank = [dataclasses.replace(lines(path, {}, (0, 3)), early={path: (TEST,)})]
+    assert wanted_stimuli([at(rule_with("sequence"), ALL_REDUCE, TEST)], [run(rank, rank)]) == []
+
+
 def test_a_function_that_nobody_calls_is_not_reached(path: str) -> None:
     nothing = [Lines(counts={path: {4: 1}})]
     judged = verdict(at(rule_with("sequence"), BARRIER), run(nothing, nothing))

@@ -550,6 +550,8 @@ class Lines(Event):
     counts: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
     guards: Mapping[str, Mapping[int, tuple[int, int]]] = dataclasses.field(default_factory=dict)
     values: Mapping[str, Mapping[int, Mapping[str, str]]] = dataclasses.field(default_factory=dict)
+    #: The guards, by path, that a script tested before the first forward of any model alone.
+    early: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -726,6 +728,7 @@ _DECODERS: Mapping[str, Any] = {
     "counts": _by_line,
     "guards": _by_line,
     "values": _by_line,
+    "early": lambda value: {path: tuple(lines) for path, lines in value.items()},
     "stacks": _stacks,
     "sketches": _sketches,
 }
