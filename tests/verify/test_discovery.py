@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ddp_lint.verify.child.loops import rounds
+from ddp_lint.verify.compare import compared
 from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.examine import examine
 from ddp_lint.verify.options import Last
@@ -75,6 +76,22 @@ def test_replicas_are_compared_in_the_group_that_holds_them() -> None:
     stages[3] = [dataclasses.replace(stages[3][0], digests={"fc.weight": "drifted"})]
     (found,) = discover([run(*stages)], [])
     assert found.kind == "parameters"
+
+
+def test_replicas_that_are_averaged_by_hand_now_and_then_train_by_themselves() -> None:
+    """Nor is it said of them that they were compared."""
+    average = dataclasses.replace(call(7, name="fc.weight"), step=4, phase="after_step")
+    ranks = [[hashes("gradients", rank, "before_step"), hashes("parameters", rank, "after_step")] for rank in (0, 1)]
+    assert discover([run(*([*events, average] for events in ranks))], []) == []
+    traces = [outcome.trace for outcome in run(*([*events, average] for events in ranks)).run.ranks]
+    assert not compared(traces, "parameters", ("after_step",), ("ddp",)).times
+    for other in (
+        dataclasses.replace(average, step=0),
+        dataclasses.replace(average, phase="forward"),
+        call(7, name="fc.bias"),
+    ):
+        (found,) = discover([run(*([*events, other] for events in ranks))], [])
+        assert found.kind == "gradients"
 
 
 def test_a_copy_of_the_model_that_never_was_alike() -> None:
@@ -247,6 +264,16 @@ def test_ranks_that_train_on_the_same_samples(ranks: list[Samples], code: str) -
     together = dataclasses.replace(call(6, "all_gather"), phase="forward")
     assert discover([run(*([averages, together, event] for event in ranks))], []) == []
     assert discover([run(*([event] for event in ranks))], []) == [], "nobody averages their gradients"
+
+
+@pytest.mark.parametrize(
+    ("replicas", "cause"),
+    [(0, "nothing divides"), (1, "its DistributedSampler was made for 1 of the 2 ranks"), (2, "was given one rank")],
+)
+def test_a_sampler_that_divides_the_data_in_another_way(replicas: int, cause: str) -> None:
+    averages = dataclasses.replace(call(7), issued_by="ddp", phase="backward")
+    (found,) = discover([run(*([averages, samples(dataset=64, replicas=replicas)] for _ in range(2)))], [])
+    assert cause in found.cause
 
 
 def test_a_sampler_that_is_never_told_the_epoch() -> None:
@@ -653,6 +680,18 @@ def test_ranks_that_share_a_forward_draw_alike_in_it() -> None:
     for states in ((("a", "b"), ("a", "b")), (("a", "a"), ("c", "c"))):
         (found,) = discover([run(*ranks(*states))], [])
         assert "gets a gradient from this rank's part alone" in found.cause
+
+
+def test_who_looks_again_and_again_for_what_does_not_come(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("def wait():\n    while not os.path.exists(flag):\n        time.sleep(1)\n")
+    hung = run([call(25)], [], outcome="hang", how=("stalled", "stalled"))
+    at = dataclasses.replace(hung.run.ranks[1], last=Last(frame=Frame(str(path), 3, "wait")))
+    (found,) = discover([examine(dataclasses.replace(hung.run, ranks=(hung.run.ranks[0], at)))], [])
+    assert found.line == 3 and found.cause.startswith("it goes round `while not os.path.exists(flag)` (line 2) again")
+    path.write_text(path.read_text().replace("time.sleep(1)", "work()"))
+    (found,) = discover([examine(dataclasses.replace(hung.run, ranks=(hung.run.ranks[0], at)))], [])
+    assert not found.cause
 
 
 def test_who_waits_for_a_key_that_nobody_sets() -> None:

@@ -231,6 +231,17 @@ def asked_anew(mismatch: Mismatch) -> str:
     return ""
 
 
+def polling(here: Frame) -> str:
+    """Of a line at which a rank stands: the loop around it that sleeps until something is there."""
+    loops = [loop for loop in _loops(here) if isinstance(loop, ast.While)]
+    for loop in reversed(loops):
+        if any(isinstance(node, ast.Call) and last_part(node.func) == "sleep" for node in ast.walk(loop)):
+            return (
+                f"it goes round `{_head(loop)}` (line {loop.lineno}) again and again: what it waits for does not come"
+            )
+    return ""
+
+
 def on_the_way_out(mismatch: Mismatch) -> str:
     """Of a call that one rank makes while an exception of its own is in flight."""
     calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]

@@ -16,6 +16,7 @@ from ddp_lint.verify.branches import (
     left_loop,
     on_the_way_out,
     passed_by,
+    polling,
     rounds_apart,
     unlike_messages,
     unlike_root,
@@ -128,6 +129,10 @@ _LONGER = "give init_process_group a timeout= that is longer than that work, or 
 #: What to do where a rank waits for a key.
 _SET_KEY = (
     "set it under the very name, and prefix, by which the others ask (no rank in either), whatever the rank meets"
+)
+#: What to do where a rank looks again and again for what does not come.
+_WAIT_TOGETHER = (
+    "wait in a dist.barrier() that the other rank comes to when it has done its part, and look at one place"
 )
 #: What to do where the ranks' models are not the same.
 _ONE_MODEL = "build one model on all ranks: what it is made of is to be decided by what all of them share"
@@ -389,7 +394,9 @@ def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
                 f"rank {rank} waits for it in {describe(call)} (line {place(call)[1]})"
             )
             stall = outcome.trace.last(Stall)
-            why = _LOCKED if stall is not None and stall.reason == "lock" else _keyless(outcome, frame)
+            waits = _LOCKED if stall is not None and stall.reason == "lock" else _keyless(outcome, frame)
+            why = waits if waits[0] else (polling(frame), _WAIT_TOGETHER)
+            why = why if why[0] else ("", "")
             evidence = (_evidence(examined, outcome.rank, "stall", message, frame),)
             return Discovery("stall", message, "", *why, evidence=evidence)
     return None
@@ -732,6 +739,12 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
         message = f"{who} train on the same samples: {what} gave each of them the same batches"
         evidence = _evidence(examined, None, "samples", message, event.site)
         cause = "nothing divides the data among the ranks: they average copies of one gradient"
+        if event.replicas and event.replicas < len(ranks):
+            cause = f"its DistributedSampler was made for {event.replicas} of the {len(ranks)} ranks (num_replicas)"
+            fix = "leave num_replicas and rank out: it asks the process group"
+        elif event.replicas:
+            cause = "its DistributedSampler was given one rank on all of them"
+            fix = "leave num_replicas and rank out: it asks the process group"
         yield Discovery("samples", message, code, cause, fix, (evidence,))
     parts = unlike_parts(traces) if len(traces) > 1 else None
     if parts is not None:

@@ -505,6 +505,8 @@ class Samples(Event):
     steps: int = 0
     #: The sampler asks to be told the epoch (it has a `set_epoch`).
     takes_epoch: bool = False
+    #: Among how many ranks a DistributedSampler divides the data, 0 where it is none.
+    replicas: int = 0
     #: Digest of the indices of the `Subset` that a DistributedSampler divides among the ranks, "" where it is none.
     divided: str = ""
 
