@@ -211,6 +211,25 @@ def test_unused_parameters_are_named() -> None:
         assert found.cause.startswith(f"all_gather (line {line})") is bool(line)
 
 
+def test_the_condition_that_unused_parameters_are_used_below_is_named(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "model.py"
+    source = "class Net:\n    def __init__(self):\n        self.box = Linear()\n        self.box.reset()\n\n"
+    source += "    def forward(self, x):\n        if len(x):\n            return self.box(x)\n        return x\n"
+    wrapped = Call(name="wrapped", arguments={"classes": {}, "files": [str(path)]})
+    for text, cause in (
+        (source, "box is used at line 8 past `if len(x)` (line 7) alone"),
+        (source + "\n    def other(self, x):\n        self.box(x)\n", "Some parameters that DDP manages"),
+    ):
+        path.write_text(text)
+        events: list[Event] = [
+            wrapped,
+            NoGrad(names=("box.0.weight", "box.0.bias")),
+            Raised(type="RuntimeError", message=UNFINISHED, frames=STEP),
+        ]
+        (found,) = discover([run(events, events, outcome="exception", how=["exception"] * 2)], [])
+        assert found.cause.startswith(cause)
+
+
 UNFINISHED = (
     "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates"
 )

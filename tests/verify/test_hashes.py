@@ -88,6 +88,20 @@ def test_what_ddp_leaves_to_each_rank_is_not_compared() -> None:
         dist.destroy_process_group()
 
 
+class OfTheUser(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+def test_the_files_of_a_wrapped_model_are_told() -> None:
+    told: list[Any] = []
+    recorder = SimpleNamespace(emit=lambda _, **fields: told.append(fields["arguments"]))
+    net = torch.nn.Sequential(OfTheUser(), torch.nn.Linear(2, 2))
+    model = SimpleNamespace(replicated="ddp", inner=net)
+    Calls(cast(Recorder, recorder), Models()).wrapped(cast(Any, model))
+    assert told == [{"classes": {"": "Sequential", "0": "OfTheUser", "1": "Linear"}, "files": [__file__]}]
+
+
 def test_the_modules_that_evaluate_are_told_when_they_change() -> None:
     told: list[Any] = []
     recorder = SimpleNamespace(active=True, here=lambda: (), emit=lambda _, **fields: told.append(fields["names"]))

@@ -242,6 +242,50 @@ def polling(here: Frame) -> str:
     return ""
 
 
+def used_below(files: Sequence[str], names: Sequence[str]) -> str:
+    """Of parameters: the conditions that every use of the parts of a model is below which hold them, '' where one of
+    those is used whatever happens."""
+    found = []
+    for part in dict.fromkeys(name.partition(".")[0] for name in names):
+        uses = [frame for path in files for frame in _uses(path, part)]
+        gates = [(frame.line, _told(_gates(frame))) for frame in uses]
+        if not gates or not all(told for _, told in gates):
+            return ""
+        lines = " and ".join(f"at line {line} past {told}" for line, told in gates)
+        found.append(f"{part} is used {lines} alone")
+    return "; ".join(found)
+
+
+def _uses(path: str, part: str) -> Iterator[Frame]:
+    """Where methods of a file read an attribute of this name, but for those that build."""
+    for function in _functions(_tree(Frame(path, 0, ""))):
+        for node in ast.walk(function) if function.name != "__init__" else ():
+            if isinstance(node, ast.Attribute) and node.attr == part and isinstance(node.ctx, ast.Load):
+                yield Frame(path, node.lineno, function.name)
+
+
+def drawn_conditions(files: Sequence[str]) -> Iterator[Frame]:
+    """The tests in methods of these files that a random number decides: what runs in a forward is another part each
+    time."""
+    draws = frozenset(table("tensors")["random"]["calls"])
+    for path in files:
+        for function in _functions(_tree(Frame(path, 0, ""))):
+            drawn = {
+                name
+                for node in ast.walk(function)
+                if isinstance(node, ast.Assign) and not draws.isdisjoint(_called(node.value))
+                for name in _names(node.targets[0])
+            }
+            nodes = ast.walk(function) if function.name != "__init__" else ()
+            for test in (node.test for node in nodes if isinstance(node, ast.If | ast.IfExp)):
+                if not draws.isdisjoint(_called(test)) or not drawn.isdisjoint(_names(test)):
+                    yield Frame(path, test.lineno, function.name)
+
+
+def _called(node: ast.AST) -> set[str]:
+    return {last_part(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)}
+
+
 def on_the_way_out(mismatch: Mismatch) -> str:
     """Of a call that one rank makes while an exception of its own is in flight."""
     calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
@@ -413,7 +457,7 @@ def _gates(frame: Frame, *, in_round: bool = False, below: bool = True) -> Itera
 
 def _names(node: ast.AST) -> set[str]:
     """Every name in some code, also those of attributes."""
-    return {getattr(inner, "id", getattr(inner, "attr", "")) for inner in ast.walk(node)}
+    return {getattr(inner, "id", getattr(inner, "attr", "")) for inner in ast.walk(node)} - {""}
 
 
 def _functions(tree: ast.Module) -> list[ast.FunctionDef]:

@@ -20,6 +20,7 @@ from ddp_lint.verify.branches import (
     rounds_apart,
     unlike_messages,
     unlike_root,
+    used_below,
 )
 from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
@@ -431,6 +432,7 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                 cause = (
                     _frozen(outcome, known)
                     or _cut_off(outcome, known)
+                    or _not_used(outcome, known)
                     or _too_early(examined, outcome, event)
                     or _outwaited(examined, outcome, known)
                     or (_known(known) if known is not None else _misled(examined))
@@ -517,6 +519,16 @@ def _cut_off(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, s
     text = f"{api} (line {place(calls[0])[1]}) hands no gradient back"
     cause = f"{text}: the loss is computed from what it returned, and nothing behind that is trained"
     return "", cause, f"gather with torch.distributed.nn.functional.{api}, or put this rank's own tensor back"
+
+
+def _not_used(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+    """The parts of the model without a gradient are used below a condition."""
+    names = _names_without_gradient(outcome) if known is not None and known.id == _UNFINISHED else []
+    files = {path for call in outcome.trace.of(Call) for path in call.arguments.get("files", ())}
+    told = used_below(sorted(files), names) if names else ""
+    if known is None or not told:
+        return None
+    return known.code, f"{told}: in a step without that they get no gradient, and DDP waits for it", known.fix
 
 
 def _deaths(examined: Examined) -> Iterator[Discovery]:

@@ -4,7 +4,7 @@ What each Call's arguments hold:
 torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices)
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
 set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy)
-wrapped: classes (of the modules of a model, by name)
+wrapped: classes (of the modules of a model, by name), files (of the user's own among them)
 load_state_dict: model (the module's class)
 store: asks, key (who waits until some rank has set the key)
 register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
@@ -72,7 +72,8 @@ class Calls(Observer):
         inner = model.inner
         if model.replicated != "none" and inner is not None:
             classes = {clean(name): type(module).__name__ for name, module in inner.named_modules()}
-            self.recorder.emit(trace.Call, name="wrapped", arguments={"classes": classes})
+            files = sorted({path for module in inner.modules() if is_user(path := _source(module))})
+            self.recorder.emit(trace.Call, name="wrapped", arguments={"classes": classes, "files": files})
 
     def _call(self, name: str, /, **arguments: Any) -> None:
         if self.recorder.active and not torch.compiler.is_compiling() and self.recorder.here():
@@ -167,6 +168,12 @@ class Calls(Observer):
         if self.recorder.active and scaler.is_enabled():
             with self.recorder.quieted():
                 self.recorder.emit(trace.Value, what="scale", local=float(scaler.get_scale()))
+
+
+def _source(module: nn.Module) -> str:
+    """The file of its forward."""
+    code = getattr(type(module).forward, "__code__", None)
+    return absolute(code.co_filename) if code is not None else ""
 
 
 def _class(module: Any) -> str:
