@@ -188,8 +188,9 @@ class Crossing(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clocked(Event):
-    """The test of a `while` (at `asked`) has read the clock of this rank, the last time when `since` events had been
-    written; `body` are the first and the last line of the loop's body. Written at the end of the run."""
+    """The test of a `while`, or of an `if` that left a loop (at `asked`), has read the clock of this rank, the last
+    time when `since` events had been written; `body` are the first and the last line of the loop's body. Written at
+    the end of the run."""
 
     kind: ClassVar[str] = "clocked"
     asked: tuple[Frame, ...] = ()
