@@ -6,6 +6,7 @@ import ast
 import functools
 import itertools
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -33,6 +34,8 @@ __all__ = ["Module", "dotted"]
 N = TypeVar("N", bound=cst.CSTNode)
 
 _QUOTED = 60
+#: A backslash at the end of a line.
+_CONTINUED = re.compile(r"\\\r?\n")
 
 
 Structure = tuple[list[cst.CSTNode], dict[cst.CSTNode, cst.CSTNode]]
@@ -305,8 +308,8 @@ class Module:
         return self._line_map[line - 1] if self._line_map else line
 
     def code(self, node: cst.CSTNode) -> str:
-        """The source text of a node, on one line."""
-        return " ".join(self.tree.code_for_node(node).split())
+        """The source text of a node, on one line, without what continues a line."""
+        return " ".join(_CONTINUED.sub(" ", self.tree.code_for_node(node)).split())
 
     def quoted(self, node: cst.CSTNode) -> str:
         """The source text of a node as a message has it: in backticks, cut where a reader would lose the thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -119,6 +120,11 @@ _OWN_DEVICE = (
     'NCCL takes one GPU for each rank, and ends with "Duplicate GPU detected": torchrun tells the local rank by the '
     "environment, not by --local_rank",
     'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), unless a launcher shows each rank its own GPU alone',
+)
+_NO_DEVICE = (
+    'no rank chooses a GPU, so that all have the first: NCCL takes one GPU for each rank, and ends with "Duplicate GPU '
+    'detected"',
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group is made',
 )
 #: Cause and fix where a rank evaluates as others train.
 _EVALUATES = (
@@ -654,17 +660,31 @@ def _in_another_order(examined: Examined) -> Iterator[Discovery]:
 
 
 def _one_device(examined: Examined) -> Iterator[Discovery]:
-    """On the CPU a script that speaks of NCCL gives one GPU to all ranks: NCCL refuses that."""
-    chosen = [[c for c in one.trace.of(Call) if c.name == "set_device"][-1:] for one in examined.run.ranks]
-    speaks = all(any(event.said.startswith("nccl") for event in one.trace.of(Mapped)) for one in examined.run.ranks)
-    hides = any(e.name == "CUDA_VISIBLE_DEVICES" for one in examined.run.ranks for e in one.trace.of(Environment))
-    if len(chosen) == 1 or not speaks or hides or not all(chosen):
+    """A script that speaks of NCCL gives one GPU to all ranks: NCCL refuses that. On the CPU, and where ranks share
+    GPUs, nothing else tells."""
+    ranks = examined.run.ranks
+    speaks = all(any(event.said.startswith("nccl") for event in one.trace.of(Mapped)) for one in ranks)
+    shares = examined.run.shared_gpus and examined.run.wrap == "script"
+    hides = any(e.name == "CUDA_VISIBLE_DEVICES" for one in ranks for e in one.trace.of(Environment))
+    if len(ranks) == 1 or hides or not (speaks or shares):
         return
-    devices = {calls[0].arguments["device"].rpartition(":")[2] for calls in chosen}
-    if len(devices) == 1:
-        message = f"all ranks of this machine choose device {devices.pop()}"
-        evidence = _evidence(examined, None, "device", message, chosen[0][0].site)
-        yield Discovery("device", message, "", *_OWN_DEVICE, evidence=(evidence,))
+    chosen = [next(iter(_chosen_devices(one, bool(shares))), None) for one in ranks]
+    if None not in chosen and len(set(chosen)) == 1:
+        message = f"all ranks of this machine choose device {chosen[0]}"
+        calls = (call.site for call in ranks[0].trace.of(Call) if call.name in ("set_device", "init_process_group"))
+        evidence = _evidence(examined, None, "device", message, next(calls, None))
+        chooses = any(call.name == "set_device" for call in ranks[0].trace.of(Call))
+        yield Discovery("device", message, "", *(_OWN_DEVICE if chooses else _NO_DEVICE), evidence=(evidence,))
+
+
+def _chosen_devices(outcome: RankOutcome, shares: bool) -> Iterator[str]:
+    """The index of the GPU that a rank has chosen. Where ranks share GPUs a tensor on another index than those that are
+    there is a choice, too, and who chooses none has the first."""
+    for call in collections.deque((c for c in outcome.trace.of(Call) if c.name == "set_device"), maxlen=1):
+        yield call.arguments["device"].rpartition(":")[2]
+    if shares and any(tensor.device.startswith("cuda") for c in outcome.trace.of(Collective) for tensor in c.tensors):
+        yield from (event.said.rpartition(":")[2] for event in outcome.trace.of(Mapped) if event.said[:5] == "cuda:")
+        yield "0"
 
 
 def _by_the_clock(examined: Examined) -> Iterator[Discovery]:

@@ -46,6 +46,8 @@ class Plan:
     torch: str
     recipes: Mapping[str, Mapping[str, Any]]
     skipped: Mapping[str, str]
+    #: How many GPUs the ranks of this machine share; 0: each has its own, or there is none.
+    shared_gpus: int = 0
     #: For each model the source of a `ddp_lint_example()` that builds it as the recipe does ("" where there is one).
     examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -63,7 +65,7 @@ class Launcher:
         self._given = pool
 
     def __enter__(self) -> Launcher:
-        self._device, self._torch = _device(self.options)
+        self._device, self._torch, self._shared_gpus = _device(self.options)
         self._fork = may_fork(self.target)
         self._own_ranks = starts_own_ranks(self.target)
         self._folder = self._stack.enter_context(workspace(self.options.traces))
@@ -89,6 +91,7 @@ class Launcher:
             torch=self._torch,
             recipes=answer["recipes"],
             skipped=answer["skipped"],
+            shared_gpus=self._shared_gpus,
             examples=answer.get("examples", {}),
         )
 
@@ -168,6 +171,7 @@ class Launcher:
             torch=plan.torch,
             ranks=ranks,
             directory=directory,
+            shared_gpus=plan.shared_gpus,
             **described(spec.recipe),
         )
 
@@ -221,7 +225,7 @@ def started(text: str, options: Options) -> Iterator[Pool | None]:
     Raises UsageError where there is no target or no torch, or not the devices that were asked for.
     """
     target = resolve(text, options)
-    device, _ = _device(options)
+    device, _, _ = _device(options)
     if options.world or options.several_nodes or starts_own_ranks(target):
         yield None
         return
@@ -230,15 +234,14 @@ def started(text: str, options: Options) -> Iterator[Pool | None]:
         yield pool
 
 
-def _device(options: Options) -> tuple[str, str]:
-    """cuda or cpu, and the version of torch. Raises UsageError."""
+def _device(options: Options) -> tuple[str, str, int]:
+    """cuda or cpu, the version of torch, and how many GPUs the ranks share (0: none). Raises UsageError."""
     torch, devices = installed_torch()
+    if options.device == "cuda" and not devices:
+        raise UsageError(f"--device cuda: no CUDA device here that torch {torch} can use; take --device cpu")
     if options.device == "cuda" and devices < options.nproc:
-        raise UsageError(
-            f"--device cuda --nproc {options.nproc}: {devices} CUDA devices here that torch {torch} can use; "
-            "take --device cpu"
-        )
-    return "cuda" if options.device != "cpu" and devices >= options.nproc else "cpu", torch
+        return "cuda", torch, devices
+    return "cuda" if options.device != "cpu" and devices >= options.nproc else "cpu", torch, 0
 
 
 def installed_torch() -> tuple[str, int]:
@@ -301,6 +304,7 @@ def _spec(
         streams=watch.streams,
         module=target.module,
         shim=options.shim,
+        shared_gpus=plan.shared_gpus,
     )
 
 
