@@ -44,8 +44,10 @@ def test_a_process_group_of_one_rank_averages_nothing() -> None:
     """Unless the ranks exchange models by hand, or split one."""
     built = Call(name="DistributedDataParallel", frames=WRAP)
 
-    def ranks(*calls: Collective) -> list[list[Event]]:
-        return [[built, *calls, looked(rank, among=(rank,))] for rank in (0, 1)]
+    def ranks(*calls: Collective, apart: int = 0) -> list[list[Event]]:
+        return [
+            [built, looked(rank * apart, "after_wrap", (rank,)), *calls, looked(rank, among=(rank,))] for rank in (0, 1)
+        ]
 
     (found,) = discover([run(*ranks(call(4, shape=())))], [])
     assert found.line == 26 and found.cause.startswith("DDP was given a process group of one rank")
@@ -55,12 +57,13 @@ def test_a_process_group_of_one_rank_averages_nothing() -> None:
         dataclasses.replace(call(4), phase="forward"),
     ):
         assert discover([run(*ranks(exchange))], []) == []
+    assert discover([run(*ranks(call(4, shape=()), apart=1))], []) == [], "members of an ensemble"
     assert discover([run(*([built, looked(7, among=(rank,))] for rank in (0, 1)))], []) == []
 
 
 def test_weights_that_one_rank_alone_loads_before_its_model_is_sharded() -> None:
-    load = Call(name="load_state_dict", frames=EVAL)
-    shard = Call(name="fully_shard", frames=WRAP)
+    load = Call(name="load_state_dict", arguments={"model": "Net"}, frames=EVAL)
+    shard = Call(name="fully_shard", arguments={"module": "Net"}, frames=WRAP)
 
     def ranks(*behind: Event, first: Sequence[Event] = (load,)) -> list[list[Event]]:
         before = [looked(rank, "before_wrap", wrap="none") for rank in (0, 1)]
@@ -72,3 +75,5 @@ def test_weights_that_one_rank_alone_loads_before_its_model_is_sharded() -> None
     assert discover([run(*ranks(call(5, "broadcast", root=0)))], []) == []
     assert discover([run(*ranks(load))], []) != [], "what is loaded afterwards is another matter"
     assert discover([run(*ranks(first=()))], []) == []
+    other = dataclasses.replace(load, arguments={"model": "Metric"})
+    assert discover([run(*ranks(first=(other,)))], []) == []

@@ -35,13 +35,13 @@ def _at(trace: Trace, model: int, update: int) -> Evaluates | None:
 
 
 def averages_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
-    """DDP models whose process group has one rank, and which nothing else keeps equal."""
-    last = [_last_alone(trace) for trace in traces]
-    held = [event for event in last if event is not None]
-    if len(held) < len(traces) or len(traces) == 1 or any(map(_exchanges, traces)):
+    """DDP models whose process group has one rank, which began alike (else each may be one of its own, as in an
+    ensemble), and which nothing else keeps equal."""
+    looks = [_alone(trace) for trace in traces]
+    if len(traces) == 1 or not all(looks) or any(map(_exchanges, traces)):
         return None
-    names = [name for name in held[0].digests if len({event.digests.get(name) for event in held}) > 1]
-    if not names:
+    names = _unlike([events[-1] for events in looks])
+    if not names or _unlike([events[0] for events in looks]):
         return None
     built = next(filter(None, (_built(trace, ("DistributedDataParallel",)) for trace in traces)), None)
     message = f"parameters differ between the ranks at the end: {spoken(names)}"
@@ -50,9 +50,13 @@ def averages_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
     return message, Cause(text, fix, built.site if built is not None else None)
 
 
-def _last_alone(trace: Trace) -> Hashes | None:
+def _alone(trace: Trace) -> list[Hashes]:
     looks = (event for event in trace.of(Hashes) if event.what == "parameters" and event.wrap == "ddp")
-    return next((event for event in reversed([*looks]) if event.among == (trace.rank,)), None)
+    return [event for event in looks if event.among == (trace.rank,)]
+
+
+def _unlike(looks: Sequence[Hashes]) -> list[str]:
+    return [name for name in looks[0].digests if len({look.digests.get(name) for look in looks}) > 1]
 
 
 def _exchanges(trace: Trace) -> bool:
@@ -78,10 +82,10 @@ def loaded_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
         next((e for e in trace.of(Hashes) if (e.what, e.when) == ("parameters", "before_wrap")), None)
         for trace in traces
     ]
-    digests = [look.digests for look in looks if look is not None]
-    if len(digests) < len(traces) or any("meta" in one.values() for one in digests):
+    held = [look for look in looks if look is not None]
+    if len(held) < len(traces) or any("meta" in look.digests.values() for look in held):
         return None
-    names = [name for name in digests[0] if len({one.get(name) for one in digests}) > 1]
+    names = _unlike(held)
     if not names:
         return None
     ranks = f"rank{'s' * (len(having) > 1)} {', '.join(map(str, having))}"
@@ -94,10 +98,12 @@ def loaded_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
 
 
 def _before_sharding(trace: Trace) -> Iterator[Call]:
+    """The calls by which what is sharded then, in one piece or in several, has got weights."""
+    sharded = {call.arguments.get("module") for call in trace.of(Call) if call.name in _SHARDS}
     for call in trace.of(Call):
         if call.name in _SHARDS:
             return
-        if call.name == "load_state_dict":
+        if call.name == "load_state_dict" and call.arguments.get("model") in sharded:
             yield call
 
 
