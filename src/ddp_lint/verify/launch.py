@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ddp_lint.verify.live import Live
-from ddp_lint.verify.match import Mismatch
 from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
-from ddp_lint.verify.outcome import left_waiting, rank_outcome, run_outcome
+from ddp_lint.verify.outcome import ended_by_the_user, left_waiting, rank_outcome, run_outcome
 from ddp_lint.verify.ownranks import starts_own_ranks
 from ddp_lint.verify.pool import Ended, Pool, tail, workspace
 from ddp_lint.verify.preload import may_fork
@@ -30,6 +29,9 @@ Progress = Callable[[str], None]
 
 SCRIPT = "script"
 _STEPS_OF_A_MODEL = 3
+#: Seconds after which a reader is told how a script can be cut short.
+_PATIENCE = 60.0
+_STILL_RUNNING = "it still runs: --steps N ends it after N optimizer steps, Ctrl-C shows what was seen until then"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +154,7 @@ class Launcher:
         ranks = left_waiting(tuple(rank_outcome(directory, rank) for rank in ended.ranks))
         outcome, message = run_outcome(ranks, ended.code, directory / "torchrun.log")
         if ended.interrupted:
+            ranks = ended_by_the_user(ranks)
             outcome, message = "interrupted", "ended by you; what follows is what was seen until then"
         self.progress(f"{directory.name}: {message} ({seconds:.1f} s)")
         return RunResult(
@@ -178,22 +181,33 @@ class Launcher:
         if self._own_ranks and not spec.stimuli:
             live = Live(directory, None)
             with contextlib.closing(live):
+                poll = self._watched(live, spec)
                 own = dataclasses.replace(spec, own_ranks=True, local_world=self.options.nproc)
-                ended = self._pool.run_own(own, self._command(), lambda: self._tell(live.poll()))
+                ended = self._pool.run_own(own, self._command(), poll)
             if ended.ranks or ended.interrupted:
                 return ended
             self.progress("it started no ranks by itself: running it under torchrun")
         live = Live(directory, range(0 if self.options.several_nodes else self.options.nproc))
         with contextlib.closing(live):
-            return self._pool.run(spec, lambda: self._tell(live.poll()))
+            return self._pool.run(spec, self._watched(live, spec))
 
     def _command(self) -> list[str]:
         module = self.target.module
         return [sys.executable, *(["-m", module] if module else [str(self.target.path)]), *self.target.arguments]
 
-    def _tell(self, parted: Mismatch | None) -> None:
-        if parted is not None:
-            self.progress(f"the ranks diverge: {parted}")
+    def _watched(self, live: Live, spec: Spec) -> Callable[[], None]:
+        """What is done again and again while the ranks run: look at what they call, and say once that they do."""
+        remind_at = [time.monotonic() + _PATIENCE] if spec.kind == SCRIPT and not spec.steps else []
+
+        def poll() -> None:
+            parted = live.poll()
+            if parted is not None:
+                self.progress(f"the ranks diverge: {parted}")
+            if remind_at and time.monotonic() > remind_at[0]:
+                remind_at.clear()
+                self.progress(_STILL_RUNNING)
+
+        return poll
 
 
 def run(target: Target, options: Options, watch: Watch, progress: Progress = lambda _: None) -> list[RunResult]:

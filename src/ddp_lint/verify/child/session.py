@@ -100,6 +100,7 @@ class Session:
         from ddp_lint.verify.child.observers.clocks import Clocks
         from ddp_lint.verify.child.observers.collectives import Collectives
         from ddp_lint.verify.child.observers.hashes import Hashes
+        from ddp_lint.verify.child.observers.modes import Modes
         from ddp_lint.verify.child.observers.phases import Phases
         from ddp_lint.verify.child.observers.races import Races
         from ddp_lint.verify.child.observers.samples import Samples
@@ -115,7 +116,7 @@ class Session:
         self.environment._models = models
         self.collectives = Collectives(recorder, models)
         self.breaks = Breaks(recorder, models)
-        kinds = (Writes, Storages, Hashes, Unused, Trainable, Streams, Syncs, Calls, Samples, Clocks)
+        kinds = (Writes, Storages, Hashes, Unused, Trainable, Modes, Streams, Syncs, Calls, Samples, Clocks)
         observers: list[Observer] = [
             self.collectives,
             Races(recorder, models, self.collectives),
