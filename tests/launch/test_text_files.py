@@ -39,7 +39,7 @@ def test_shell_that_only_mentions(tmp_path: pathlib.Path) -> None:
 
 
 def test_dockerfile(tmp_path: pathlib.Path) -> None:
-    text = "FROM base\nENV NCCL_TIMEOUT 1800\nENV NCCL_DEBUG=INFO NCCL_ASYNC_ERROR_HANDLING=1\n"
+    text = "FROM base\nENV NCCL_TIMEOUT 1800\nENV NCCL_DEBUG=INFO NCCL_ASYNC_ERROR_HANDLING=0\n"
     assert found(tmp_path, "Dockerfile", text) == [
         ("DDP802", 2, "NCCL_TIMEOUT"),
         ("DDP803", 3, "NCCL_ASYNC_ERROR_HANDLING"),

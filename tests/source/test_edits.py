@@ -61,3 +61,15 @@ def test_a_message_quotes_code_on_one_short_line(text: str) -> None:
     assert "\n" not in quoted
     assert len(quoted) <= 62
     assert quoted == f"`{module.code(call)}`" if len(text) < 60 else quoted.endswith("a…`")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("f(not a and b \\\n    and c)", "f(not a and b and c)"),
+        ("f(a,  # why\n  '#',\n  b)", "f(a, '#', b)"),
+    ],
+)
+def test_code_on_one_line_reads_as_before(text: str, line: str) -> None:
+    module, call = parsed(f"{text}\n")
+    assert module.code(call) == line

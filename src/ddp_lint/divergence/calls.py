@@ -18,7 +18,15 @@ from ddp_lint.divergence.frame import Frame, bound
 from ddp_lint.divergence.groups import Group, along
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
-from ddp_lint.divergence.names import by_name, distinctive, from_source, grow, is_of_plain_model, sized
+from ddp_lint.divergence.names import (
+    agreed_within,
+    by_name,
+    distinctive,
+    from_source,
+    grow,
+    is_of_plain_model,
+    sized,
+)
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import LISTED, PADDED, is_generated, keeps, with_kept_shape
@@ -346,7 +354,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
     by_name = frameworks.distinctive().get(last)
     if by_name is not None and _is_communication(head):
         return communicate(frame, knows.collectives[by_name[0]], arguments, node, confidence=Confidence.MEDIUM)
-    return _unresolved(frame, unknown(("name", name)), name, arguments, node)
+    return _unresolved(frame, unknown(("name", name)), name, arguments, node, foreign=True)
 
 
 def _counted(frame: Frame, name: str, arguments: Arguments) -> Value | None:
@@ -437,9 +445,20 @@ def _is_project_method(frame: Frame, method: ref.Method) -> bool:
 
 
 def _unresolved(
-    frame: Frame, function: Value, text: str, arguments: Arguments, node: ast.Call, name: str = ""
+    frame: Frame,
+    function: Value,
+    text: str,
+    arguments: Arguments,
+    node: ast.Call,
+    name: str = "",
+    *,
+    foreign: bool = False,
 ) -> Value:
-    """A call that nothing resolves: by name where the name leaves no doubt, else without effect."""
+    """A call that nothing resolves: by name where the name leaves no doubt, else without effect.
+
+    `foreign`: of what another package has, ``transformers.AutoConfig.from_pretrained``, which no object of the
+    project's stands for.
+    """
     knows = known()
     name = name or text.rpartition(".")[2]
     key = ("call", text, tuple(value.key for value in arguments.values))
@@ -462,10 +481,9 @@ def _unresolved(
     sure = distinctive(frame, name, arguments) if is_method else None
     if sure is not None:
         return communicate(frame, sure[0], arguments, node, confidence=sure[1])
-    if is_method and (only := frame.linker.only_method(name)) is not None and not _is_super(function):
-        assert only.owner is not None
-        receiver = unknown((MADE, text), ref.Instance(only.owner, guessed=True))
-        return frame.summaries.enter(frame, bound(only, receiver, only.owner), arguments, node)
+    by_object = is_method and not foreign and not _is_super(function)
+    if by_object and (meant := _of_some_object(frame, name, text, arguments, node)) is not None:
+        return meant
     gate = knows.gates.get(f"*.{name}")
     if gate is not None and arguments.positional and isinstance(arguments.positional[0].reference, ref.FunctionRef):
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
@@ -480,6 +498,18 @@ def _unresolved(
     if name in _GROWING:
         grow(frame, node, arguments.values)
     return by_name(frame, name, parts, node, key)
+
+
+def _of_some_object(frame: Frame, name: str, text: str, arguments: Arguments, node: ast.Call) -> Value | None:
+    """What a method gives on an object of no known class, where its name alone tells."""
+    only = frame.linker.only_method(name)
+    if only is not None:
+        assert only.owner is not None
+        receiver = unknown((MADE, text), ref.Instance(only.owner, guessed=True))
+        return frame.summaries.enter(frame, bound(only, receiver, only.owner), arguments, node)
+    if any(value.varies is not None for value in arguments.values) and agreed_within(frame, name):
+        return unknown(("call", text, tuple(value.key for value in arguments.values)), agreed=True)
+    return None
 
 
 def _is_super(function: Value) -> bool:
@@ -500,7 +530,9 @@ def _call_closure(frame: Frame, entry: Collective, arguments: Arguments, node: a
 
 def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
     """Functions that are handed to an unknown call, like the handlers of a server: it calls them as often as requests
-    come."""
+    come. What a process of its own does is not this rank's."""
+    if frame.text(node.func).rpartition(".")[2] == "Process":
+        return
     callback = not any(test.varying() is not None for test in frame.path)
     for value in arguments.values:
         if isinstance(value.reference, ref.FunctionRef):

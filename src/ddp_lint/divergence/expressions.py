@@ -215,9 +215,8 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
         if known().method(outside, name) is not None or known().rank("method", name, outside) is not None:
             return unknown(("attribute", path), ref.Method(outside, name, path.rpartition(".")[0]))
     ranked = frame.named_rank("attribute", name, node)
-    if ranked is not None and not (
-        value is not None and value.constant not in (None, Known(None), Known(-1), Known(0))
-    ):
+    counted = value is not None and value.constant not in (None, Known(None), Known(-1), Known(0))
+    if ranked is not None and not counted and not frame.summaries.variables.is_size(of, name):
         return ranked
     guess = known().guessed_type(path)
     if guess:

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Final
 
 from ddp_lint.divergence import references as ref
@@ -15,7 +15,7 @@ from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, passed
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
 from ddp_lint.divergence.lengths import PIECE, assigned_once, extent_of, of_batches, padded_to, size_of
-from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import LISTED, PADDED, PLACES, SELECTING, is_generated, selection, tensor_in
 from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
 from ddp_lint.findings import Confidence, Label
@@ -191,6 +191,28 @@ def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call
 def is_agreement(name: str) -> bool:
     """Does the name say that ranks agree on what the function returns?"""
     return _AGREED.search(name.lower()) is not None
+
+
+def agreed_within(frame: Frame, name: str) -> bool:
+    """Do ranks agree within the method of that name of some class of the project? What a call of it on an object of
+    no known class returns is then not to be told by what it is given: ``self.evaluator.evaluate(predictions)``."""
+    project = frame.linker.project
+    return project.remember(("agreed within", name), lambda: any(_agreements(frame.linker, name)))
+
+
+def _agreements(linker: Linker, name: str) -> Iterator[bool]:
+    project = linker.project
+    for path in project.holding(f"def {name}("):
+        facts = project.facts_of(path)
+        if facts is None or facts.source.is_test:
+            continue
+        classes = (linker.class_ref(node, facts) for node in facts.tree.body if isinstance(node, ast.ClassDef))
+        methods = (linker.members(of).get(name) for of in classes)
+        calls = (n for method in methods if method is not None for n in children(method) if isinstance(n, ast.Call))
+        for call in calls:
+            meant = project.meaning(facts, call.func)
+            own = meant.startswith("torch.distributed.") or (bool(meant) and project.split(meant) is not None)
+            yield own and is_agreement(meant.rpartition(".")[2])
 
 
 def _is_batch_iterator(frame: Frame, node: ast.Call) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.definitions import defaults_of, documented, is_positive
+from ddp_lint.divergence.definitions import defaults_of, documented, is_flag, is_positive
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Evaluation, Frame, entering, reference_of, span_of
 from ddp_lint.divergence.groups import named, names_group
@@ -17,7 +17,7 @@ from ddp_lint.divergence.iteration import emptiness
 from ddp_lint.divergence.references import ClassRef, FunctionRef, GroupRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import GRADIENTS, are_gradients
-from ddp_lint.divergence.values import Value, Variation, constant, divergent, holding, unknown
+from ddp_lint.divergence.values import NEVER, Value, Variation, constant, divergent, holding, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 
@@ -46,6 +46,8 @@ def bound(summaries: Evaluation, frame: Frame, function: FunctionRef, arguments:
     for parameter in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs):
         if parameter.arg in env:
             env[parameter.arg] = _typed(summaries, function, parameter, env[parameter.arg])
+            if _is_given_rank(env[parameter.arg], parameter, defaults.get(parameter.arg)):
+                env[parameter.arg] = dataclasses.replace(env[parameter.arg], missing=NEVER)
             continue
         default = defaults.get(parameter.arg)
         if default is not None and not arguments.starred:
@@ -53,6 +55,14 @@ def bound(summaries: Evaluation, frame: Frame, function: FunctionRef, arguments:
         else:
             env[parameter.arg] = unseen(summaries, function, parameter, heuristic=False)
     return env
+
+
+def _is_given_rank(value: Value, parameter: ast.arg, default: ast.expr | None) -> bool:
+    """Is it another's rank, which the caller says: ``is_passive(peer)`` of ``def is_passive(self, rank=None)``?"""
+    own = not isinstance(default, ast.Constant) or default.value is not None
+    if own or known().rank("name", parameter.arg) is None:
+        return False
+    return value.constant is None and value.missing is None and value.kind != "parameter"
 
 
 def general(summaries: Evaluation, function: FunctionRef, heuristic: bool) -> dict[str, Value]:
@@ -101,7 +111,8 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
     if heuristic and (named_so or is_batch(summaries.linker, function, parameter)):
         label = Label(span_of(function.facts, parameter), "each rank gets a batch of its own here")
         return divergent(("parameter", parameter.arg), Variation.of_data("batches", label, Confidence.MEDIUM))
-    if heuristic and are_gradients(parameter.arg):
+    flag = is_flag(parameter, defaults_of(function.node).get(parameter.arg))
+    if heuristic and are_gradients(parameter.arg) and not flag:
         named = ast.copy_location(ast.Name(parameter.arg, ast.Load()), parameter)
         return emptiness(frame, named, unknown((GRADIENTS, ("parameter", parameter.arg))))
     linker = summaries.linker

@@ -22,6 +22,7 @@ from ddp_lint.divergence.effects import (
     Rounds,
     doubtful,
     doubtful_rounds,
+    flat,
     matters,
     of_shards,
 )
@@ -302,7 +303,9 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.order = outer
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
-    if rounds is not None and (_within_common_rounds(body) or _leaves_at_once(body)):
+    if rounds is not None and (
+        _within_common_rounds(body) or _leaves_at_once(body) or _in_groups_of_rounds(frame, node, body)
+    ):
         rounds = None
     frame.env = env
     orelse, after, alive = _arm(frame, node.orelse, None)
@@ -318,6 +321,16 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
 def _leaves_at_once(body: list[Effect]) -> bool:
     """Does the first round leave the loop: ``for batch in batches: ...; break``? As often as any rank goes round."""
     return bool(body) and isinstance(body[-1], Leave) and body[-1].what in ("break", "return")
+
+
+def _in_groups_of_rounds(frame: Frame, node: ast.For | ast.AsyncFor, body: list[Effect]) -> bool:
+    """Has each round a group of its own: ``for edge in self.edges: dist.broadcast(x, edge.src, group=edge.group)``?
+    Those that are in it go round with it."""
+    names = {name.id for name in walk(node.target) if isinstance(name, ast.Name)}
+    calls = [n for n in children(node) if isinstance(n, ast.Call)]
+    given = ((call, dotted(each.value)) for call in calls for each in call.keywords if each.arg == "group")
+    own = {frame.span(call) for call, group in given if group.partition(".")[0] in names}
+    return bool(own) and all(step.event.span in own for step in flat(body) if isinstance(step, EventStep))
 
 
 def _within_common_rounds(body: list[Effect]) -> bool:

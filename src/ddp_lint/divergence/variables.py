@@ -13,6 +13,7 @@ from ddp_lint.divergence.definitions import (
     assignments_in,
     defaults_of,
     is_flag,
+    is_positive,
     rebinders_in,
     rebound_in,
     stores_of,
@@ -28,6 +29,7 @@ from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Condition, Known, Test, Value, divergent, is_absent, merge, unknown
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import children
 from ddp_lint.project.uses import constructions
 
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
@@ -213,6 +215,14 @@ class Variables:
         self._summaries.linker.questions.note(Question(of, "attribute", name), found)
         return found
 
+    def is_size(self, of: ClassRef, name: str) -> bool:
+        """Does a constructor take the attribute with a positive number by default: ``rank=4`` is that of a matrix?"""
+        for owner in self._summaries.linker.linearised(of)[0]:
+            for method, value in stores_of(owner.node, name):
+                taken = defaults_of(method).get(value.id) if isinstance(value, ast.Name) else None
+                return method.name == "__init__" and is_positive(taken)
+        return False
+
     def _assigned_to(self, of: ClassRef, name: str) -> Value | None:
         """Apart: who asks for the attribute rests on its value, not on what that takes."""
         return self._summaries.linker.questions.apart(lambda: self._joined_stores(of, name))[0]
@@ -220,13 +230,16 @@ class Variables:
     def _joined_stores(self, of: ClassRef, name: str) -> Value | None:
         self._pending_attributes.add((of, name))
         result: Value | None = None
-        emptied = False
+        emptied = overwritten = False
         try:
             for owner in self._summaries.linker.linearised(of)[0]:
                 heard = signals.of_attribute(owner.node, owner.facts, name)
                 if heard is not None:
                     return divergent(("signal", of.node.name, name), heard)
-                for method, value in stores_of(owner.node, name)[:4]:
+                stores = stores_of(owner.node, name)[:4]
+                for method, value in stores:
+                    if overwritten and method.name == "__init__":
+                        continue  # the constructor of the class itself has set another since
                     emptied = emptied or (isinstance(value, ast.Constant) and value.value is None)
                     current = self._stored(of, owner, method, name, value)
                     if current is None or (result is not None and current.constant == Known(None)):
@@ -236,6 +249,7 @@ class Variables:
                     else:
                         frame = Frame(self._summaries, owner.facts, None)
                         result = merge(either_way(frame, value), result, current, ("attribute", name))
+                overwritten = overwritten or any(_is_left(method, value) for method, value in stores)
         finally:
             self._pending_attributes.discard((of, name))
         if result is None:
@@ -291,3 +305,13 @@ class Variables:
                 found.append(evaluate(frame, assigned_once(frame, argument)))
         by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
         return by_rank[0] if by_rank and len(by_rank) == len(found) else None
+
+
+def _is_left(method: ast.FunctionDef | ast.AsyncFunctionDef, value: ast.expr) -> bool:
+    """Is it what a constructor leaves in the attribute in any case, also where that of a base class has set it?"""
+    if method.name != "__init__":
+        return False
+    place = next((i for i, line in enumerate(method.body) if getattr(line, "value", None) is value), None)
+    after = method.body[place + 1 :] if place is not None else []
+    calls = (n for line in after for n in children(line) if isinstance(n, ast.Call))
+    return place is not None and all(getattr(call.func, "attr", "") != "__init__" for call in calls)

@@ -14,6 +14,7 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
 from ddp_lint.source import Module, SourceFile, dotted
+from ddp_lint.source.tree import subtree
 
 _SETTERS = ("os.environ.setdefault", "os.putenv")
 #: Files that set variables for the training that they launch, by the names of their files.
@@ -55,6 +56,20 @@ def writes(module: Module, node: cst.CSTNode) -> Iterator[Write]:
             yield from _subscript(module, target.target, node)
     elif isinstance(node, cst.Call):
         yield from _call(module, node)
+
+
+def shows_own_gpu(module: Module) -> bool:
+    """Whether a file shows each rank the GPU of its number alone, which is `cuda:0` to it."""
+    if "CUDA_VISIBLE_DEVICES" not in module.file.text:
+        return False
+    values = (
+        write.value
+        for node in module.of_type(cst.Assign)
+        for write in writes(module, node)
+        if write.own and write.name == "CUDA_VISIBLE_DEVICES" and write.value is not None
+    )
+    names = (dotted(part).rpartition(".")[2] for value in values for part in subtree(value))
+    return not {*names}.isdisjoint(table("checkpoints")["ranks"])
 
 
 def _subscript(module: Module, target: cst.BaseExpression, node: cst.Assign) -> Iterator[Write]:

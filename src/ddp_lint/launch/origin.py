@@ -16,7 +16,7 @@ from ddp_lint.launch.environment import text_of
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import assigned_to
+from ddp_lint.source.syntax import assigned_to, walk
 
 _DEPTH = 4
 _CASTS = ("int", "str")
@@ -175,10 +175,26 @@ def _attribute(module: Module, node: cst.BaseExpression, section: str) -> cst.CS
         return None
     name = node.attr.value
     if name in _known(section, "attributes"):
-        return node
+        return None if _is_local_property(module, node) else node
     if name not in _known(section, "beside_local"):
         return None
     return node if any(re.search(rf"\b{word}\b", _home(module, node)) for word in _known(section, "local")) else None
+
+
+def _is_local_property(module: Module, node: cst.Attribute) -> bool:
+    """Whether a class of the project has the local rank there, as a property: ``int(os.environ["LOCAL_RANK"])``."""
+    owner = module.class_of(node) if dotted(node.value) == "self" else None
+    if owner is None or module.project is None:
+        return False
+    found = module.project.method(f"{module.name}.{owner.name.value}", node.attr.value)
+    names = {words for part in walk(found[1]) for words in _names_of(part)} if found is not None else set()
+    return not names.isdisjoint((*_known("global_rank", "local"), *_known("local_rank", "environment")))
+
+
+def _names_of(node: ast.AST) -> tuple[str, ...]:
+    """What a variable, an attribute or a string goes by."""
+    named = (getattr(node, field, None) for field in ("id", "attr", "value"))
+    return tuple(name for name in named if isinstance(name, str))
 
 
 def _home(module: Module, node: cst.Attribute) -> str:

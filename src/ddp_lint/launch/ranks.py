@@ -19,7 +19,7 @@ from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, defaults, names_in, walk
 
@@ -62,7 +62,7 @@ def _imported_by_ranks(module: Module) -> Evidence | None:
 def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = ()) -> Evidence | None:
     """The first evidence in one file (one of `words`, where given). A framework's own files that import each other
     are none."""
-    if "world_size" in facts.file.text and _is_world_of_one(facts.tree):
+    if "world_size" in facts.file.text and _is_world_of_one(facts, project):
         return None
     all_found = _evidence(facts, project)
     found = next((f for f in all_found if not words or f[0] in words), None)
@@ -76,18 +76,44 @@ def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = (
 _SETS_WORLD = frozenset({"Namespace", "SimpleNamespace", "init_process_group"})
 
 
-def _is_world_of_one(tree: ast.AST) -> bool:
-    """Does the file say that it is one process: a world size of 1, which it may hand on as ``args.world_size``?"""
-    sizes = [
+def _is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
+    """Does the file say that it is one process: a world size of 1, which it may hand on as ``args.world_size``, or have
+    from where those settings are?"""
+    sizes = _world_sizes(facts.tree)
+    if not sizes and "init_process_group" not in facts.file.text:
+        sizes = _sizes_set(facts.tree)
+    handed_on = [size for size in sizes if isinstance(size, ast.Attribute) and size.attr == "world_size"]
+    ones = [size for size in sizes if _is_one(size)]
+    if len(ones) + len(handed_on) < len(sizes):
+        return False
+    return bool(ones) or any(_is_one_elsewhere(size.value, facts, project) for size in handed_on)
+
+
+def _world_sizes(tree: ast.AST) -> list[ast.expr]:
+    return [
         keyword.value
         for node in walk(tree)
         if isinstance(node, ast.Call) and _last(node.func) in _SETS_WORLD
         for keyword in node.keywords
         if keyword.arg == "world_size"
     ]
-    handed_on = [size for size in sizes if isinstance(size, ast.Attribute) and size.attr == "world_size"]
-    ones = [size for size in sizes if isinstance(size, ast.Constant) and size.value == 1]
-    return bool(ones) and len(ones) + len(handed_on) == len(sizes)
+
+
+def _sizes_set(tree: ast.AST) -> list[ast.expr]:
+    """What a file sets world sizes to: ``params["world_size"] = 1``."""
+    assignments = (node for node in walk(tree) if isinstance(node, ast.Assign))
+    return [a.value for a in assignments if any("world_size" in ast.unparse(target) for target in a.targets)]
+
+
+def _is_one(size: ast.expr) -> bool:
+    return isinstance(size, ast.Constant) and size.value == 1
+
+
+def _is_one_elsewhere(settings: ast.expr, facts: ModuleFacts, project: Project) -> bool:
+    """Whether settings come from a file of the project that has a world size of 1 alone."""
+    found = project.split(project.meaning(facts, settings))
+    sizes = _world_sizes(found[0].tree) if found is not None and found[0] is not facts else []
+    return bool(sizes) and all(map(_is_one, sizes))
 
 
 def _place(facts: ModuleFacts, node: ast.AST, word: str) -> Span:
@@ -256,6 +282,22 @@ def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
             return True
     function = module.function_of(node)
     return function is not None and any(_decorator(d).endswith(_decorators()) for d in function.decorators)
+
+
+#: Tests of how many processes there are: of several where they hold, or of one.
+_SEVERAL = re.compile(r"(not )?[\w.]*(\b|_)distributed(\(\))?|[\w.]*world_size(\(\))? *(> *1|>= *2|!= *1)")
+_ALONE = re.compile(r"[\w.]*world_size(\(\))? *(< *2|<= *1|== *1)")
+
+
+def as_one_process(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a test around `node` says that there is one process: ``if world_size < 2``, ``if not distributed``."""
+    for test, taken in conditions(module, node):
+        for part in conjuncts(test) if taken else (test,):
+            text = module.code(part)
+            several = text.startswith("not ") != taken if _SEVERAL.fullmatch(text) else not taken
+            if not several and (_SEVERAL.fullmatch(text) or _ALONE.fullmatch(text)):
+                return True
+    return False
 
 
 def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:

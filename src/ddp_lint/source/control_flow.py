@@ -36,6 +36,15 @@ def conditions(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpre
         below = up
 
 
+def conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """The parts of ``a and b``, all of which hold where it holds."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        yield from conjuncts(test.left)
+        yield from conjuncts(test.right)
+    else:
+        yield test
+
+
 def _left_before(block: cst.IndentedBlock | cst.Module, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
     statements = _statements(block)
     for place, test in statements.exits if node in statements.places else ():

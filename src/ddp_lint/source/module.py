@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
 import itertools
 import pathlib
-import re
+import tokenize
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -34,8 +35,6 @@ __all__ = ["Module", "dotted"]
 N = TypeVar("N", bound=cst.CSTNode)
 
 _QUOTED = 60
-#: A backslash at the end of a line.
-_CONTINUED = re.compile(r"\\\r?\n")
 
 
 Structure = tuple[list[cst.CSTNode], dict[cst.CSTNode, cst.CSTNode]]
@@ -308,13 +307,28 @@ class Module:
         return self._line_map[line - 1] if self._line_map else line
 
     def code(self, node: cst.CSTNode) -> str:
-        """The source text of a node, on one line, without what continues a line."""
-        return " ".join(_CONTINUED.sub(" ", self.tree.code_for_node(node)).split())
+        """The source text of a node, on one line, without comments."""
+        return " ".join(_joined(self.tree.code_for_node(node)).split())
 
     def quoted(self, node: cst.CSTNode) -> str:
         """The source text of a node as a message has it: in backticks, cut where a reader would lose the thread."""
         text = self.code(node)
         return f"`{text if len(text) <= _QUOTED else text[: _QUOTED - 1] + '…'}`"
+
+
+def _joined(text: str) -> str:
+    """Lines as they read when they are put on one: without comments, and what ends a line that goes on."""
+    if "\n" not in text or not ("#" in text or "\\\n" in text):
+        return text
+    lines = text.splitlines()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(f"({text}\n)").readline):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                lines[row - 1] = lines[row - 1][: column - (row == 1)]
+    except (tokenize.TokenError, SyntaxError):
+        return text
+    return "\n".join(line.removesuffix("\\") for line in lines)
 
 
 def _structure_of(tree: cst.CSTNode, kept: dict[cst.CSTNode, Structure] | None) -> Structure:

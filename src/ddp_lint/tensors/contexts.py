@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors.operations import names, words_of
@@ -72,7 +72,7 @@ def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
     """Whether training does not come by: `if not self.training:`, the other arm of `if self.training:`, what follows
     an `if self.training:` that returns, and functions, branches and packages named after evaluation or inference."""
     for test, taken in conditions(module, node):
-        if any(_asks_for_evaluation(part) for part in _conjuncts(test)) if taken else _is_training(test):
+        if any(_asks_for_evaluation(part) for part in conjuncts(test)) if taken else _is_training(test):
             return True
         _, negated = _without_not(test)
         if taken and not negated and _words(test) & names("branches", "evaluation"):
@@ -100,15 +100,6 @@ def _asks_for_evaluation(test: cst.BaseExpression) -> bool:
     return negated and _is_training(bare)
 
 
-def _conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """The parts of ``a and b``, all of which hold where it holds."""
-    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
-        yield from _conjuncts(test.left)
-        yield from _conjuncts(test.right)
-    else:
-        yield test
-
-
 def logging_only(module: Module, node: cst.CSTNode) -> bool:
     """Whether the line is in a branch or a function whose condition, environment variable or name mentions logging
     or debugging, or that runs once in a while (``random.random() < 0.002``) or when the file is tried out by itself."""
@@ -134,7 +125,7 @@ def _is_rare(module: Module, test: cst.BaseExpression) -> bool:
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
         return _is_rare(module, test.left) and _is_rare(module, test.right)
     if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
-        return any(_is_rare(module, part) for part in _conjuncts(test) if part is not test)
+        return any(_is_rare(module, part) for part in conjuncts(test) if part is not test)
     limit = test.comparisons[0].comparator
     if dotted(test.left) == "__name__":
         return True

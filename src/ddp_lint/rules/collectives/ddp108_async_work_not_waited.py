@@ -9,12 +9,14 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, load
+from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false, last_name
-from ddp_lint.source.syntax import defaults
+from ddp_lint.source.syntax import defaults, walk
 from ddp_lint.source.tree import descendants, names_in, subtree
+from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites
 
 #: Reading these of a tensor does not read its elements.
@@ -30,8 +32,9 @@ class AsyncWorkNotWaited(Rule):
 
     ## What it does
 
-    Finds calls with `async_op=True` (and `isend`, `irecv`) whose handle is dropped, kept in a name or list that is
-    never looked at again, or waited for only after the tensor has been read or written.
+    Finds calls with `async_op=True` (and `isend`, `irecv`), also of methods of the project that hand the work on, whose
+    handle is dropped, kept in a name or list that is never looked at again, or waited for only after the tensor has
+    been read or written.
 
     ## Why it breaks
 
@@ -123,7 +126,7 @@ class AsyncWorkNotWaited(Rule):
     oracles = ("value",)
 
     def visit_Call(self, node: cst.Call) -> None:
-        entry = load().collectives.get(self.module.qualified(node.func))
+        entry = load().collectives.get(self.module.qualified(node.func)) or self._handed_on(node)
         if entry is None or entry.returns != "work":
             return
         flag = _flag(entry, node)
@@ -140,6 +143,16 @@ class AsyncWorkNotWaited(Rule):
             self._assigned(pending, dotted(parent.targets[0].target))
         elif flag == "True" and isinstance(parent, cst.Arg):
             self._appended(pending, parent)
+
+    def _handed_on(self, node: cst.Call) -> Collective | None:
+        """The collective whose work a method of the project hands on, if it is asked for: ``comm.all_reduce(x,
+        async_op=True)``."""
+        project, name = self.module.project, node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
+        entry = load().collectives.get(f"torch.distributed.{name}")
+        if entry is None or project is None or dotted(argument(node, None, "async_op")) != "True":
+            return None
+        found = project.remember(("hands work on", name), lambda: [*_hands_work_on(project, name)])
+        return entry if found and all(found) else None
 
     def _in_coalescing_manager(self, node: cst.Call) -> bool:
         blocks = (a for a in self.module.ancestors(node) if isinstance(a, cst.With))
@@ -291,6 +304,21 @@ class _Pending:
 
     def name_in(self, code: str) -> str:
         return next((n for n in sorted(self.outputs | self.inputs) if n in code), "the tensor")
+
+
+def _hands_work_on(project: Project, name: str) -> Iterator[bool]:
+    """For each function of that name that can be told to go on in the background: does it return the work?"""
+    for path in project.holding(f"def {name}("):
+        facts = project.facts_of(path)
+        for node in walk(facts.tree) if facts is not None else ():
+            if isinstance(node, ast.FunctionDef) and node.name == name and _takes_flag(node):
+                returned = (n.value for n in walk(node) if isinstance(n, ast.Return))
+                calls = (value.func for value in returned if isinstance(value, ast.Call))
+                yield facts is not None and any(facts.qualified(c) == f"torch.distributed.{name}" for c in calls)
+
+
+def _takes_flag(function: ast.FunctionDef) -> bool:
+    return any(parameter.arg == "async_op" for parameter, _ in defaults(function.args))
 
 
 def _false_by_default(function: cst.FunctionDef) -> set[str]:

@@ -106,13 +106,20 @@ class SamplerNeverSetEpoch(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if dotted(node.func) == "iter" and node.args and "loader" in dotted(node.args[0].value):
             self._restarts.append(node)
-        if is_sampler(self.module, node) and not is_false(argument(node, 3, "shuffle")):
+        if is_sampler(self.module, node) and not is_false(argument(node, 3, "shuffle")) and not self._is_new(node):
             target = assigned_name(self.module, self._whole(node))
             dataset = self.module.code(node.args[0].value) if node.args else ""
             function = self.module.function_of(node)
             around = function.name.value if function is not None else ""
             if not any(map(is_evaluation, (target, dataset, around))):
                 self._samplers.append(node)
+
+    def _is_new(self, sampler: cst.Call) -> bool:
+        """Whether each round of a loop makes a sampler of its own, with the round in its seed."""
+        seed = argument(sampler, 4, "seed")
+        loops = (up for up in self.module.ancestors(sampler) if isinstance(up, cst.For))
+        rounds = {dotted(name) for loop in loops for name in subtree(loop.target)} - {""}
+        return seed is not None and any(dotted(part) in rounds for part in subtree(seed))
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._functions[node.name.value] = node

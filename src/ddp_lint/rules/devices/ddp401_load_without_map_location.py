@@ -9,7 +9,15 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.ranks import Evidence, called_on_one_rank, evidence_in, on_one_rank, several_ranks
+from ddp_lint.launch.environment import shows_own_gpu
+from ddp_lint.launch.ranks import (
+    Evidence,
+    as_one_process,
+    called_on_one_rank,
+    evidence_in,
+    on_one_rank,
+    several_ranks,
+)
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
@@ -138,7 +146,7 @@ class LoadWithoutMapLocation(Rule):
             return
         if not where and self._is_own_file(node):
             return
-        if on_one_rank(self.module, node) or called_on_one_rank(self.module, node):
+        if on_one_rank(self.module, node) or called_on_one_rank(self.module, node) or as_one_process(self.module, node):
             return
         evidence = several_ranks(self.module)
         if evidence is not None and not evidence.own and self._is_tool(node):
@@ -182,7 +190,7 @@ class LoadWithoutMapLocation(Rule):
             return "" if given is not None or not (self._in_cpu_arm(call) or self._has_no_gpu(call)) else None
         text = _moves_to(given) if isinstance(given, cst.Lambda) else self._literal(given)
         if text in ("cuda:0", "0"):
-            return "cuda:0"
+            return None if shows_own_gpu(self.module) else "cuda:0"
         if text == "cuda" and not self._sets_device():
             return "cuda"
         return None
@@ -264,7 +272,8 @@ class LoadWithoutMapLocation(Rule):
         """By the words of the path, else of the name that the result gets, else by what is done with it, else of the
         function and class around."""
         source = argument(call, 0, "f")
-        if source is None or any(word in self.module.code(source) for word in _known("byte_streams")):
+        made = [source, *(b.value for b in self.module.bindings(source) if b.value is not None)] if source else []
+        if source is None or any(word in self.module.code(value) for value in made for word in _known("byte_streams")):
             return False
         function = self.module.function_of(call)
         if function is not None and words_of(function.name.value) & {"scheduler", "schedulers"}:

@@ -12,6 +12,7 @@ from ddp_lint.launch.origin import rank_source
 from ddp_lint.launch.single import is_benchmark, on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.edits import replace
 from ddp_lint.source.queries import literal_text
 from ddp_lint.source.wraps import argument
@@ -69,8 +70,8 @@ class DeviceFromGlobalRank(Rule):
     ## When it is silent
 
     `rank % torch.cuda.device_count()` and any other arithmetic; local ranks; the index that `mp.spawn` hands to its
-    function; names that nothing in the file proves to be the global rank; tests and files that rendezvous on
-    `localhost`: there is one node.
+    function; names that nothing in the file proves to be the global rank; what rank 0 alone does; tests and files that
+    rendezvous on `localhost`: there is one node.
 
     ## How to confirm
 
@@ -143,6 +144,8 @@ class DeviceFromGlobalRank(Rule):
     def visit_BinaryOperation(self, node: cst.BinaryOperation) -> None:
         if isinstance(node.operator, cst.Add):
             self._visit_name(literal_text(node.left), node.right)
+        elif isinstance(node.operator, cst.Modulo):
+            self._visit_name(literal_text(node.left).removesuffix("%d").removesuffix("%s"), node.right)
 
     def _visit_name(self, start: str, index: cst.BaseExpression) -> None:
         if not self._one_node and _DEVICE.match(start):
@@ -151,7 +154,7 @@ class DeviceFromGlobalRank(Rule):
     def _visit_index(self, value: cst.BaseExpression | None, where: str, call: cst.Call | None = None) -> None:
         """Report the global rank as an index. `call` may take it twice: ``device_ids=[rank], output_device=rank``."""
         source = rank_source(self.module, value, "global_rank") if value is not None else None
-        if value is None or source is None or value in self._reported:
+        if value is None or source is None or value in self._reported or self._is_first(value):
             return
         self._reported.add(value)
         labels = [(source, "the global rank")] if source is not value else []
@@ -165,6 +168,12 @@ class DeviceFromGlobalRank(Rule):
             fix=self._fix(value),
             cause=Cause(self.module.span(call)) if call is not None else None,
         )
+
+    def _is_first(self, value: cst.BaseExpression) -> bool:
+        """Whether a test around the line says that this is rank 0: ``if rank == 0: model.cuda(rank)``."""
+        first = f"{self.module.code(value)} == 0"
+        tests = (part for test, taken in conditions(self.module, value) if taken for part in conjuncts(test))
+        return any(self.module.code(part) == first for part in tests)
 
     def _fix(self, value: cst.BaseExpression) -> Fix | None:
         if self.module.imports.resolve("torch") != "torch":

@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.single import one_process
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import (
     Exit,
@@ -94,8 +95,8 @@ class ExitHidesFailure(Rule):
     A non-zero status or a message (`sys.exit("...")` is status 1); `except KeyboardInterrupt`, `SystemExit`, end of
     input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that worked,
     outside of `except` and `finally`; a `finally` that tests whether something failed. With `--preview` alone: a branch
-    that reports a failure in a file that nothing ties to several ranks (a tool that converts one model). A branch that
-    asks for KeyboardInterrupt.
+    that reports a failure in a file that nothing ties to several ranks (a tool that converts one model), a handler in
+    what serves or deploys a model. A branch that asks for KeyboardInterrupt.
 
     ## How to confirm
 
@@ -214,9 +215,14 @@ class ExitHidesFailure(Rule):
             notes=[f"{what} on rank 1 ends here; rank 0 waits for it in the next collective"],
             labels=[(handler, f"takes {what}")],
             help="re-raise, or exit with a status other than 0",
-            confidence=Confidence.HIGH if broad else Confidence.MEDIUM,
+            confidence=self._sureness(broad),
             fix=Fix("raise the exception again", Applicability.UNSAFE, (replace(self.module, node, "raise"),)),
         )
+
+    def _sureness(self, broad: bool) -> Confidence:
+        if one_process(self.module) and several_ranks(self.module) is None:
+            return Confidence.LOW
+        return Confidence.HIGH if broad else Confidence.MEDIUM
 
     # ---- a branch that reports a failure
 

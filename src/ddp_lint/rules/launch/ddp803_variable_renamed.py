@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import re
+
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.launch.environment import Write
 from ddp_lint.rules.launch.variables import Misnamed, NameRule
 from ddp_lint.rules.triggers import Triggers
+
+#: The old name of what torchrun exports as 1.
+_EXPORTED = "NCCL_ASYNC_ERROR_HANDLING"
+_AS_EXPORTED = re.compile(rf"""\b{_EXPORTED}\b["']?[=: ]\s*["']?1\b""")
 
 
 class VariableRenamed(NameRule):
@@ -52,7 +58,8 @@ class VariableRenamed(NameRule):
 
     ## When it is silent
 
-    Where the file sets the new name as well; `PYTORCH_CUDA_ALLOC_CONF`, which works as it did (DDP809 reports it).
+    Where the file sets the new name as well, or `NCCL_ASYNC_ERROR_HANDLING` to 1 as torchrun does;
+    `PYTORCH_CUDA_ALLOC_CONF`, which works as it did (DDP809 reports it).
 
     ## How to confirm
 
@@ -77,16 +84,17 @@ class VariableRenamed(NameRule):
         new = table("environment")[cls.renamed].get(name)
         if not new:
             return None
-        if name == "NCCL_ASYNC_ERROR_HANDLING":
+        if name == _EXPORTED:
             message = f"{name} does nothing under torchrun, which exports {new}"
         else:
             message = f"{name} is the old name of {new}: it acts only while the new one is unset"
         return Misnamed(message, f"write {new}", new)
 
     def is_meant(self, write: Write, found: Misnamed) -> bool:
-        """Whether the file sets the new one, too."""
-        return found.right in self.module.file.text
+        """Whether the file sets the new one, too, or to what torchrun exports as well."""
+        value = self.module.code(write.value).strip("\"'") if write.value is not None else ""
+        return found.right in self.module.file.text or (write.name == _EXPORTED and value == "1")
 
     @classmethod
     def is_meant_in_text(cls, name: str, found: Misnamed, text: str) -> bool:
-        return found.right in text
+        return found.right in text or (name == _EXPORTED and _AS_EXPORTED.search(text) is not None)

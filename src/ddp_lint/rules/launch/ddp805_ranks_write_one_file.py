@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import enum
 import re
 from collections.abc import Iterator
@@ -7,12 +8,14 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank
+from ddp_lint.launch.ranks import as_one_process, mentions_own_rank, on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING
 from ddp_lint.source import dotted
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.source.wraps import argument
 
@@ -180,12 +183,16 @@ class RanksWriteOneFile(Rule):
                 and not given & names_in(path)
                 and not inside
                 and not on_one_rank(self.module, call)
+                and not as_one_process(self.module, call)
                 and not self._own_path(path)
             ):
                 reported.add(call)
                 self._report(call, every)
 
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:
+        size = argument(call, None, "world_size")
+        if isinstance(size, cst.Integer) and size.value == "1":
+            return False
         listed = self.module.listed("wrappers", call) or self.module.listed("collectives", call)
         return self.module.qualified(call.func) in _EVERY_RANK or bool(listed)
 
@@ -242,7 +249,16 @@ class RanksWriteOneFile(Rule):
         texts = list(self._texts(path))
         if any(map(_MOMENT.search, texts)) and not any(map(_CUT.search, texts)):
             return True
+        texts += self._set_elsewhere(path)
         return any(_RANKED.search(text) or mentions_own_rank(self.module, text) for text in texts)
+
+    def _set_elsewhere(self, path: cst.BaseExpression) -> Iterator[str]:
+        """What other functions of the file set the attributes in the path to: ``args.log = f"log_{args.rank}"``."""
+        named = {dotted(part) for part in subtree(path) if isinstance(part, cst.Attribute)} - {""}
+        tree = self.module.facts.tree if named and self.module.facts is not None else None
+        for node in walk(tree) if tree is not None else ():
+            if isinstance(node, ast.Assign) and any(dotted_ast(target) in named for target in node.targets):
+                yield ast.unparse(node.value)
 
     def _texts(self, path: cst.BaseExpression) -> Iterator[str]:
         """The path, and what its names are assigned, up to three assignments away."""

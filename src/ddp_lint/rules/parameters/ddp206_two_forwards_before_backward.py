@@ -21,6 +21,9 @@ from ddp_lint.tensors.contexts import without_gradient
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 
 
+_CONVERTS = "torch.nn.SyncBatchNorm.convert_sync_batchnorm"
+
+
 class TwoForwardsBeforeBackward(Rule):
     """A DDP model with buffers runs forward twice before one backward.
 
@@ -95,9 +98,10 @@ class TwoForwardsBeforeBackward(Rule):
     ## When it is silent
 
     `broadcast_buffers=False`, a backward between the two calls, a first call under `torch.no_grad()` or with
-    `.detach()`, calls in different arms of an `if`, models whose wrap is not found, models of which all is seen and no
-    part has buffers, tests; and every file where `target-torch` is 2.13 or newer. It cannot always see whether the
-    model has buffers: without any, the finding is wrong.
+    `.detach()`, calls in different arms of an `if`, models whose wrap is not found, models of which all is seen and
+    no part has buffers or all BatchNorm is SyncBatchNorm (which saves no buffer), tests; and every file where
+    `target-torch` is 2.13 or newer. It cannot always see whether the model has buffers: without any, the finding is
+    wrong.
 
     ## How to confirm
 
@@ -161,7 +165,8 @@ class TwoForwardsBeforeBackward(Rule):
             return False
         wrap = self.module.wraps.of(name, at) or self._at_top_level(name)
         if wrap is not None:
-            return all(map(_broadcasts, self._ways(wrap))) and not self._has_no_buffers(wrap)
+            kept = self._has_no_buffers(wrap) or self._keeps_none(wrap)
+            return all(map(_broadcasts, self._ways(wrap))) and not kept
         return name.startswith("self.") and name.count(".") == 1 and self._wrapped_by_class(name[5:], at)
 
     def _ways(self, wrap: Wrap) -> list[Wrap]:
@@ -177,6 +182,11 @@ class TwoForwardsBeforeBackward(Rule):
         classes = TensorFile.of(self.module).classes
         made = classes.imported(kind) or classes.named(kind.removeprefix(f"{self.module.name}."))
         return made is not None and classes.without_buffers(made)
+
+    def _keeps_none(self, wrap: Wrap) -> bool:
+        """Whether the normalisation of the model was converted to SyncBatchNorm, whose backward needs no buffers."""
+        converted = (c for c in self.module.of_type(cst.Call) if self.module.qualified(c.func) == _CONVERTS and c.args)
+        return any(dotted(call.args[0].value) == wrap.inner for call in converted) and bool(wrap.inner)
 
     def _at_top_level(self, name: str) -> Wrap | None:
         """The wrap of a module-level name that functions use."""

@@ -170,7 +170,8 @@ class ForwardBypassesWrapper(Rule):
     def _behind_wrapper(self, node: cst.Call, head: str, name: str) -> None:
         wrap = self._wraps.of(head, node)
         backward = backward_of(self.module, node)
-        if backward is None or dotted(backward.func) == f"{head}.backward":  # DeepSpeed's hooks are on the parameters
+        # DeepSpeed's hooks are on the parameters; the engine may be the `module` of a record.
+        if backward is None or dotted(backward.func) in (f"{head}.backward", f"{head}.module.backward"):
             return
         if wrap is None and not _is_forward(name):
             return
