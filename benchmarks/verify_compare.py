@@ -32,7 +32,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 cuda = torch.cuda.is_available()
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+index = int(os.environ["LOCAL_RANK"])
+if cuda and torch.cuda.device_count() == 1:  # both ranks on it, as hosts of their own, as verify has them
+    os.environ.update(NCCL_HOSTID=str(index), NCCL_SOCKET_IFNAME="lo")
+    index = 0
+device = torch.device("cuda", index) if cuda else torch.device("cpu")
 if cuda:
     torch.cuda.set_device(device)
 timeout = timedelta(seconds=float(os.environ.get("PG_TIMEOUT", "1800")))

@@ -20,7 +20,7 @@ from ddp_lint.dev.scaffold import FILL_IN, ScaffoldError, new_rule
 from ddp_lint.dev.studies import Judgement, read
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.base import calibrated
+from ddp_lint.rules.calibrated import calibrated
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import all_rules, documented
 

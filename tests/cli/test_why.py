@@ -55,6 +55,36 @@ def test_what_is_reported_but_suppressed_says_so(check: Check, project: pathlib.
     assert said.startswith("`dist.broadcast` is not reported: its rule is off, or it is suppressed")
 
 
+DOUBTS = """\
+import torch.distributed as dist
+
+
+def share(rows, out, group, mesh):
+    for name in {row.name for row in rows}:
+        dist.all_gather_object(out, name)
+    if dist.get_rank(group) != mesh.get_local_rank("tp"):
+        dist.barrier()
+"""
+
+
+def test_the_doubt_is_told(check: Check, project: pathlib.Path) -> None:
+    (project / "m.py").write_text(DOUBTS)
+    rows = check("-v").stderr.splitlines()
+    assert rows[0] == (
+        "m.py:6: `dist.all_gather_object` is not reported: in doubt: it is the same call whatever the element"
+    )
+    assert rows[1].startswith("m.py:8: `dist.barrier` is not reported: in doubt: `dist.get_rank(group) == mesh.")
+    assert rows[1].endswith("` may well be alike on all ranks of the group")
+
+
+def test_what_is_held_back_in_a_test_says_so(check: Check, project: pathlib.Path) -> None:
+    (project / "test_m.py").write_text(SOURCE)
+    said = "`dist.broadcast` is not reported: what is found in a test is shown with --preview only"
+    assert check("--why", "test_m.py:19").stdout.startswith(said)
+    assert f"test_m.py:19: {said}" in check("-v").stderr
+    assert check("--preview", "--why", "test_m.py:19").stdout.startswith("`dist.broadcast` is reported: DDP")
+
+
 def test_verbose_lists_every_silence(check: Check, project: pathlib.Path) -> None:
     (project / "m.py").write_text(SOURCE)
     result = check("-v", "--output-format", "concise")

@@ -9,17 +9,19 @@ from collections.abc import Iterator
 import libcst as cst
 import pytest
 
+from ddp_lint.config import Settings
+from ddp_lint.engine.checking import Checker
 from ddp_lint.engine.file_visit import visit
 from ddp_lint.engine.focus import Selection, words
 from ddp_lint.engine.traits import traits
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.registry import Declaration
+from ddp_lint.rules.registry import Declaration, declared
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import ImportTable, SourceFile
 
-from .samples import found
+from .samples import found, write
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 CASES = sorted(p for p in FIXTURES.glob("*/DDP*") if p.is_dir() or p.suffix == ".py")
@@ -289,3 +291,21 @@ def test_a_file_is_asked_whether_it_is_a_test(tmp_path: pathlib.Path, monkeypatc
         (tmp_path / name).write_text(net.read_text())
         codes = {finding.code for finding in found(tmp_path / name, focus=True, root=tmp_path)}
         assert ("DDP302" in codes) == (name == "net.py")
+
+
+def test_rules_whose_findings_a_place_leaves_out_do_not_look_there(tmp_path: pathlib.Path) -> None:
+    """Readings give the lowest class to findings in tests: unasked, none is shown, so none is looked for."""
+    head = "import torch.distributed as dist\ndist.init_process_group()\n"
+    text = f"{head}if dist.get_rank() == 0:\n    dist.barrier()\nx = 1  # noqa: DDP101\n"
+    wrong = "import torch\ndef broken(:\n"
+    paths = write(tmp_path, {"train.py": text, "tests/test_train.py": text, "tests/test_wrong.py": wrong})
+    every = frozenset(declared())
+    rules = frozenset(code for code in every if declared()[code].looks)
+
+    def found_in(sure: frozenset[str]) -> list[list[str]]:
+        checker = Checker(Settings(tmp_path, every, sure=sure))
+        return [[finding.code for finding in checker.check(path).findings] for path in paths]
+
+    assert found_in(rules) == [["DDP101", "DDP002"], [], ["DDP000"]]
+    assert found_in(frozenset()) == [["DDP101", "DDP002"], ["DDP101", "DDP002"], ["DDP000"]]
+    assert found_in(rules - {"DDP101"}) == [["DDP101", "DDP002"], ["DDP101", "DDP002"], ["DDP000"]]

@@ -94,6 +94,21 @@ def generators(effect: str) -> str:
 """
 
 
+def written_by(test: str) -> str:
+    """A file that one rank writes, by a test, and all read."""
+    return f"""{HEAD}dist.init_process_group()
+
+
+def keep(path):
+    if {test}:
+        torch.save({{}}, path)
+    torch.load(path)
+
+
+keep("a.pt")
+"""
+
+
 def deep(header: str, depth: int = 95) -> str:
     """Blocks in each other, around a collective; `$` is the depth."""
     blocks = "".join(" " * n + header.replace("$", str(n)) + "\n" for n in range(depth))
@@ -433,6 +448,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("yaml: nested", {"job.yaml": "env: " + "[" * 20_000}),
     Kind("yaml: indents", {"job.yaml": "".join(" " * n + "env:\n" for n in range(1000))}),
     Kind("Dockerfile: continued for ever", {"Dockerfile": "FROM x\nENV NCCL_DEBUG=INFO \\\n" * 5000}),
+    Kind("tests: continued by a backslash", {"a.py": written_by("not dist.is_initialized() \\\n or dist.get_rank() == 0")}, says="a.py:11:5: DDP810", args=(".", "--preview")),
+    Kind("tests: with a comment inside", {"a.py": written_by("not (dist.is_initialized()  # (always\n and dist.get_rank() > 0)")}, says="a.py:11:5: DDP810", args=(".", "--preview")),
     source("generators: of each other", generators("yield item")),
     Kind(
         "generators: that communicate", {"a.py": generators("dist.all_reduce(item)")}, says="every rank comes here",

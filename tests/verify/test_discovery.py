@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from ddp_lint.verify.child.loops import rounds
+from ddp_lint.verify.compare import compared
 from ddp_lint.verify.discovery import discover, placed
+from ddp_lint.verify.examine import examine
 from ddp_lint.verify.options import Last
 from ddp_lint.verify.results import Discovery, Evidence
 from ddp_lint.verify.trace import (
@@ -74,6 +76,22 @@ def test_replicas_are_compared_in_the_group_that_holds_them() -> None:
     stages[3] = [dataclasses.replace(stages[3][0], digests={"fc.weight": "drifted"})]
     (found,) = discover([run(*stages)], [])
     assert found.kind == "parameters"
+
+
+def test_replicas_that_are_averaged_by_hand_now_and_then_train_by_themselves() -> None:
+    """Nor is it said of them that they were compared."""
+    average = dataclasses.replace(call(7, name="fc.weight"), step=4, phase="after_step")
+    ranks = [[hashes("gradients", rank, "before_step"), hashes("parameters", rank, "after_step")] for rank in (0, 1)]
+    assert discover([run(*([*events, average] for events in ranks))], []) == []
+    traces = [outcome.trace for outcome in run(*([*events, average] for events in ranks)).run.ranks]
+    assert not compared(traces, "parameters", ("after_step",), ("ddp",)).times
+    for other in (
+        dataclasses.replace(average, step=0),
+        dataclasses.replace(average, phase="forward"),
+        call(7, name="fc.bias"),
+    ):
+        (found,) = discover([run(*([*events, other] for events in ranks))], [])
+        assert found.kind == "gradients"
 
 
 def test_a_copy_of_the_model_that_never_was_alike() -> None:
@@ -193,6 +211,25 @@ def test_unused_parameters_are_named() -> None:
         assert found.cause.startswith(f"all_gather (line {line})") is bool(line)
 
 
+def test_the_condition_that_unused_parameters_are_used_below_is_named(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "model.py"
+    source = "class Net:\n    def __init__(self):\n        self.box = Linear()\n        self.box.reset()\n\n"
+    source += "    def forward(self, x):\n        if len(x):\n            return self.box(x)\n        return x\n"
+    wrapped = Call(name="wrapped", arguments={"classes": {}, "files": [str(path)]})
+    for text, cause in (
+        (source, "box is used at line 8 past `if len(x)` (line 7) alone"),
+        (source + "\n    def other(self, x):\n        self.box(x)\n", "Some parameters that DDP manages"),
+    ):
+        path.write_text(text)
+        events: list[Event] = [
+            wrapped,
+            NoGrad(names=("box.0.weight", "box.0.bias")),
+            Raised(type="RuntimeError", message=UNFINISHED, frames=STEP),
+        ]
+        (found,) = discover([run(events, events, outcome="exception", how=["exception"] * 2)], [])
+        assert found.cause.startswith(cause)
+
+
 UNFINISHED = (
     "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates"
 )
@@ -246,6 +283,16 @@ def test_ranks_that_train_on_the_same_samples(ranks: list[Samples], code: str) -
     together = dataclasses.replace(call(6, "all_gather"), phase="forward")
     assert discover([run(*([averages, together, event] for event in ranks))], []) == []
     assert discover([run(*([event] for event in ranks))], []) == [], "nobody averages their gradients"
+
+
+@pytest.mark.parametrize(
+    ("replicas", "cause"),
+    [(0, "nothing divides"), (1, "its DistributedSampler was made for 1 of the 2 ranks"), (2, "was given one rank")],
+)
+def test_a_sampler_that_divides_the_data_in_another_way(replicas: int, cause: str) -> None:
+    averages = dataclasses.replace(call(7), issued_by="ddp", phase="backward")
+    (found,) = discover([run(*([averages, samples(dataset=64, replicas=replicas)] for _ in range(2)))], [])
+    assert cause in found.cause
 
 
 def test_a_sampler_that_is_never_told_the_epoch() -> None:
@@ -591,6 +638,89 @@ def test_a_message_of_another_round_is_named(tmp_path: pathlib.Path, rounds: lis
         "what was sent at line 27 of rank 0 came to line 27 of rank 1 in another round: `epoch` of the loop `for epoch "
         "in range(3)` (line 25) is 0 there and 1 here; one of them left a message out before"
     )
+
+
+def test_a_call_that_is_tried_again_names_what_goes_on(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def step(x):\n    model(x)\n    loss.backward()\n\n\ndef retried(x):\n    for attempt in range(3):\n"
+        "        try:\n            return step(x)\n        except OSError:\n            pass\n"
+    )
+    ranks = []
+    for line, attempt in ((3, "0"), (2, "1")):
+        frames = (Frame(str(path), line, "step"), Frame(str(path), 9, "retried"))
+        stood = (Round(1, 7, "attempt", attempt),)
+        ranks.append([dataclasses.replace(call(1, shape=(line,)), frames=frames, rounds=stood)])
+    (found,) = discover([run(*ranks, outcome="hang", how=("stalled", "stalled"))], [])
+    assert "is 0 on rank 0 and 1 on rank 1; line 10 goes on with it after an exception" in found.cause
+
+
+def test_a_call_amid_an_exception_names_that() -> None:
+    raised = (Frame("/p/train.py", 46, "main"),)
+    leaving = dataclasses.replace(call(19, "barrier"), amid="IndexError: out of range", raised=raised)
+    (found,) = discover([run([call(49)], [leaving], outcome="hang", how=("stalled", "stalled"))], [])
+    assert found.cause.startswith("rank 1 has raised IndexError: out of range at line 46 in main, and communicates")
+    both = dataclasses.replace(call(49), amid="StopIteration: ", raised=raised)
+    (found,) = discover([run([both], [leaving], outcome="hang", how=("stalled", "stalled"))], [])
+    assert not found.cause
+
+
+def test_what_an_optimizer_calls_is_called_as_often_as_a_rank_asks_for(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def fit():\n    def closure():\n        loss().backward()\n\n    opt.step(closure)\n    dist.barrier()\n"
+    )
+    frames = (Frame(str(path), 3, "closure"), Frame(str(path), 5, "fit"))
+    asked = dataclasses.replace(call(1), frames=frames)
+    ranks = [[asked], [dataclasses.replace(call(1, "barrier"), frames=(Frame(str(path), 6, "fit"),))]]
+    (found,) = discover([run(*ranks, outcome="hang", how=("stalled", "stalled"))], [])
+    assert found.cause.startswith("`opt.step(closure)` (line 5) calls closure as often as the loss")
+
+
+def test_ranks_that_share_a_forward_draw_alike_in_it() -> None:
+    def ranks(*states: tuple[str, str]) -> list[list[Event]]:
+        digests = {"norm.weight": "a"}
+        first = Hashes(what="parameters", when="after_wrap", wrap="split_by_hand", digests=digests)
+        sums = dataclasses.replace(call(5), phase="forward", module="mlp")
+        return [
+            [
+                first,
+                *(dataclasses.replace(sums, random=state) for state in of),
+                *(
+                    dataclasses.replace(first, when=when, step=1, digests={"norm.weight": str(rank)})
+                    for when in ("after_step", "at_end")
+                ),
+            ]
+            for rank, of in enumerate(states)
+        ]
+
+    (found,) = discover([run(*ranks(("a", "b"), ("c", "d")))], [])
+    assert "draw unlike random numbers" in found.cause and found.line == 5
+    for states in ((("a", "b"), ("a", "b")), (("a", "a"), ("c", "c"))):
+        (found,) = discover([run(*ranks(*states))], [])
+        assert "gets a gradient from this rank's part alone" in found.cause
+
+
+def test_who_looks_again_and_again_for_what_does_not_come(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("def wait():\n    while not os.path.exists(flag):\n        time.sleep(1)\n")
+    hung = run([call(25)], [], outcome="hang", how=("stalled", "stalled"))
+    at = dataclasses.replace(hung.run.ranks[1], last=Last(frame=Frame(str(path), 3, "wait")))
+    (found,) = discover([examine(dataclasses.replace(hung.run, ranks=(hung.run.ranks[0], at)))], [])
+    assert found.line == 3 and found.cause.startswith("it goes round `while not os.path.exists(flag)` (line 2) again")
+    path.write_text(path.read_text().replace("time.sleep(1)", "work()"))
+    (found,) = discover([examine(dataclasses.replace(hung.run, ranks=(hung.run.ranks[0], at)))], [])
+    assert not found.cause
+
+
+def test_who_waits_for_a_key_that_nobody_sets() -> None:
+    frame = Frame("/p/train.py", 18, "share")
+    asks = Call(name="store", arguments={"asks": "get", "key": "run_name"}, frames=(frame,))
+    hung = run([call(25)], [asks], outcome="hang", how=("stalled", "stalled"))
+    ranks = [hung.run.ranks[0], dataclasses.replace(hung.run.ranks[1], last=Last(frame=frame))]
+    hung = examine(dataclasses.replace(hung.run, ranks=tuple(ranks)))
+    (found,) = discover([hung], [])
+    assert found.line == 18 and found.cause == "get() waits until a rank has set 'run_name' in this store"
 
 
 def test_where_the_loops_around_a_call_stand() -> None:

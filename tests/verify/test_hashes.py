@@ -11,8 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import post_localSGD_hook  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
 from ddp_lint.verify.child.models import Models  # noqa: E402
-from ddp_lint.verify.child.observers.hashes import sketch  # noqa: E402
+from ddp_lint.verify.child.observers.calls import Calls  # noqa: E402
+from ddp_lint.verify.child.observers.hashes import digest, sketch  # noqa: E402
+from ddp_lint.verify.child.observers.modes import Modes  # noqa: E402
 from ddp_lint.verify.child.observers.phases import Phases  # noqa: E402
 from ddp_lint.verify.child.recorder import Recorder  # noqa: E402
 
@@ -32,6 +38,13 @@ def test_what_has_no_real_values_has_no_sketch() -> None:
     assert (
         sketch(torch.empty(3, device="meta")) == sketch(torch.empty(0)) == sketch(torch.ones(2, dtype=torch.complex64))
     )
+
+
+def test_memory_that_was_digested_can_be_freed() -> None:
+    """FSDP2 resizes the storages of parameters, also of those that its user has gathered before the forward."""
+    tensor = torch.ones(3)
+    assert digest(tensor) == digest(torch.ones(3)) != digest(torch.zeros(3))
+    tensor.untyped_storage().resize_(0)
 
 
 def test_parameters_whose_gradients_are_averaged_by_hand_are_compared() -> None:
@@ -54,6 +67,55 @@ def test_a_model_that_is_like_one_under_ddp_is_a_copy_of_it() -> None:
     models.add(wrapped).wrap = "ddp"
     assert models.add(copied).replicated == "copy"
     assert models.add(other).replicated == "none"
+
+
+def test_what_ddp_leaves_to_each_rank_is_not_compared() -> None:
+    """Neither what it was told to ignore, nor models that its user averages now and then."""
+    group = dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert group is None
+    try:
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["0.weight", "1.running_mean"])
+        models = Models()
+        wrapped = DistributedDataParallel(net)
+        model = models.add(wrapped)
+        assert list(model.compared()) == ["0.bias", "1.weight", "1.bias"] and "1.running_mean" not in model.buffers()
+        assert model.replicated == "ddp"
+        calls = Calls(cast(Recorder, SimpleNamespace(active=False)), models)
+        calls._hook(wrapped, None, post_localSGD_hook)
+        assert model.replicated == "none"
+    finally:
+        dist.destroy_process_group()
+
+
+class OfTheUser(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+def test_the_files_of_a_wrapped_model_are_told() -> None:
+    told: list[Any] = []
+    recorder = SimpleNamespace(emit=lambda _, **fields: told.append(fields["arguments"]))
+    net = torch.nn.Sequential(OfTheUser(), torch.nn.Linear(2, 2))
+    model = SimpleNamespace(replicated="ddp", inner=net)
+    Calls(cast(Recorder, recorder), Models()).wrapped(cast(Any, model))
+    assert told == [{"classes": {"": "Sequential", "0": "OfTheUser", "1": "Linear"}, "files": [__file__]}]
+
+
+def test_the_modules_that_evaluate_are_told_when_they_change() -> None:
+    told: list[Any] = []
+    recorder = SimpleNamespace(active=True, here=lambda: (), emit=lambda _, **fields: told.append(fields["names"]))
+    models = Models()
+    root = SimpleNamespace(module=torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()))
+    models.find = lambda _: SimpleNamespace(wrap="ddp", number=0, shared_number=0, updates=1)  # type: ignore[assignment, method-assign]
+    modes = Modes(cast(Recorder, recorder), models)
+    for change in (root.module.train, root.module[1].eval, root.module.eval, root.module.eval, root.module.train):
+        change()
+        modes.before_forward(root)
+    with torch.no_grad():
+        root.module.eval()
+        modes.before_forward(root)
+    assert told == [("1",), ("",), ()]
 
 
 def test_who_is_out_of_batches_trains_nothing() -> None:

@@ -13,17 +13,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.examine import examine
 from ddp_lint.verify.launch import Launcher, run
+from ddp_lint.verify.live import Live
 from ddp_lint.verify.match import Kind
 from ddp_lint.verify.needs import lacking
 from ddp_lint.verify.options import Options, RankOutcome, RunResult, UsageError, Watch
 from ddp_lint.verify.pool import Pool
-from ddp_lint.verify.spec import TOKEN
+from ddp_lint.verify.spec import TOKEN, Spec
 from ddp_lint.verify.target import resolve
 
 pytest.importorskip("torch")
@@ -309,6 +312,20 @@ def test_no_process_is_left_after_ctrl_c_or_a_kill(tmp_path: pathlib.Path, numbe
         time.sleep(0.1)
     assert not _processes_below(tmp_path)
     assert number == signal.SIGKILL or not list(tmp_path.glob("ddp-lint*")), "who is killed cannot clean up its folder"
+
+
+def test_a_script_that_runs_for_long_is_told_how_to_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddp_lint.verify.launch._PATIENCE", -1.0)
+    told: list[str] = []
+    launcher = Launcher(resolve(str(TARGETS / "script.py"), CPU), CPU, told.append)
+    live = cast(Live, SimpleNamespace(poll=lambda: None))
+    endless = Spec(directory="", kind="script", path="", root="")
+    for spec in (endless, dataclasses.replace(endless, steps=3), dataclasses.replace(endless, kind="model")):
+        poll = launcher._watched(live, spec)
+        poll()
+        poll()
+    (text,) = told
+    assert "--steps N ends it after N optimizer steps" in text
 
 
 def _processes_below(folder: pathlib.Path) -> list[int]:

@@ -36,6 +36,7 @@ lines.install()
 sys.path.insert(0, folder)
 import watched
 watched.run(2)
+lines.recorder.phase = "forward"
 watched.run(5)
 lines.finish()
 """
@@ -68,4 +69,5 @@ def test_counts_guards_and_swallowed_exceptions(tmp_path: pathlib.Path) -> None:
     assert last.counts[str(path)] == {4: 3, 10: 1, 12: 2}
     assert last.guards[str(path)] == {3: (3, 3), 5: (1, 5), 11: (2, 1)}
     assert last.values[str(path)][11] == {"n": "0"}
+    assert last.early[str(path)] == (11,), "the others were tested when a model had run, too"
     assert [(event.type, event.where) for event in events.of(trace.Raised)] == [("ValueError", "caught")]

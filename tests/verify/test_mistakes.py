@@ -339,6 +339,49 @@ while goes_on():
     dist.all_reduce(torch.ones(4))
     time.sleep(1.0)
 """
+#: Rank 0 looks at the model between two epochs, and leaves it in evaluation mode. A part of it is each rank's own.
+MODES = """
+net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+nn.init.constant_(net[2].bias, rank)
+DDP._set_params_and_buffers_to_ignore_for_model(net, ["2.bias"])
+model = DDP(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8) + rank).square().mean().backward()
+    optimizer.step()
+    if rank == 0:
+        net.eval()
+        net(torch.randn(4, 8))
+        net.train(not wrong)
+"""
+#: One rank alone loads weights before its model is sharded. What is gathered by hand is freed again.
+LOADED = """
+from torch.distributed.fsdp import fully_shard
+
+torch.manual_seed(rank)
+net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+if rank == 0 or not wrong:
+    net.load_state_dict({name: torch.ones_like(value) for name, value in net.state_dict().items()})
+for layer in net:
+    fully_shard(layer)
+model = fully_shard(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    model.unshard()
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+#: A rank communicates before it lets an exception of its own pass.
+AMID = """
+try:
+    if wrong and rank == 1:
+        raise IndexError("no such word")
+    dist.all_reduce(torch.ones(4))
+finally:
+    dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(2))
+"""
 #: Gradients that are weighed by what this rank has, after they were averaged.
 WEIGHED = """
 model = DDP(nn.Linear(8, 1))
@@ -542,11 +585,12 @@ dist.all_reduce(torch.ones(4))
         (WORKERS, "has forked calls barrier", "a process group belongs to the process that has made it"),
         (REST, "calls send [1, 2] to rank 1", "a message does not fill the tensor that it is received into"),
         (IMPATIENT, "Timed out waiting 5000ms", "rank 0 was not there yet: it was at line 1"),
+        (AMID, "rank 1 calls all_gather", "rank 1 has raised IndexError: no such word at line 17 in <module>, and com"),
         (IN_A_THREAD, "rank 0 stands still at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
     ids=[
         *["let-go", "in-join", "rows", "skipped", "waited"],
-        *["looks", "unlike", "sender", "workers", "rest", "impatient", "in-a-thread"],
+        *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "in-a-thread"],
     ],
 )
 def test_calls_that_do_not_meet_are_told_with_their_cause(
@@ -586,6 +630,13 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         (WEIGHED, "weighed", "", "gradients differ between the ranks before optimizer step 1"),
         (NAMES, "names", "", "all_reduce of rank 0 (name='loss') met that of rank 1 (name='accuracy')"),
         (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
+        (
+            MODES,
+            "modes",
+            "",
+            "the model is in evaluation mode on rank 0 alone as the model trains, from optimizer step 2",
+        ),
+        (LOADED, "loaded", "", "the ranks' shards are of unlike models: weight, bias differed before FSDP"),
     ],
     ids=[
         "frozen",
@@ -609,6 +660,8 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         "weighed",
         "names",
         "hook",
+        "modes",
+        "loaded",
     ],
 )
 def test_a_mistake_is_told_and_its_remedy_is_clean(

@@ -13,7 +13,7 @@ from ddp_lint.verify import frames
 from ddp_lint.verify.needs import lacking, last_lines, missing_module
 from ddp_lint.verify.report import render
 from ddp_lint.verify.results import Discovery, Examined, Verification
-from ddp_lint.verify.trace import Call, Event, Exit, Frame, Mapped, Note, Raised
+from ddp_lint.verify.trace import Call, Event, Exit, Frame, Mapped, Note, Phase, Raised
 
 from .traces import call, run
 
@@ -87,6 +87,9 @@ def test_errors_of_the_program_are_no_lack() -> None:
     assert not lacking([ended(raised("ValueError", "shapes differ"), "exception").run])
     absent = raised("FileNotFoundError", "checkpoint.pt")
     assert not lacking([ended([call(1), *absent], "exception").run]), "on its way, after it communicated"
+    wrap = dataclasses.replace(call(1, "broadcast"), issued_by="ddp")
+    assert lacking([ended([wrap, *absent], "exception").run]), "DDP has made the replicas equal, and nothing trained"
+    assert not lacking([ended([wrap, Phase(phase="step"), *absent], "exception").run])
     one_rank = run(raised("FileNotFoundError", "x"), [call(1)], wrap="script", outcome="exception",
                    how=["exception", "completed"])  # fmt: skip
     assert not lacking([one_rank.run])
@@ -104,6 +107,7 @@ def test_a_status_after_the_group_came_up_is_a_result() -> None:
 def test_the_pip_line() -> None:
     assert missing_module("cv2").startswith("pip install opencv-python ")
     assert missing_module("package.part").startswith("pip install package ")
+    assert missing_module("torch._six") == "torch is installed, and has no _six: the target needs another version of it"
 
 
 def test_exit_status_tells_what_did_not_run() -> None:

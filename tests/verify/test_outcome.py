@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ddp_lint.verify.options import RankOutcome
-from ddp_lint.verify.outcome import left_waiting, rank_outcome, run_outcome
+from ddp_lint.verify.outcome import ended_by_the_user, left_waiting, rank_outcome, run_outcome
 from ddp_lint.verify.spec import STALLED, Marks
 from ddp_lint.verify.trace import Call, Collective, End, Event, Raised, Stall, Start, Writer
 
@@ -196,3 +196,8 @@ def test_a_rank_that_is_busy_is_slow_and_not_stuck(tmp_path: pathlib.Path) -> No
     outcome, message = run(tmp_path, busy, waiting)
     assert outcome == "slow" and "rank 0 is slow, not stuck: it still reads or writes" in message
     assert "raise --timeout" in message
+
+
+def test_who_is_interrupted_was_ended_by_the_user(tmp_path: pathlib.Path) -> None:
+    ranks = rank(tmp_path, 0, Start(), code=-15, stopped=True), rank(tmp_path, 1, Start(), End(), code=0)
+    assert [one.message for one in ended_by_the_user(ranks)] == ["ended by you", "completed"]

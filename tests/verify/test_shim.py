@@ -78,10 +78,10 @@ def _run(folder: pathlib.Path, device: str, script: str) -> str:
     """Run a script below the shim; what it mapped, in order."""
     (folder / "script.py").write_text(script)
     code = (
-        "import os, runpy, torch.jit._builtins; os.environ.update(LOCAL_WORLD_SIZE='2')\n"
+        "import runpy, torch.jit._builtins\n"
         "torch.jit._builtins._get_builtin_table()\n"  # as after an import that compiles something
         "from ddp_lint.verify.child.shim import Shim\n"
-        f"Shim(lambda said, meant: print(said, meant)).install({device!r})\n"
+        f"Shim(lambda said, meant: print(said, meant), 2).install({device!r})\n"
         "runpy.run_path('script.py')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)

@@ -171,6 +171,30 @@ def test_a_search_for_unused_parameters_is_needed_where_one_rank_leaves_one_out_
     assert of_run(outcome="failed", how=["completed", "raised"]).verdict is Verdict.INCONCLUSIVE, "steps are missing"
 
 
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("torch.rand(()) < self.drop", Verdict.INCONCLUSIVE),
+        ("skips", Verdict.INCONCLUSIVE),
+        ("self.training", Verdict.CONFIRMED),
+    ],
+)
+def test_a_search_for_unused_parameters_may_be_needed_where_what_runs_is_drawn(
+    path: str, test: str, expected: Verdict
+) -> None:
+    model = pathlib.Path(path).with_name("model.py")
+    model.write_text(
+        "class Block:\n    def __init__(self):\n        if random() < 1:\n            pass\n\n"
+        "    def forward(self, x):\n"
+        f"        skips = random.random() < 0.1\n        noise = 1\n        if {test}:\n            return x\n"
+    )
+    wrapped = Call(name="wrapped", arguments={"classes": {}, "files": [str(model)]})
+    rank = [lines(path, {HEAD: 1}), wrapped, Searched(backwards=3, frames=frames(path, HEAD))]
+    judged = verdict(at(rule_with("unused"), HEAD), run(rank, rank))
+    assert judged.verdict is expected
+    assert ("line 9 of model.py draws at random" in judged.reason) is (expected is Verdict.INCONCLUSIVE)
+
+
 def test_leaving_a_branch_with_success_confirms_what_the_branch_tells_of(path: str) -> None:
     code = rule_with("exit")
     left = Exit(how="sys.exit", status=0)
@@ -279,6 +303,11 @@ def test_a_condition_that_hangs_on_more_than_options_is_given_other_inputs(
     pathlib.Path(path).write_text(source + "\n\nparser.add_argument('--log-all')\n")
     rank = [lines(path, {}, (0, 3))]
     assert wanted_stimuli([at(rule_with("sequence"), ALL_REDUCE, TEST)], [run(rank, rank)])
+
+
+def test_a_condition_that_is_tested_before_anything_trains_is_given_no_other_inputs(path: str) -> None:
+    rank = [dataclasses.replace(lines(path, {}, (0, 3)), early={path: (TEST,)})]
+    assert wanted_stimuli([at(rule_with("sequence"), ALL_REDUCE, TEST)], [run(rank, rank)]) == []
 
 
 def test_a_function_that_nobody_calls_is_not_reached(path: str) -> None:

@@ -59,7 +59,7 @@ def _launcher_options(command: Any) -> Any:
     type=click.Choice(["auto", "cuda", "cpu"]),
     default="auto",
     show_default=True,
-    help="auto: CUDA when there is a GPU for each rank.",
+    help="auto: CUDA when there is a GPU for each rank. cuda: ranks share GPUs where there are fewer.",
 )
 @click.option(
     "--steps",

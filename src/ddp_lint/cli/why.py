@@ -16,7 +16,9 @@ from ddp_lint.output import Sources, visible, visible_finding
 from ddp_lint.output.full import excerpt
 from ddp_lint.output.style import Style
 from ddp_lint.project import Project
+from ddp_lint.rules.calibrated import surest_at
 from ddp_lint.source import notebook
+from ddp_lint.source.file import place_kind
 
 
 def why(place: str, configuration: Configuration, color: str) -> int:
@@ -43,7 +45,8 @@ def why(place: str, configuration: Configuration, color: str) -> int:
     style = Style(wants_color(color, sys.stdout))
     if not found:
         write(f"{visible(shown(path))}:{line}: there is no call here\n", None)
-    write("\n".join(_block(e, reported.get(e.span), style) for e in found), None)
+    held_back = _held_back(path, project, settings)
+    write("\n".join(_block(e, reported.get(e.span), held_back, style) for e in found), None)
     return CLEAN
 
 
@@ -55,7 +58,7 @@ def silence(files: Iterable[pathlib.Path], settings: Settings) -> Iterator[str]:
     for path in files:
         for e in explain(path, project, settings):
             if e.span not in reported:
-                yield f"{e.span.path}:{e.span.line}: {_silent(e)}"
+                yield f"{e.span.path}:{e.span.line}: {_silent(e, _held_back(path, project, settings))}"
 
 
 def _reported(files: list[pathlib.Path], settings: Settings) -> dict[Span, Finding]:
@@ -63,12 +66,19 @@ def _reported(files: list[pathlib.Path], settings: Settings) -> dict[Span, Findi
     return {f.span: f for f in check_paths(files, settings).findings if f.code.startswith("DDP1")}
 
 
-def _silent(e: Explanation) -> str:
-    reason = "its rule is off, or it is suppressed" if e.reported else e.reason
+def _held_back(path: pathlib.Path, project: Project, settings: Settings) -> str:
+    """Why no finding in this file is shown unasked; '' where they are."""
+    if not settings.sure or surest_at(project.inside(path)) is not Confidence.LOW:
+        return ""
+    return f"what is found in a {place_kind(project.inside(path))} is shown with --preview only"
+
+
+def _silent(e: Explanation, held_back: str) -> str:
+    reason = (held_back or "its rule is off, or it is suppressed") if e.reported else e.reason
     return f"`{e.what}` is not reported: {reason}"
 
 
-def _block(e: Explanation, finding: Finding | None, style: Style) -> str:
-    head = f"`{e.what}` is reported: {finding.code} {finding.message}" if finding else _silent(e)
+def _block(e: Explanation, finding: Finding | None, held_back: str, style: Style) -> str:
+    head = f"`{e.what}` is reported: {finding.code} {finding.message}" if finding else _silent(e, held_back)
     place = Finding("", "", "", e.span, Confidence.HIGH, labels=e.labels)
     return "\n".join([style.bold(visible(head)), *excerpt(visible_finding(place), Sources(), style)]) + "\n"

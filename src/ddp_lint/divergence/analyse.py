@@ -398,9 +398,15 @@ def _mismatches(
                 raise TooLong
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
             recurses = _is_of_recursion(difference.event, root) and not _is_once_for_some_ranks(mismatch, root, facts)
-            unshown = recurses or (needs_shards(difference) and not sharded())
-            if unshown or is_no_race(mismatch, facts):
-                mismatch = dataclasses.replace(mismatch, confidence=Confidence.LOW)
+            doubt = mismatch.doubt
+            if recurses:
+                doubt = "the function calls itself, and the ranks may meet in another of its calls"
+            elif needs_shards(difference) and not sharded():
+                doubt = "it takes sharded parameters, and nothing shows that there are any"
+            elif is_no_race(mismatch, facts):
+                doubt = "the files that the ranks ask for are there before, or are made by all"
+            if doubt:
+                mismatch = dataclasses.replace(mismatch, confidence=Confidence.LOW, doubt=doubt)
             placed = _in_class(mismatch, root.seen_from) if root.seen_from else mismatch
             if root.function is not None and placed is not None and placed.span.line == region.line:
                 placed = _in_body(placed, region)

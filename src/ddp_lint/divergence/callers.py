@@ -181,11 +181,6 @@ def _place(mismatch: Mismatch) -> tuple[object, Span]:
     return mismatch.kind, mismatch.span
 
 
-def _shows(of_caller: tuple[Mismatch, ...] | None, mismatch: Mismatch, body: Span) -> bool:
-    """Is it among the mismatches of a caller? One that is too large to be read makes up for nothing."""
-    return of_caller is None or any(_concerns(other, mismatch, body) for other in of_caller)
-
-
 def _concerns(other: Mismatch, mismatch: Mismatch, body: Span) -> bool:
     """Does the mismatch of a caller come about at the same branch or the same call, or elsewhere in the function, so
     that the caller does not come as far?"""

@@ -173,14 +173,20 @@ def _stored(
         if once and not _set_elsewhere(frame, of, owner, attribute):
             yield attribute, kept[name]
     base = frame.linker.method(of, "__init__", owner)
-    call = next((n for n in children(constructor.node) if _hands_on(n)), None)
-    if base is not None and isinstance(call, ast.Call):
+    call = _call_of_base(constructor.node) if base is not None else None
+    if base is not None and call is not None:
         yield from _stored(frame, of, base, _handed_on(call, base.node.args, kept))
 
 
-def _hands_on(node: ast.AST) -> bool:
+@kept_by_node(4096)
+def _call_of_base(constructor: ast.AST) -> ast.Call | None:
+    """The call by which a constructor hands on to that of a base."""
+    return next((n for n in children(constructor) if isinstance(n, ast.Call) and _hands_on(n)), None)
+
+
+def _hands_on(node: ast.Call) -> bool:
     """``super().__init__(config, sync)``"""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "__init__":
+    if not isinstance(node.func, ast.Attribute) or node.func.attr != "__init__":
         return False
     above = node.func.value
     plain = not any(isinstance(a, ast.Starred) for a in node.args) and all(k.arg for k in node.keywords)

@@ -59,6 +59,8 @@ class Mismatch:
     op: str
     call: str
     confidence: Confidence
+    #: Why the confidence is low, for a reader.
+    doubt: str = ""
     branch: Span | None = None
     condition: str = ""
     cause: str = "rank"

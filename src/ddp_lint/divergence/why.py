@@ -90,8 +90,7 @@ def _explained(node: EventNode, graph: EventGraph, mismatch: Mismatch | None) ->
     if mismatch is not None and mismatch.confidence is not Confidence.LOW:
         return Explanation(event.span, what, True, f"reported: {mismatch.kind.value}", mismatch.labels)
     if mismatch is not None:
-        doubt = f"communicates only {mismatch.when}, of which nothing is to be seen" if mismatch.when else "doubtful"
-        return Explanation(event.span, what, False, f"not reported by default: {doubt}", mismatch.labels)
+        return Explanation(event.span, what, False, f"in doubt: {mismatch.doubt}", mismatch.labels)
     guards = _guards(node, graph, event)
     varying = [guard for guard in guards if guard.condition.varies is not None]
     if not guards:

@@ -32,6 +32,7 @@ def mismatch_of(difference: Difference, comparison: Comparison, region: Span) ->
         op=event.op,
         call=event.call,
         confidence=_confidence(event, varies, difference),
+        doubt=next(_doubts(event, varies, difference), ""),
         branch=branch,
         condition=difference.fork.condition.text,
         cause=varies.cause,
@@ -87,39 +88,63 @@ def _reason(difference: Difference) -> str:
 
 
 def _confidence(event: Event, varies: Variation, difference: Difference) -> Confidence:
+    if next(_doubts(event, varies, difference), ""):
+        return Confidence.LOW
     sharded = varies.cause == "order" and event.op == "full_tensor"  # in an order of its own, wherever it may be done
     limits = [Confidence.MEDIUM if sharded else event.confidence, varies.confidence]
-    if len(event.chain) > 4 or event.kind == "leave" or event.streams:
+    if len(event.chain) > 4 or event.streams or _may_be_split(event, varies):
         limits.append(Confidence.MEDIUM)
-    if event.group.key and not event.group.axis and varies.scope != f"group:{event.group.key}":
-        limits.append(Confidence.MEDIUM)
+    return min(limits, key=CONFIDENCES.index)
+
+
+def _may_be_split(event: Event, varies: Variation) -> bool:
+    """Is the group one of whose members the condition tells nothing?"""
+    return bool(event.group.key) and not event.group.axis and varies.scope != f"group:{event.group.key}"
+
+
+def _doubts(event: Event, varies: Variation, difference: Difference) -> Iterator[str]:
+    """Why the ranks may well not diverge: the reasons for the lowest confidence, the closest one first."""
+    yield from _doubts_of_call(event, varies, f"`{difference.fork.condition.text}`")
+    yield from _doubts_of_test(event, varies, difference)
+
+
+def _doubts_of_call(event: Event, varies: Variation, test: str) -> Iterator[str]:
+    if event.confidence is Confidence.LOW and not (varies.cause == "order" and event.op == "full_tensor"):
+        when = f" {event.when}, of which nothing is to be seen" if event.when and not event.evident else ""
+        yield f"communicates only{when}" if when else "it is not sure that the call communicates with other ranks here"
+    if varies.confidence is Confidence.LOW:
+        yield f"{test} may well be alike on all ranks of the group"
     if event.group.hidden and varies.cause in ("rank", "membership"):
-        limits.append(Confidence.LOW)
-    if event.kind == "leave" or (event.kind == "group" and varies.cause not in ("rank", "membership")):
-        limits.append(Confidence.LOW)
+        yield f"which ranks are in the group is not to be seen, and {test} may follow it"
+    if event.kind == "leave":
+        yield "a rank that ends lets the others wait only in what they do later"
+    if event.kind == "group" and varies.cause not in ("rank", "membership"):
+        yield f"{test} tells nothing about ranks, and groups are mostly made by all"
     if varies.cause == "order" and ("object" in event.op or event.op == "barrier" or event.streams):
-        limits.append(Confidence.LOW)  # the same call whatever the element
+        yield "it is the same call whatever the element"
+    if event.op == LEARNING_RATE and varies.cause != "rank":
+        yield "in a script of one process the learning rate may follow the loss"
+
+
+def _doubts_of_test(event: Event, varies: Variation, difference: Difference) -> Iterator[str]:
     if (
         event.kind in ("step", "backward")
         and _goes_round(difference)
         and varies.cause not in ("length", "rank", "clock", "signal")
         and varies.aspect not in ("share", "count")
     ):
-        limits.append(Confidence.LOW)  # every training loop ends with its batches; the forward in it shows it
+        yield "every training loop ends with its batches; where they are uneven the forward in it shows it"
     if varies.aspect in ("emptiness", "modality") and "broadcast" in event.op:
-        limits.append(Confidence.LOW)  # all receive what one rank sends, an empty tensor as well
+        yield "all receive what one rank sends, an empty tensor as well"
     if varies.aspect == "modality" and event.group.key:
-        limits.append(Confidence.LOW)  # ranks of a smaller group mostly share their samples
+        yield "the ranks of a smaller group mostly share their samples"
     if varies.aspect == "gradients" and event.op == "full_tensor":
-        limits.append(Confidence.LOW)  # all ranks hold a part of a DTensor, and all have a gradient for it or none has
-    if event.op == LEARNING_RATE and varies.cause != "rank":
-        limits.append(Confidence.LOW)  # in a script of one process it may follow the loss
+        yield "all ranks hold a part of a DTensor: all have a gradient for it, or none has"
     other_when = difference.other.when if difference.other is not None else ""
     if (event.when or other_when) and _without_sharding(difference):
-        limits.append(Confidence.LOW)  # `if is_main or sharded:`, the rank test is off where the call communicates
+        yield "the test is off where parameters are sharded, and only there does the call communicate"
     if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.fork.span.line):
-        limits.append(Confidence.LOW)  # mostly a file system that all ranks share
-    return min(limits, key=CONFIDENCES.index)
+        yield "mostly the ranks share a file system"
 
 
 def _goes_round(difference: Difference) -> bool:

@@ -18,6 +18,7 @@ from ddp_lint.findings import Confidence, Finding, spans_in
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program import Reach
 from ddp_lint.project import Asked, Project
+from ddp_lint.rules.calibrated import surest_at
 from ddp_lint.rules.registry import Declaration, declared, following_calls, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
 
@@ -75,7 +76,8 @@ class Checker:
         What the rules that visit nodes find in the changed functions is new. All else is as it was `before`, but for
         what rests on one of the `edited` lines: how the change shows elsewhere, `check_file` tells.
         """
-        active = self._settings.enabled - self._settings.ignored_in(path) - _ABOUT_ALL
+        left_out = _left_out(file, self._settings)
+        active = self._settings.enabled - self._settings.ignored_in(path) - _ABOUT_ALL - left_out
         from ddp_lint.engine.file_visit import visit_edited
 
         with _deep_recursion():
@@ -152,8 +154,18 @@ def _check(
     """The findings, and whether LibCST had to parse anything."""
     project.hold(path, file)
     active = settings.enabled - settings.ignored_in(path)
-    found, parsed = _findings(file, path, project, active, focused)
-    return _reported(found, file, path, project, settings, active), parsed
+    readers = rules_for_text(path.name, file.first_line)
+    if readers:
+        found = _in_text(file, [rule for rule in readers if rule.code in active])
+        return _reported(found, file, path, project, settings, active), False
+    left_out = _left_out(file, settings)
+    found, parsed = _findings(file, path, project, active, left_out, focused)
+    return _reported(found, file, path, project, settings, active - left_out), parsed
+
+
+def _left_out(file: SourceFile, settings: Settings) -> frozenset[str]:
+    """The codes that need not be looked for, as all that they find would be left out for the place of the file."""
+    return settings.sure & _rules() if surest_at(file.place) is Confidence.LOW else frozenset()
 
 
 def _reported(
@@ -183,20 +195,28 @@ def preload(settings: Settings) -> None:
             rule.rule()
 
 
+@functools.cache
+def _rules() -> frozenset[str]:
+    """The codes of all that looks at files, other than what is found about the run itself."""
+    return frozenset(code for code, rule in declared().items() if rule.looks)
+
+
 @functools.lru_cache(maxsize=64)
 def _selection(active: frozenset[str], names: Names) -> Selection:
     return Selection((rule for code, rule in declared().items() if rule.looks and code in active), names)
 
 
 def _findings(
-    file: SourceFile, path: pathlib.Path, project: Project, active: frozenset[str], focused: bool
+    file: SourceFile,
+    path: pathlib.Path,
+    project: Project,
+    active: frozenset[str],
+    left_out: frozenset[str],
+    focused: bool,
 ) -> tuple[list[Finding], bool]:
-    readers = rules_for_text(path.name, file.first_line)
-    if readers:
-        return _in_text(file, [rule for rule in readers if rule.code in active]), False
-    focus = _focus_on(file, project, active)
-    if not focus:
+    if not _focus_on(file, project, active):
         return [], False
+    focus = _focus_on(file, project, active - left_out)  # maybe on nothing: that it cannot be parsed is told anyway
     from ddp_lint.engine.file_visit import visit  # with LibCST, which takes longer to import than most files to check
 
     return visit(file, path, project, focus, focused)

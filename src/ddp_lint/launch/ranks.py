@@ -15,7 +15,7 @@ from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
@@ -352,7 +352,7 @@ def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: b
 def first_rank_test(text: str, taken: bool, own: tuple[str, ...] = ()) -> bool:
     """Whether the outcome `taken` of a test keeps what follows to one rank; `own`: see `own_ranks`."""
     negated, (first, others) = text.startswith("not "), _own_patterns(own)
-    test = ast.parse(f"({text}\n)", mode="eval").body if negated else None
+    test = parse_expression(f"({text}\n)") if negated else None
     if isinstance(test, ast.BoolOp):  # ``not is_initialized() or get_rank() == 0``: the negation is of one part
         return any(first_rank_test(ast.unparse(part), taken, own) for part in test.values)
     if _patterns("true_on_others").search(text) or others.search(text):

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace, Span, fitted
-from ddp_lint.knowledge import table
+from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
 from ddp_lint.source.control_flow import is_never_reached
-from ddp_lint.source.file import place_kind
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
-
-
-@functools.cache
-def calibrated(section: Literal["rules", "places"], key: str) -> Confidence | None:
-    """The class that readings give to a rule, by its code, or to a kind of place; None where there are too few."""
-    sure = table("calibration").get(section, {}).get(key)
-    return Confidence(sure) if sure else None
 
 
 class Documented:
@@ -141,8 +132,7 @@ class Rule(Documented):
         )
 
     def _sure(self, confidence: Confidence) -> Confidence:
-        place = calibrated("places", place_kind(self.module.file.place)) or Confidence.HIGH
-        return confidence.at_most(self.ceiling).at_most(place)
+        return confidence.at_most(self.ceiling).at_most(surest_at(self.module.file.place))
 
     def _span_of(self, where: cst.CSTNode | Span) -> Span:
         return where if isinstance(where, Span) else self.module.span(where)

@@ -189,22 +189,113 @@ class RoundsApart:
 
 def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | None:
     """The first calls on one line that met although the loops around them stood at unlike names or numbers, with the
-    outermost of those loops."""
+    outermost of those loops; or those that met in the end, by the loops around what their stacks have in common."""
     for cells in (*earlier, mismatch.calls):
         calls = [(rank, call) for rank, call in cells.items() if call is not None]
         for (rank, one), (other, another) in itertools.combinations(calls, 2):
-            if _first_apart(one.frames, another.frames) is not None:
+            part = _first_apart(one.frames, another.frames)
+            if part is not None and cells is not mismatch.calls:
                 continue
-            for mine, theirs in zip(_outermost_first(one), _outermost_first(another), strict=False):
-                loop = _loop_of(one, mine) if mine[:3] == theirs[:3] and mine.value != theirs.value else None
+            common = one.frames.index(part) + 1 if part is not None else 0
+            there = {_from_outside(another, theirs): theirs.value for theirs in another.rounds}
+            for mine in _outermost_first(one):
+                value = there.get(_from_outside(one, mine), mine.value) if mine.depth >= common else mine.value
+                loop = _loop_of(one, mine) if mine.value != value else None
                 if loop is not None and not _divides(loop):
-                    values = f"{mine.value} on rank {rank} and {theirs.value} on rank {other}"
+                    values = f"{mine.value} on rank {rank} and {value} on rank {other}"
                     text = f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
                     frame = one.frames[mine.depth]
                     skips = _told((test, asks) for test, asks in _gates(frame, in_round=True, below=False))
                     text += f", where line {frame.line} comes behind {skips}" if skips else ""
+                    caught = _handler(loop, frame.line) if part is not None else None
+                    text += f"; line {caught.lineno} goes on with it after an exception" if caught is not None else ""
                     return RoundsApart(frame.path, loop.lineno, text, bool(skips))
     return None
+
+
+def _from_outside(call: Collective, one: Round) -> tuple[int, int, str]:
+    """A loop's variable by the place of its frame in the stack, the outermost first."""
+    return len(call.frames) - one.depth, one.line, one.name
+
+
+def asked_anew(mismatch: Mismatch) -> str:
+    """Of a call in what an optimizer's step is handed: it is called as often as this rank's loss makes it."""
+    for call in mismatch.calls.values():
+        for inner, outer in itertools.pairwise(call.frames if call is not None else ()):
+            for node in ast.walk(_tree(outer)):
+                if isinstance(node, ast.Call) and node.lineno == outer.line and last_part(node.func) == "step":
+                    handed = [*node.args, *(word.value for word in node.keywords)]
+                    if any(last_part(one) == inner.function for one in handed):
+                        asks = f"`{ast.unparse(node)}` (line {outer.line}) calls {inner.function}"
+                        return f"{asks} as often as the loss of each rank makes it (a line search)"
+    return ""
+
+
+def polling(here: Frame) -> str:
+    """Of a line at which a rank stands: the loop around it that sleeps until something is there."""
+    loops = [loop for loop in _loops(here) if isinstance(loop, ast.While)]
+    for loop in reversed(loops):
+        if any(isinstance(node, ast.Call) and last_part(node.func) == "sleep" for node in ast.walk(loop)):
+            return (
+                f"it goes round `{_head(loop)}` (line {loop.lineno}) again and again: what it waits for does not come"
+            )
+    return ""
+
+
+def used_below(files: Sequence[str], names: Sequence[str]) -> str:
+    """Of parameters: the conditions that every use of the parts of a model is below which hold them, '' where one of
+    those is used whatever happens."""
+    found = []
+    for part in dict.fromkeys(name.partition(".")[0] for name in names):
+        uses = [frame for path in files for frame in _uses(path, part)]
+        gates = [(frame.line, _told(_gates(frame))) for frame in uses]
+        if not gates or not all(told for _, told in gates):
+            return ""
+        lines = " and ".join(f"at line {line} past {told}" for line, told in gates)
+        found.append(f"{part} is used {lines} alone")
+    return "; ".join(found)
+
+
+def _uses(path: str, part: str) -> Iterator[Frame]:
+    """Where methods of a file read an attribute of this name, but for those that build."""
+    for function in _functions(_tree(Frame(path, 0, ""))):
+        for node in ast.walk(function) if function.name != "__init__" else ():
+            if isinstance(node, ast.Attribute) and node.attr == part and isinstance(node.ctx, ast.Load):
+                yield Frame(path, node.lineno, function.name)
+
+
+def drawn_conditions(files: Sequence[str]) -> Iterator[Frame]:
+    """The tests in methods of these files that a random number decides: what runs in a forward is another part each
+    time."""
+    draws = frozenset(table("tensors")["random"]["calls"])
+    for path in files:
+        for function in _functions(_tree(Frame(path, 0, ""))):
+            drawn = {
+                name
+                for node in ast.walk(function)
+                if isinstance(node, ast.Assign) and not draws.isdisjoint(_called(node.value))
+                for name in _names(node.targets[0])
+            }
+            nodes = ast.walk(function) if function.name != "__init__" else ()
+            for test in (node.test for node in nodes if isinstance(node, ast.If | ast.IfExp)):
+                if not draws.isdisjoint(_called(test)) or not drawn.isdisjoint(_names(test)):
+                    yield Frame(path, test.lineno, function.name)
+
+
+def _called(node: ast.AST) -> set[str]:
+    return {last_part(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)}
+
+
+def on_the_way_out(mismatch: Mismatch) -> str:
+    """Of a call that one rank makes while an exception of its own is in flight."""
+    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    amid = [(rank, call) for rank, call in calls if call.amid and call.raised]
+    if not amid or len(amid) == len(calls) > 1:
+        return ""
+    rank, call = amid[0]
+    at, here = call.raised[0], call.frames[0] if call.frames else Frame("", 0, "")
+    told = f"rank {rank} has raised {call.amid} at line {at.line} in {at.function}, and communicates before it lets"
+    return f"{told} that pass, at line {here.line} in {here.function}: the others have met no exception"
 
 
 def unlike_messages(streams: Streams) -> str:
@@ -366,7 +457,7 @@ def _gates(frame: Frame, *, in_round: bool = False, below: bool = True) -> Itera
 
 def _names(node: ast.AST) -> set[str]:
     """Every name in some code, also those of attributes."""
-    return {getattr(inner, "id", getattr(inner, "attr", "")) for inner in ast.walk(node)}
+    return {getattr(inner, "id", getattr(inner, "attr", "")) for inner in ast.walk(node)} - {""}
 
 
 def _functions(tree: ast.Module) -> list[ast.FunctionDef]:

@@ -62,8 +62,21 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
 
 def _unsummed(traces: Sequence[Trace]) -> Cause:
     """Ranks work on one model and hold a part of some layers: of the others each sees a part of the gradient."""
-    calls = (call for trace in traces for call in trace.of(Collective) if call.op == "all_reduce")
-    site = next((call.site for call in calls if call.phase == "forward" and call.issued_by == "user"), None)
+    calls = [
+        [
+            call
+            for call in trace.of(Collective)
+            if (call.op, call.phase, call.issued_by) == ("all_reduce", "forward", "user")
+        ]
+        for trace in traces
+    ]
+    site = next((call.site for of in calls for call in of), None)
+    states = [[call.random for call in of if call.random and call.step == of[0].step] for of in calls]
+    if any(len(set(of)) > 1 for of in states) and any(len(set(met)) > 1 for met in zip(*states, strict=False)):
+        text = (
+            "the ranks work on one model (its forward sums over them), and draw unlike random numbers in it (dropout)"
+        )
+        return Cause(text, "seed alike the ranks that work on one model; only what each holds alone may differ", site)
     text = "ranks that sum in a forward work on one model: what all of them hold began alike, and gets a gradient from "
     text += "this rank's part alone (or the ranks were given unlike inputs)"
     fix = "sum the gradient of what goes into a split layer: an autograd function whose backward does all_reduce"

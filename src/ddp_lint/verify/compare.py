@@ -24,6 +24,7 @@ ROUNDING = 1e-5
 ROUNDING_SHARE = 1e-4
 
 
+_OF_A_FORWARD = ("forward", "backward")
 #: When DDP's replicas have to be equal.
 REPLICAS_EQUAL = ("after_wrap", "after_step", "at_end")
 
@@ -82,12 +83,29 @@ def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tu
     """The moments at which tensors differ across ranks, in order; only names that every rank has and none shards."""
     traces = tuple(traces)
     seen = [_desync(what, key, events) for key, events in _moments(traces, what, when, wraps).items()]
-    found = [desync for desync in _grown_apart(seen, traces) if desync.names]
+    apart = {name for trace in traces for name in _averaged_now_and_then(trace)}
+    found = [_without(desync, apart) for desync in _grown_apart(seen, traces)]
+    found = [desync for desync in found if desync.names]
     for earlier in _unlike_fingerprints(traces, when, wraps) if what == "parameters" else ():
         later = [desync for desync in found if desync.same_model(earlier) and desync.update >= earlier.update]
+        if apart and not later:
+            continue
         if not any(desync.same_model(earlier) and desync.update <= earlier.update for desync in found):
             yield dataclasses.replace(earlier, names=later[0].names if later else ())
     yield from found
+
+
+def _averaged_now_and_then(trace: Trace) -> Iterator[str]:
+    """The parameters that the user's code averages over all ranks behind an optimizer step: in between each rank trains
+    by itself, on purpose."""
+    for call in trace.of(Collective):
+        if (call.op, call.issued_by) == ("all_reduce", "user") and call.step and call.phase not in _OF_A_FORWARD:
+            yield from (tensor.name for tensor in call.tensors if tensor.name)
+
+
+def _without(desync: Desync, names: set[str]) -> Desync:
+    kept = tuple(name for name in desync.names if name not in names) if desync.wrap == "ddp" else desync.names
+    return dataclasses.replace(desync, names=kept)
 
 
 def _grown_apart(seen: Sequence[Desync], traces: Sequence[Trace]) -> Iterator[Desync]:
@@ -125,6 +143,8 @@ def _within(name: str, modules: set[str]) -> bool:
 def compared(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tuple[str, ...]) -> Compared:
     """How often all ranks of a run were compared."""
     traces = tuple(traces)
+    if any(name for trace in traces for name in _averaged_now_and_then(trace)):
+        wraps = tuple(wrap for wrap in wraps if wrap != "ddp")
     keys = {key[:3] for key, events in _moments(traces, what, when, wraps).items() if _all(key[0], events, traces)}
     if what == "parameters" and "after_step" in when:
         for key, prints in _fingerprints(traces, wraps).items():

@@ -26,10 +26,13 @@ def unmet(case: Case) -> str:
 
 
 def for_good(case: Case) -> bool:
-    """The condition that was not met hangs on options of the command line and on nothing else: no input changes it."""
+    """The condition that was not met hangs on options of the command line and on nothing else, or is tested before
+    anything trains (how many GPUs are there): no input changes it."""
     guard = _first_unmet(case) if _came_near(case) else None
     if guard is None or guard.wanted is None:
         return False
+    if any(_tested_early(trace, case, guard.line) for trace in case.traces):
+        return True
     test, options = _parsed(case, guard)
     given = {node.value for node in ast.walk(test) if isinstance(node, ast.Attribute) and node.attr in options}
     names = (node for node in ast.walk(test) if isinstance(node, ast.Name | ast.Call))
@@ -152,6 +155,12 @@ def _tested(trace: Trace, case: Case, line: int) -> tuple[int, int] | None:
         if real(path) == case.situation.path and line in by_line and any(by_line[line]):
             return by_line[line]
     return None
+
+
+def _tested_early(trace: Trace, case: Case, line: int) -> bool:
+    last = trace.last(Lines)
+    early = last.early.items() if last else ()
+    return any(real(path) == case.situation.path and line in lines for path, lines in early)
 
 
 def _spoken(result: tuple[int, int]) -> str:

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
-from ddp_lint.verify.branches import between, joined, left_loop, passed_by, rounds_apart, unlike_messages, unlike_root
+from ddp_lint.verify.apart import averages_alone, loaded_alone, unlike_modes
+from ddp_lint.verify.branches import (
+    asked_anew,
+    between,
+    joined,
+    left_loop,
+    on_the_way_out,
+    passed_by,
+    polling,
+    rounds_apart,
+    unlike_messages,
+    unlike_root,
+    used_below,
+)
 from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.explain import cpu_limit, on_one_line
@@ -107,8 +121,26 @@ _OWN_DEVICE = (
     "environment, not by --local_rank",
     'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), unless a launcher shows each rank its own GPU alone',
 )
+_NO_DEVICE = (
+    'no rank chooses a GPU, so that all have the first: NCCL takes one GPU for each rank, and ends with "Duplicate GPU '
+    'detected"',
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group is made',
+)
+#: Cause and fix where a rank evaluates as others train.
+_EVALUATES = (
+    "dropout and batch norm work otherwise there: the ranks train unlike functions of one model",
+    "call train() again behind each eval(), or before each epoch, on all ranks",
+)
 #: What to do where a rank waits for one that has much to do.
 _LONGER = "give init_process_group a timeout= that is longer than that work, or do it before the group is made"
+#: What to do where a rank waits for a key.
+_SET_KEY = (
+    "set it under the very name, and prefix, by which the others ask (no rank in either), whatever the rank meets"
+)
+#: What to do where a rank looks again and again for what does not come.
+_WAIT_TOGETHER = (
+    "wait in a dist.barrier() that the other rank comes to when it has done its part, and look at one place"
+)
 #: What to do where the ranks' models are not the same.
 _ONE_MODEL = "build one model on all ranks: what it is made of is to be decided by what all of them share"
 #: What to do where each rank names another one that sends.
@@ -118,6 +150,13 @@ _FITTING = "send and receive one shape: a batch that divides evenly (drop the re
 #: What to do where ranks communicate as an object is let go of, and where they do inside of `Join`.
 _BY_NAME = "communicate in a method that all ranks call, such as the __exit__ of a context manager"
 _OUTSIDE = "communicate behind the Join, or end all ranks together: Join(..., throw_on_early_termination=True)"
+#: What to do where a rank communicates amid an exception, and where the loss decides how often gradients are averaged.
+_LET_PASS = "communicate only where there is no exception (`if exc_type is None`): raised, it ends the job on all ranks"
+_ONE_LOSS = "all_reduce the loss (and the gradients) in it, so that all ranks search alike, or give up the line search"
+#: What the calls that met and the source at their stacks tell alone, and what to do then.
+_BY_THE_CALLS = (
+    (joined, _OUTSIDE), (on_the_way_out, _LET_PASS), (unlike_root, _ONE_ROOT), (asked_anew, _ONE_LOSS)
+)  # fmt: skip
 #: Cause and fix where the sizes of an all_to_all do not fit.
 _SPLITS = (
     "what a rank expects from another one is not what that one sends",
@@ -215,6 +254,7 @@ def _damage(examined: Examined) -> Iterator[Discovery]:
     yield from _in_another_order(examined)
     yield from _one_device(examined)
     yield from _by_the_clock(examined)
+    yield from _unlike_modes(examined)
     yield from _silent(examined)
     yield from _fed(examined)
 
@@ -305,9 +345,6 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
         others = ", ".join(str(rank) for rank in first.calls if rank != let_go)
         text = f"rank {let_go} is in a __del__, which runs when the last reference to the object goes: rank {others} "
         return f"{text}may hold one longer, or have let go of it before", _BY_NAME
-    inside = joined(first)
-    if inside:
-        return inside, _OUTSIDE
     if len(calls) > 1 and all(call.op == "recv" for call in calls):
         return "each receives first and waits for what the other one sends afterwards", "let one of them send first"
     if first.direct:
@@ -315,9 +352,9 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
     built = _unlike_models(examined, first)
     if built:
         return built, _ONE_MODEL
-    root = unlike_root(first)
-    if root:
-        return root, _ONE_ROOT
+    told = next(((text, fix) for asked, fix in _BY_THE_CALLS if (text := asked(first))), None)
+    if told is not None:
+        return told
     earlier = examined.before(first)
     apart = rounds_apart(first, earlier)
     rounds = apart.text if apart is not None else ""
@@ -364,10 +401,20 @@ def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
                 f"rank {rank} waits for it in {describe(call)} (line {place(call)[1]})"
             )
             stall = outcome.trace.last(Stall)
-            why = _LOCKED if stall is not None and stall.reason == "lock" else ("", "")
+            waits = _LOCKED if stall is not None and stall.reason == "lock" else _keyless(outcome, frame)
+            why = waits if waits[0] else (polling(frame), _WAIT_TOGETHER)
+            why = why if why[0] else ("", "")
             evidence = (_evidence(examined, outcome.rank, "stall", message, frame),)
             return Discovery("stall", message, "", *why, evidence=evidence)
     return None
+
+
+def _keyless(outcome: RankOutcome, frame: Frame) -> tuple[str, str]:
+    """It waits for a key of a store."""
+    call = next((c for c in reversed([*outcome.trace.of(Call)]) if c.name == "store" and c.site == frame), None)
+    if call is None:
+        return "", ""
+    return f"{call.arguments['asks']}() waits until a rank has set {call.arguments['key']!r} in this store", _SET_KEY
 
 
 def _raised(examined: Examined) -> Iterator[Discovery]:
@@ -391,6 +438,7 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                 cause = (
                     _frozen(outcome, known)
                     or _cut_off(outcome, known)
+                    or _not_used(outcome, known)
                     or _too_early(examined, outcome, event)
                     or _outwaited(examined, outcome, known)
                     or (_known(known) if known is not None else _misled(examined))
@@ -477,6 +525,16 @@ def _cut_off(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, s
     text = f"{api} (line {place(calls[0])[1]}) hands no gradient back"
     cause = f"{text}: the loss is computed from what it returned, and nothing behind that is trained"
     return "", cause, f"gather with torch.distributed.nn.functional.{api}, or put this rank's own tensor back"
+
+
+def _not_used(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+    """The parts of the model without a gradient are used below a condition."""
+    names = _names_without_gradient(outcome) if known is not None and known.id == _UNFINISHED else []
+    files = {path for call in outcome.trace.of(Call) for path in call.arguments.get("files", ())}
+    told = used_below(sorted(files), names) if names else ""
+    if known is None or not told:
+        return None
+    return known.code, f"{told}: in a step without that they get no gradient, and DDP waits for it", known.fix
 
 
 def _deaths(examined: Examined) -> Iterator[Discovery]:
@@ -602,17 +660,31 @@ def _in_another_order(examined: Examined) -> Iterator[Discovery]:
 
 
 def _one_device(examined: Examined) -> Iterator[Discovery]:
-    """On the CPU a script that speaks of NCCL gives one GPU to all ranks: NCCL refuses that."""
-    chosen = [[c for c in one.trace.of(Call) if c.name == "set_device"][-1:] for one in examined.run.ranks]
-    speaks = all(any(event.said.startswith("nccl") for event in one.trace.of(Mapped)) for one in examined.run.ranks)
-    hides = any(e.name == "CUDA_VISIBLE_DEVICES" for one in examined.run.ranks for e in one.trace.of(Environment))
-    if len(chosen) == 1 or not speaks or hides or not all(chosen):
+    """A script that speaks of NCCL gives one GPU to all ranks: NCCL refuses that. On the CPU, and where ranks share
+    GPUs, nothing else tells."""
+    ranks = examined.run.ranks
+    speaks = all(any(event.said.startswith("nccl") for event in one.trace.of(Mapped)) for one in ranks)
+    shares = examined.run.shared_gpus and examined.run.wrap == "script"
+    hides = any(e.name == "CUDA_VISIBLE_DEVICES" for one in ranks for e in one.trace.of(Environment))
+    if len(ranks) == 1 or hides or not (speaks or shares):
         return
-    devices = {calls[0].arguments["device"].rpartition(":")[2] for calls in chosen}
-    if len(devices) == 1:
-        message = f"all ranks of this machine choose device {devices.pop()}"
-        evidence = _evidence(examined, None, "device", message, chosen[0][0].site)
-        yield Discovery("device", message, "", *_OWN_DEVICE, evidence=(evidence,))
+    chosen = [next(iter(_chosen_devices(one, bool(shares))), None) for one in ranks]
+    if None not in chosen and len(set(chosen)) == 1:
+        message = f"all ranks of this machine choose device {chosen[0]}"
+        calls = (call.site for call in ranks[0].trace.of(Call) if call.name in ("set_device", "init_process_group"))
+        evidence = _evidence(examined, None, "device", message, next(calls, None))
+        chooses = any(call.name == "set_device" for call in ranks[0].trace.of(Call))
+        yield Discovery("device", message, "", *(_OWN_DEVICE if chooses else _NO_DEVICE), evidence=(evidence,))
+
+
+def _chosen_devices(outcome: RankOutcome, shares: bool) -> Iterator[str]:
+    """The index of the GPU that a rank has chosen. Where ranks share GPUs a tensor on another index than those that are
+    there is a choice, too, and who chooses none has the first."""
+    for call in collections.deque((c for c in outcome.trace.of(Call) if c.name == "set_device"), maxlen=1):
+        yield call.arguments["device"].rpartition(":")[2]
+    if shares and any(tensor.device.startswith("cuda") for c in outcome.trace.of(Collective) for tensor in c.tensors):
+        yield from (event.said.rpartition(":")[2] for event in outcome.trace.of(Mapped) if event.said[:5] == "cuda:")
+        yield "0"
 
 
 def _by_the_clock(examined: Examined) -> Iterator[Discovery]:
@@ -636,6 +708,19 @@ def _by_the_clock(examined: Examined) -> Iterator[Discovery]:
                 return
 
 
+def _unlike_modes(examined: Examined) -> Iterator[Discovery]:
+    """A module that evaluates on one rank and trains on another one, in a forward that is learnt from."""
+    found = unlike_modes([outcome.trace for outcome in examined.run.ranks])
+    if found is not None:
+        event, ranks = found
+        who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        what = spoken(event.names) if event.names[0] else "the model"
+        step = event.update + 1
+        message = f"{what} is in evaluation mode on {who} alone as the model trains, from optimizer step {step} on"
+        evidence = _evidence(examined, ranks[0], "parameter", message, event.site)
+        yield Discovery("modes", message, "", *_EVALUATES, evidence=(evidence,))
+
+
 def _silent(examined: Examined) -> Iterator[Discovery]:
     """What no error tells: only runs that came to their end are compared."""
     if not examined.completed:
@@ -645,6 +730,12 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
         for desync in desyncs(traces, what, when, wraps):
             yield _apart(examined, desync, cause_of(traces, desync))
             return
+    alone = averages_alone(traces) or loaded_alone(traces)
+    if alone is not None:
+        message, cause = alone
+        evidence = _evidence(examined, None, "parameter", message, cause.site)
+        yield Discovery("parameters", message, cause.code, cause.text, cause.fix, (evidence,))
+        return
     # A model that `verify` wraps by itself may well be meant for a wrap that broadcasts its buffers.
     apart = (unshared(traces) if examined.run.wrap == "script" else None) or assigned(traces)
     if apart is not None:
@@ -680,6 +771,12 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
         message = f"{who} train on the same samples: {what} gave each of them the same batches"
         evidence = _evidence(examined, None, "samples", message, event.site)
         cause = "nothing divides the data among the ranks: they average copies of one gradient"
+        if event.replicas and event.replicas < len(ranks):
+            cause = f"its DistributedSampler was made for {event.replicas} of the {len(ranks)} ranks (num_replicas)"
+            fix = "leave num_replicas and rank out: it asks the process group"
+        elif event.replicas:
+            cause = "its DistributedSampler was given one rank on all of them"
+            fix = "leave num_replicas and rank out: it asks the process group"
         yield Discovery("samples", message, code, cause, fix, (evidence,))
     parts = unlike_parts(traces) if len(traces) > 1 else None
     if parts is not None:

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ddp_lint.verify.live import Live
-from ddp_lint.verify.match import Mismatch
 from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
-from ddp_lint.verify.outcome import left_waiting, rank_outcome, run_outcome
+from ddp_lint.verify.outcome import ended_by_the_user, left_waiting, rank_outcome, run_outcome
 from ddp_lint.verify.ownranks import starts_own_ranks
 from ddp_lint.verify.pool import Ended, Pool, tail, workspace
 from ddp_lint.verify.preload import may_fork
@@ -30,6 +29,9 @@ Progress = Callable[[str], None]
 
 SCRIPT = "script"
 _STEPS_OF_A_MODEL = 3
+#: Seconds after which a reader is told how a script can be cut short.
+_PATIENCE = 60.0
+_STILL_RUNNING = "it still runs: --steps N ends it after N optimizer steps, Ctrl-C shows what was seen until then"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Plan:
     torch: str
     recipes: Mapping[str, Mapping[str, Any]]
     skipped: Mapping[str, str]
+    #: How many GPUs the ranks of this machine share; 0: each has its own, or there is none.
+    shared_gpus: int = 0
     #: For each model the source of a `ddp_lint_example()` that builds it as the recipe does ("" where there is one).
     examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -61,7 +65,7 @@ class Launcher:
         self._given = pool
 
     def __enter__(self) -> Launcher:
-        self._device, self._torch = _device(self.options)
+        self._device, self._torch, self._shared_gpus = _device(self.options)
         self._fork = may_fork(self.target)
         self._own_ranks = starts_own_ranks(self.target)
         self._folder = self._stack.enter_context(workspace(self.options.traces))
@@ -87,6 +91,7 @@ class Launcher:
             torch=self._torch,
             recipes=answer["recipes"],
             skipped=answer["skipped"],
+            shared_gpus=self._shared_gpus,
             examples=answer.get("examples", {}),
         )
 
@@ -149,6 +154,7 @@ class Launcher:
         ranks = left_waiting(tuple(rank_outcome(directory, rank) for rank in ended.ranks))
         outcome, message = run_outcome(ranks, ended.code, directory / "torchrun.log")
         if ended.interrupted:
+            ranks = ended_by_the_user(ranks)
             outcome, message = "interrupted", "ended by you; what follows is what was seen until then"
         self.progress(f"{directory.name}: {message} ({seconds:.1f} s)")
         return RunResult(
@@ -165,6 +171,7 @@ class Launcher:
             torch=plan.torch,
             ranks=ranks,
             directory=directory,
+            shared_gpus=plan.shared_gpus,
             **described(spec.recipe),
         )
 
@@ -174,22 +181,33 @@ class Launcher:
         if self._own_ranks and not spec.stimuli:
             live = Live(directory, None)
             with contextlib.closing(live):
+                poll = self._watched(live, spec)
                 own = dataclasses.replace(spec, own_ranks=True, local_world=self.options.nproc)
-                ended = self._pool.run_own(own, self._command(), lambda: self._tell(live.poll()))
+                ended = self._pool.run_own(own, self._command(), poll)
             if ended.ranks or ended.interrupted:
                 return ended
             self.progress("it started no ranks by itself: running it under torchrun")
         live = Live(directory, range(0 if self.options.several_nodes else self.options.nproc))
         with contextlib.closing(live):
-            return self._pool.run(spec, lambda: self._tell(live.poll()))
+            return self._pool.run(spec, self._watched(live, spec))
 
     def _command(self) -> list[str]:
         module = self.target.module
         return [sys.executable, *(["-m", module] if module else [str(self.target.path)]), *self.target.arguments]
 
-    def _tell(self, parted: Mismatch | None) -> None:
-        if parted is not None:
-            self.progress(f"the ranks diverge: {parted}")
+    def _watched(self, live: Live, spec: Spec) -> Callable[[], None]:
+        """What is done again and again while the ranks run: look at what they call, and say once that they do."""
+        remind_at = [time.monotonic() + _PATIENCE] if spec.kind == SCRIPT and not spec.steps else []
+
+        def poll() -> None:
+            parted = live.poll()
+            if parted is not None:
+                self.progress(f"the ranks diverge: {parted}")
+            if remind_at and time.monotonic() > remind_at[0]:
+                remind_at.clear()
+                self.progress(_STILL_RUNNING)
+
+        return poll
 
 
 def run(target: Target, options: Options, watch: Watch, progress: Progress = lambda _: None) -> list[RunResult]:
@@ -207,7 +225,7 @@ def started(text: str, options: Options) -> Iterator[Pool | None]:
     Raises UsageError where there is no target or no torch, or not the devices that were asked for.
     """
     target = resolve(text, options)
-    device, _ = _device(options)
+    device, _, _ = _device(options)
     if options.world or options.several_nodes or starts_own_ranks(target):
         yield None
         return
@@ -216,15 +234,14 @@ def started(text: str, options: Options) -> Iterator[Pool | None]:
         yield pool
 
 
-def _device(options: Options) -> tuple[str, str]:
-    """cuda or cpu, and the version of torch. Raises UsageError."""
+def _device(options: Options) -> tuple[str, str, int]:
+    """cuda or cpu, the version of torch, and how many GPUs the ranks share (0: none). Raises UsageError."""
     torch, devices = installed_torch()
+    if options.device == "cuda" and not devices:
+        raise UsageError(f"--device cuda: no CUDA device here that torch {torch} can use; take --device cpu")
     if options.device == "cuda" and devices < options.nproc:
-        raise UsageError(
-            f"--device cuda --nproc {options.nproc}: {devices} CUDA devices here that torch {torch} can use; "
-            "take --device cpu"
-        )
-    return "cuda" if options.device != "cpu" and devices >= options.nproc else "cpu", torch
+        return "cuda", torch, devices
+    return "cuda" if options.device != "cpu" and devices >= options.nproc else "cpu", torch, 0
 
 
 def installed_torch() -> tuple[str, int]:
@@ -287,6 +304,7 @@ def _spec(
         streams=watch.streams,
         module=target.module,
         shim=options.shim,
+        shared_gpus=plan.shared_gpus,
     )
 
 

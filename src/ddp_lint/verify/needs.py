@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ddp_lint.verify.explain import cpu_limit
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.options import RankOutcome, RunResult
-from ddp_lint.verify.trace import Call, Collective, Exit, Raised
+from ddp_lint.verify.trace import Call, Collective, Exit, Phase, Raised
 
 #: Import names that are installed under another one.
 _DISTRIBUTIONS = {
@@ -39,13 +40,15 @@ _WARNING = re.compile(r"(?P<path>/\S+):\d+: \w*Warning: ")
 def missing_module(name: str) -> str:
     """What to do about a module that cannot be imported."""
     top = name.partition(".")[0]
+    if top != name and importlib.util.find_spec(top) is not None:
+        return f"{top} is installed, and has no {name.removeprefix(top + '.')}: the target needs another version of it"
     distribution = _DISTRIBUTIONS.get(name) or _DISTRIBUTIONS.get(top, top)
     return f"pip install {distribution}  (or, if {top} is your own code: PYTHONPATH=FOLDER, or run it with -m)"
 
 
 def lacking(runs: Sequence[RunResult]) -> str:
     """Why the target could not run, "" when it could: all ranks ended alike, by its own word or for want of a module or
-    a file, before any of them communicated."""
+    a file, before any of them trained."""
     plain = [run for run in runs if not run.stimuli]
     texts = [_of_run(run) or _of_device(run) for run in plain]
     return texts[0] if texts and all(texts) else ""
@@ -65,7 +68,7 @@ def _of_device(run: RunResult) -> str:
 
 def _of_run(run: RunResult) -> str:
     ended = [rank for rank in run.ranks if rank.how not in ("stopped", "not_started")]
-    if not ended or any(_communicated(rank) for rank in run.ranks):
+    if not ended or any(_trained(rank) for rank in run.ranks):
         return ""
     texts = [_of_rank(rank) for rank in ended]
     if len(ended) < len(run.ranks) and any(_lacks_file(rank) for rank in ended):
@@ -78,8 +81,10 @@ def _lacks_file(rank: RankOutcome) -> bool:
     return raised is not None and raised.type in FILES
 
 
-def _communicated(rank: RankOutcome) -> bool:
-    return rank.trace.last(Collective) is not None
+def _trained(rank: RankOutcome) -> bool:
+    """It was on its way: it communicated by itself (wrappers do so as they are built), or made an optimizer step."""
+    calls = any(call.issued_by == "user" for call in rank.trace.of(Collective))
+    return calls or any(phase.phase == "step" for phase in rank.trace.of(Phase))
 
 
 def _of_rank(rank: RankOutcome) -> str:

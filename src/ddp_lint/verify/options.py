@@ -133,6 +133,8 @@ class RunResult:
     torch: str
     ranks: tuple[RankOutcome, ...]
     directory: pathlib.Path
+    #: How many GPUs the ranks of this machine shared; 0: each had its own, or there is none.
+    shared_gpus: int = 0
     #: What the model was called with and trained on, in words; "" for a script and where nothing is known.
     inputs: str = ""
     #: Parameters that the guessed inputs do not reach: frozen, so that nothing is said of them.

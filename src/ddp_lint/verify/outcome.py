@@ -149,6 +149,11 @@ def left_waiting(ranks: tuple[RankOutcome, ...]) -> tuple[RankOutcome, ...]:
     return tuple(_waiting(one, absent.get((one.rank, _latest(one)), ())) for one in ranks)
 
 
+def ended_by_the_user(ranks: tuple[RankOutcome, ...]) -> tuple[RankOutcome, ...]:
+    """The same without a rank that torchrun would have ended as another one failed."""
+    return tuple(dataclasses.replace(one, message="ended by you") if one.how == "stopped" else one for one in ranks)
+
+
 def _latest(rank: RankOutcome) -> int:
     call = rank.trace.last(Collective)
     return call.n if call else -1

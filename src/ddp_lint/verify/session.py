@@ -115,5 +115,6 @@ def _environment(options: Options, runs: Sequence[Examined]) -> dict[str, object
         "device": run.device if run else options.device,
         "backend": run.backend if run else "",
         "nproc": run.nproc if run else options.nproc,
+        "shared_gpus": run.shared_gpus if run else 0,
         "wraps": list(dict.fromkeys(examined.run.wrap for examined in runs)),
     }

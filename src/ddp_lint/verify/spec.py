@@ -77,6 +77,8 @@ class Spec:
     module: str = ""
     #: Map what the target says of CUDA to what the machine has (`child/shim.py`).
     shim: bool = True
+    #: How many GPUs the ranks of this machine share (`child/sharing.py`); 0: each has its own, or there is none.
+    shared_gpus: int = 0
     #: A dry run as `ranks` of a job of this size; 0: a real run.
     world: int = 0
     ranks: tuple[int, ...] = ()

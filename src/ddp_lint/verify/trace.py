@@ -152,6 +152,11 @@ class Collective(Event):
     label: str = ""
     #: Where the loops around the call stand, those that count or go through names.
     rounds: tuple[Round, ...] = ()
+    #: In the first forwards of a model that the user's code splits: the state of torch's random numbers.
+    random: str = ""
+    #: The exception in flight (in an `except`, a `finally`, an `__exit__`), and where the user's code raised it.
+    amid: str = ""
+    raised: tuple[Frame, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,8 +188,9 @@ class Crossing(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clocked(Event):
-    """The test of a `while` (at `asked`) has read the clock of this rank, the last time when `since` events had been
-    written; `body` are the first and the last line of the loop's body. Written at the end of the run."""
+    """The test of a `while`, or of an `if` that left a loop (at `asked`), has read the clock of this rank, the last
+    time when `since` events had been written; `body` are the first and the last line of the loop's body. Written at
+    the end of the run."""
 
     kind: ClassVar[str] = "clocked"
     asked: tuple[Frame, ...] = ()
@@ -420,6 +426,18 @@ class Switched(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluates(Event):
+    """A forward of a DDP model that autograd records, in which these modules (the outermost; "" is the whole) are in
+    evaluation mode. Written when they are others than at the forward before; `model` and `update` as in Hashes,
+    `frames` are where `eval()` was called, none where that is unknown."""
+
+    kind: ClassVar[str] = "evaluates"
+    model: int = 0
+    update: int = 0
+    names: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GraphBreak(Event):
     """TorchDynamo broke the graph; `explained`: by our own `torch._dynamo.explain` of the model, not by user code."""
 
@@ -488,6 +506,8 @@ class Samples(Event):
     steps: int = 0
     #: The sampler asks to be told the epoch (it has a `set_epoch`).
     takes_epoch: bool = False
+    #: Among how many ranks a DistributedSampler divides the data, 0 where it is none.
+    replicas: int = 0
     #: Digest of the indices of the `Subset` that a DistributedSampler divides among the ranks, "" where it is none.
     divided: str = ""
 
@@ -533,6 +553,8 @@ class Lines(Event):
     counts: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
     guards: Mapping[str, Mapping[int, tuple[int, int]]] = dataclasses.field(default_factory=dict)
     values: Mapping[str, Mapping[int, Mapping[str, str]]] = dataclasses.field(default_factory=dict)
+    #: The guards, by path, that a script tested before the first forward of any model alone.
+    early: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -702,12 +724,14 @@ _DECODERS: Mapping[str, Any] = {
     "earlier": _frames,
     "built": _frames,
     "asked": _frames,
+    "raised": _frames,
     "rounds": _rounds,
     "tensors": _tensors,
     "outputs": _tensors,
     "counts": _by_line,
     "guards": _by_line,
     "values": _by_line,
+    "early": lambda value: {path: tuple(lines) for path, lines in value.items()},
     "stacks": _stacks,
     "sketches": _sketches,
 }

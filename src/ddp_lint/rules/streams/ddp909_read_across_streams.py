@@ -144,7 +144,7 @@ class ReadAcrossStreams(Rule):
 
     ## How to confirm
 
-    `ddp-lint verify train.py` on two GPUs: an access to memory that nothing orders after the one before it.
+    `ddp-lint verify train.py --device cuda`: an access to memory that nothing orders after the one before it.
 
     ## Fix safety
 

@@ -1,4 +1,4 @@
-"""The one TorchDispatchMode: shows every operator that runs to the observers that want it.
+"""The one TorchDispatchMode: shows every operator that runs to the observers that want it, and runs it.
 
 Modes propagate to autograd's threads. DTensor and AsyncCollectiveTensor run their own dispatch first, so that the
 operators on their local tensors (and the collectives that a DTensor issues by itself) come by as well.
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ddp_lint.verify.child import widening
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 
@@ -61,7 +62,7 @@ class Dispatch(TorchDispatchMode):
             token = observer.before(func, args, kwargs)
             if token is not None:
                 tokens.append((observer, token))
-        result = func(*args, **kwargs)
+        result = widening.run(func, args, kwargs)
         for observer, token in tokens:
             observer.after(token, result)
         return result

@@ -38,7 +38,8 @@ class _Training:
         self.session = session
         self.recorder = session.recorder
         self.rank, self.world = self.recorder.rank, self.recorder.world
-        self.device = torch.device("cuda", self.recorder.local_rank) if spec.device == "cuda" else torch.device("cpu")
+        index = self.recorder.local_rank % spec.shared_gpus if spec.shared_gpus else self.recorder.local_rank
+        self.device = torch.device("cuda", index) if spec.device == "cuda" else torch.device("cpu")
 
     def run(self) -> None:
         if self.device.type == "cuda":

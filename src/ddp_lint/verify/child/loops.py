@@ -40,6 +40,20 @@ def asks_to_go_on(path: str, line: int) -> tuple[int, int] | None:
 
 
 @functools.lru_cache(maxsize=4096)
+def asks_to_leave(path: str, line: int) -> tuple[range, tuple[int, int]] | None:
+    """Of the test of an `if` in a loop that leaves it: the lines of what it does then, and first and last line of the
+    loop's body. None at any other line."""
+    for loop in (node for node in ast.walk(_tree(path)) if isinstance(node, ast.For | ast.While)):
+        for node in loop.body:
+            if isinstance(node, ast.If) and node.test.lineno <= line <= (node.test.end_lineno or node.test.lineno):
+                last = node.body[-1]
+                if isinstance(last, ast.Break | ast.Return) and node.body[0].lineno > line:
+                    way = range(node.body[0].lineno, (last.end_lineno or last.lineno) + 1)
+                    return way, (loop.body[0].lineno, loop.body[-1].end_lineno or loop.body[-1].lineno)
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
 def loop_variables(path: str, line: int) -> tuple[str, ...]:
     """The names that the loops around a line bind, the outermost first; none where the source cannot be read."""
     return tuple(dict.fromkeys(name for _, name in _around(path, line)))

@@ -156,7 +156,7 @@ class Model:
 
     def compared(self) -> dict[str, nn.Parameter]:
         """The parameters that all ranks should hold alike where the wrap replicates."""
-        parameters = self.parameters()
+        parameters = {name: p for name, p in self.parameters().items() if name not in self._ignored}
         held = {trace.BY_HAND: self.averaged, trace.SPLIT_BY_HAND: self.split}.get(self.replicated, parameters)
         return {name: parameter for name, parameter in parameters.items() if name in held}
 
@@ -184,7 +184,13 @@ class Model:
         return found
 
     def buffers(self) -> dict[str, torch.Tensor]:
-        return {clean(name): b for name, b in self.inner.named_buffers()} if self.inner is not None else {}
+        named = self.inner.named_buffers() if self.inner is not None else ()
+        return {clean(name): b for name, b in named if clean(name) not in self._ignored}
+
+    @property
+    def _ignored(self) -> set[str]:
+        """What DDP was told to leave to each rank."""
+        return {clean(name) for name in getattr(self.root, "parameters_to_ignore", ())}
 
 
 def wrap_of(module: nn.Module) -> str:

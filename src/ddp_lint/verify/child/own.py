@@ -37,7 +37,7 @@ class _Rank:
     # ---- the beginning
 
     def install(self) -> None:
-        if self.spec.shim:
+        if self.spec.shim or self.spec.shared_gpus:
             patching.when_imported("torch", lambda _: self._map_devices())
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             self.begin(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
@@ -47,9 +47,9 @@ class _Rank:
 
     def _map_devices(self) -> None:
         """Here, too, where the ranks are started: how many there are is asked of the number of GPUs."""
-        from ddp_lint.verify.child.shim import Shim
+        from ddp_lint.verify.child import shim
 
-        Shim(self._map, self.spec.local_world).install(self.spec.device)
+        shim.install(self._map, self.spec, self.spec.local_world)
 
     def _map(self, said: str, meant: str) -> None:
         if self.session is None:

@@ -81,14 +81,17 @@ class Session:
 
     def _install_groups(self) -> None:
         """What stands in for the process groups of the job: a shim around them, or groups of a dry run."""
-        if self.spec.shim and not self.spec.own_ranks:  # there the process that starts the ranks has it, too
+        if not self.spec.own_ranks:  # there the process that starts the ranks has it, too
             from ddp_lint.verify.child import shim
 
-            shim.install(self.recorder, self.spec.device)
+            shim.install(self._mapped, self.spec, len(self.recorder.local_ranks))
         if self.spec.world:
             from ddp_lint.verify.child import dry
 
             dry.Groups(self.spec.world).install()
+
+    def _mapped(self, said: str, meant: str) -> None:
+        self.recorder.emit(trace.Mapped, said=said, meant=meant)
 
     def _make_observers(self, models: Models, skew: Skew) -> list[Observer]:
         """All observers, in the order in which they hear of an operation."""
@@ -97,6 +100,7 @@ class Session:
         from ddp_lint.verify.child.observers.clocks import Clocks
         from ddp_lint.verify.child.observers.collectives import Collectives
         from ddp_lint.verify.child.observers.hashes import Hashes
+        from ddp_lint.verify.child.observers.modes import Modes
         from ddp_lint.verify.child.observers.phases import Phases
         from ddp_lint.verify.child.observers.races import Races
         from ddp_lint.verify.child.observers.samples import Samples
@@ -112,7 +116,7 @@ class Session:
         self.environment._models = models
         self.collectives = Collectives(recorder, models)
         self.breaks = Breaks(recorder, models)
-        kinds = (Writes, Storages, Hashes, Unused, Trainable, Streams, Syncs, Calls, Samples, Clocks)
+        kinds = (Writes, Storages, Hashes, Unused, Trainable, Modes, Streams, Syncs, Calls, Samples, Clocks)
         observers: list[Observer] = [
             self.collectives,
             Races(recorder, models, self.collectives),

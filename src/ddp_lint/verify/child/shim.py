@@ -1,9 +1,8 @@
 """CUDA scripts on a machine without CUDA: what the user's code says of `cuda` and `nccl` means the CPU and gloo.
 
-Only entry points are replaced: those that make or move tensors, that choose a device or a backend, and the functions
-of `torch.cuda` and `torch.accelerator`. What those functions answer depends on who asks: the user's code hears of a GPU
-for each rank of the machine, torch and other libraries hear the truth, so that none of them takes a path that needs a
-driver. `torch.device("cuda")` stays what it is: a script that compares device types goes the way it goes on a GPU.
+The entry points of `child/devices.py` are replaced, and the functions of `torch.cuda` and `torch.accelerator`. What
+those functions answer depends on who asks: the user's code hears of a GPU for each rank of the machine, torch and other
+libraries hear the truth, so that none of them takes a path that needs a driver.
 
 With CUDA (`--device cuda`) the reverse: a group on gloo alone gets both backends, one for each kind of tensor.
 """
@@ -12,39 +11,29 @@ from __future__ import annotations
 
 import functools
 import os
-import pathlib
-import sys
 import types
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
-from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
+from ddp_lint.verify.child.devices import Devices, Notice, caller
+from ddp_lint.verify.child.sharing import Sharing
 from ddp_lint.verify.frames import is_user
+from ddp_lint.verify.spec import Spec
 
 #: What the user's code is told of the device that is not there.
 _MEMORY = 16 << 30
 _CAPABILITY = (8, 0)
 _NAME = "CPU (in place of CUDA)"
 
-_OWN = str(pathlib.Path(__file__).parent) + os.sep
 
-Notice = Callable[[str, str], None]
+class Shim(Devices):
+    """`devices` is how many the program is to see."""
 
-
-class Shim:
-    """Installed once per process, before the observers, right after the import of torch.
-
-    `notice` is told (what the code says, what it means) once for each such pair; `devices` is how many there are to
-    be, 0 for as many as there are ranks on this machine.
-    """
-
-    def __init__(self, notice: Notice, devices: int = 0) -> None:
-        self._notice = notice
-        self._told: set[tuple[str, str]] = set()
+    def __init__(self, notice: Notice, devices: int = 1) -> None:
+        super().__init__(notice)
         self._current = int(os.environ.get("LOCAL_RANK", "0"))
-        self._devices = devices or max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+        self._devices = devices
 
     def install(self, device: str) -> None:
         """`device` is what the ranks run on: cpu or cuda."""
@@ -58,25 +47,18 @@ class Shim:
         self._install_groups(_without_cuda)
         self._install_wrappers()
 
-    # ---- what is said
-
-    def _tell(self, said: str, meant: str) -> None:
-        if (said, meant) not in self._told:
-            self._told.add((said, meant))
-            self._notice(said, meant)
-
     def device(self, value: Any, *, number: bool = False) -> Any:
         """A device that exists for one that is asked for; `number`: an int here is the index of a device."""
         import torch
 
         if isinstance(value, str) and value.split(":")[0] == "cuda":
-            self._tell("cuda", "cpu")
+            self.tell("cuda", "cpu")
             return "cpu"
         if isinstance(value, torch.device) and value.type == "cuda":
-            self._tell("cuda", "cpu")
+            self.tell("cuda", "cpu")
             return torch.device("cpu")
         if number and isinstance(value, int) and not isinstance(value, bool):
-            self._tell("cuda", "cpu")
+            self.tell("cuda", "cpu")
             return "cpu"
         return value
 
@@ -84,51 +66,23 @@ class Shim:
 
     def _install_tensors(self) -> None:
         import torch
-        from torch.utils._device import DeviceContext, _device_constructors
 
-        makers = _device_constructors()  # its cache has to hold the originals
-        for name, function in list(vars(torch).items()):
-            if callable(function) and not isinstance(function, type) and _hashable(function) and function in makers:
-                replacement = functools.wraps(function)(self._with_device(function))
-                patching.tell_torchscript(function, replacement)
-                setattr(torch, name, replacement)
-        for name in ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"):
-            patching.replace(torch.Tensor, name, self._with_device)
-        for name in ("empty_like", "full_like", "ones_like", "zeros_like", "rand_like", "randn_like", "randint_like"):
-            patching.replace(torch, name, self._with_device)
-        for owner in (torch.Tensor, torch.nn.Module):
-            patching.replace(owner, "to", self._with_first)
-        patching.replace(torch.Tensor, "cuda", self._stay)
-        patching.replace(torch.Tensor, "pin_memory", self._stay)
+        self.install_tensors()
+        for name in ("cuda", "pin_memory"):
+            patching.replace(torch.Tensor, name, self._stay)
         patching.replace(torch.Tensor, "record_stream", lambda _: lambda *_args: None)
         patching.replace(torch.nn.Module, "cuda", self._stay)
-        patching.replace(torch, "load", self._load)
-        patching.replace(DeviceContext, "__init__", self._with_first)
-        torch.Generator = _generator(torch.Generator, self)
         for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
             setattr(torch.cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor", None))
 
-    def _with_device(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """`device=` is mapped."""
+    def with_device(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Besides, memory is not pinned."""
+        mapped = super().with_device(original)
 
         def replacement(*args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("device") is not None:
-                kwargs["device"] = self.device(kwargs["device"], number=True)
             if kwargs.get("pin_memory"):
                 kwargs["pin_memory"] = False
-            return original(*args, **kwargs)
-
-        return replacement
-
-    def _with_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The first argument, or `device=`, is mapped."""
-
-        def replacement(target: Any, *args: Any, **kwargs: Any) -> Any:
-            if args:
-                args = (self.device(args[0], number=True), *args[1:])
-            if kwargs.get("device") is not None:
-                kwargs["device"] = self.device(kwargs["device"], number=True)
-            return original(target, *args, **kwargs)
+            return mapped(*args, **kwargs)
 
         return replacement
 
@@ -136,16 +90,8 @@ class Shim:
         """What moves to CUDA stays where it is."""
 
         def replacement(target: Any, *_: Any, **__: Any) -> Any:
-            self._tell("cuda", "cpu")
+            self.tell("cuda", "cpu")
             return target
-
-        return replacement
-
-    def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(map_location, dict):
-                map_location = {key: self.device(value) for key, value in map_location.items()}
-            return original(file, self.device(map_location, number=True), *args, **kwargs)
 
         return replacement
 
@@ -226,7 +172,7 @@ class Shim:
     def _set_device(self, device: Any) -> None:
         import torch
 
-        self._tell("cuda", "cpu")
+        self.tell("cuda", "cpu")
         if isinstance(device, str):
             device = torch.device(device)
         index = device.index if isinstance(device, torch.device) else device
@@ -261,7 +207,7 @@ class Shim:
             @functools.wraps(original)  # observers unwrap it: they ask for the truth below the user's line
             def replacement(*args: Any, **kwargs: Any) -> Any:
                 if _asked_by_user():
-                    self._tell("cuda", "cpu")
+                    self.tell("cuda", "cpu")
                     return answer(*args, **kwargs)
                 return original(*args, **kwargs)
 
@@ -279,7 +225,7 @@ class Shim:
         def backend(name: Any) -> Any:
             meant = backend_for(name) if isinstance(name, str) else name
             if meant != name:
-                self._tell(name, meant)
+                self.tell(name, meant)
             return meant
 
         def init(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -331,7 +277,7 @@ class Shim:
         for name in ("get_default_backend_for_device", "init_device_mesh"):
             owner = device_mesh if name == "init_device_mesh" else dist.distributed_c10d
             patching.replace(owner, name, typed)
-        patching.replace(device_mesh.DeviceMesh, "__init__", self._with_first)
+        patching.replace(device_mesh.DeviceMesh, "__init__", self.with_first)
 
     def _install_wrappers(self) -> None:
         import torch
@@ -356,7 +302,7 @@ class Shim:
             def replacement(_cls: Any, module: Any, process_group: Any = None) -> Any:
                 from ddp_lint.verify.child.syncbn import converted
 
-                self._tell("SyncBatchNorm", "the same sums by all_reduce")
+                self.tell("SyncBatchNorm", "the same sums by all_reduce")
                 return converted(module, process_group)
 
             return replacement
@@ -369,16 +315,16 @@ class Shim:
         )
 
 
-def install(recorder: Any, device: str) -> None:
-    """In a rank: every mapping is written to its trace, with the place in the user's code."""
-    Shim(lambda said, meant: recorder.emit(trace.Mapped, said=said, meant=meant)).install(device)
+def install(notice: Notice, spec: Spec, devices: int) -> None:
+    """What this run needs of it, in a process that is to see so many GPUs."""
+    if spec.shim:
+        Shim(notice, devices).install(spec.device)
+    if spec.shared_gpus:
+        Sharing(notice, spec.shared_gpus, devices).install()
 
 
 def _asked_by_user() -> bool:
-    """The function was called by the user's code, maybe through an observer of ours."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
-        frame = frame.f_back
+    frame = caller()
     return frame is not None and is_user(frame.f_code.co_filename)
 
 
@@ -393,27 +339,6 @@ def _with_cpu(backend: str) -> str:
     import torch
 
     return "cpu:gloo,cuda:nccl" if backend.lower() == "gloo" and torch.cuda.is_available() else backend
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _generator(original: type, shim: Shim) -> type:
-    """`torch.Generator(device="cuda")`; what it makes is a generator of the original class, as is what torch makes."""
-
-    class Meta(type):
-        def __instancecheck__(cls, value: object) -> bool:
-            return isinstance(value, original)
-
-        def __call__(cls, device: Any = "cpu") -> Any:
-            return original(shim.device(device, number=True))
-
-    return Meta("Generator", (), {})
 
 
 class _Stub:

@@ -14,16 +14,20 @@ _WATCHED = ("torch.load", "share_memory_", "set_device")
 
 def testify(case: Case) -> Opinion:
     calls = [(rank, event, frame) for rank, event, frame in case.hits(Call) if event.name in _WATCHED]
+    landed = case.run.device == "cuda" and not case.run.shared_gpus
     fired = [
         case.evidence("device", text, rank=rank, frame=frame)
         for rank, event, frame in calls
         for text in _wrong(rank, event)
+        if landed or event.name == "share_memory_"
     ]
     fired += _collisions(case)
     if fired:
         return Opinion(tuple(fired))
     if case.run.device == "cpu":
         return Opinion(backend=undecided("placement"))
+    if case.run.shared_gpus:
+        return Opinion(backend=undecided("shared"))
     if not calls:
         return Opinion(silent="nothing was put on another rank's device here")
     return Opinion(silent=f"{calls[0][1].name} left its tensors on the CPU or on the rank's own device")

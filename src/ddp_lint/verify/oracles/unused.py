@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
+
+from ddp_lint.verify.branches import drawn_conditions
 from ddp_lint.verify.compare import spoken
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.trace import Call, Searched
@@ -22,5 +25,11 @@ def testify(case: Case) -> Opinion:
     fewest = min(event.backwards for _, event in searches)
     if not fewest:
         return Opinion(blind="no backward was seen whose gradients DDP averages")
+    files = sorted({path for t in case.traces for call in t.of(Call) for path in call.arguments.get("files", ())})
+    drawn = next(drawn_conditions(files), None)
+    if drawn is not None:
+        here = f"line {drawn.line} of {pathlib.Path(drawn.path).name}"
+        text = f"{here} draws at random what runs: in {fewest} backwards nothing was left out, in another one it may be"
+        return Opinion(doubt=text)
     text = f"every parameter got a gradient in each of {fewest} backwards on every rank: there is nothing to find"
     return Opinion((case.evidence("unused", text, frame=case.hit(searches[0][1])),))

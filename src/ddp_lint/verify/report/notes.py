@@ -34,6 +34,9 @@ def _notes(examined: Examined) -> Iterator[str]:
             f"not trained, because the guessed inputs do not reach it: {spoken(run.left_out, 8)}; "
             "a ddp_lint_example() with inputs that do would prove it too"
         )
+    if run.shared_gpus:
+        gpus = f"{run.shared_gpus} GPU{'s' * (run.shared_gpus > 1)}"
+        yield f"{run.nproc} ranks share {gpus}: each index means one of them, and NCCL talks over sockets"
     yield from _mapped(examined)
     if run.wrap == "script" and examined.completed and examined.communicates and not examined.collectives:
         yield "the ranks made a process group, but no collective ran: each worked by itself"
@@ -45,7 +48,9 @@ def _mapped(examined: Examined) -> Iterator[str]:
     seen: dict[tuple[str, str], Frame] = {}
     for outcome in examined.run.ranks:
         for event in outcome.trace.of(Mapped):
-            if event.site is not None:  # what `verify` itself asks for concerns nobody
+            if event.site is None:  # what `verify` itself asks for concerns nobody
+                continue
+            if not event.meant.startswith("cuda:"):  # of shared GPUs one line is enough
                 seen.setdefault((event.said, event.meant), event.site)
     if seen:
         pairs = [f"{said} ran as {meant} ({shown(site.path)}:{site.line})" for (said, meant), site in seen.items()]

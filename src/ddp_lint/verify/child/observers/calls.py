@@ -4,19 +4,25 @@ What each Call's arguments hold:
 torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices)
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
 set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy)
-wrapped: classes (of the modules of a model, by name)
+wrapped: classes (of the modules of a model, by name), files (of the user's own among them)
+load_state_dict: model (the module's class)
+store: asks, key (who waits until some rank has set the key)
 register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
 clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
 """
 
 from __future__ import annotations
 
+import functools
 import random
+import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.utils.data
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import post_localSGD_hook
 from torch.utils.data.distributed import DistributedSampler
 
 from ddp_lint.verify import trace
@@ -45,6 +51,11 @@ class Calls(Observer):
         patching.before(nn.Module, "share_memory", self._share_module)
         patching.before(torch.cuda, "set_device", lambda device: self._call("set_device", device=str(device)))
         self._watch_seeds()
+        patching.before(
+            nn.Module, "load_state_dict", lambda module, *_, **__: self._call("load_state_dict", model=_class(module))
+        )
+        for name in ("get", "wait"):
+            patching.before(dist.Store, name, functools.partial(self._awaits, name))
         patching.before(nn.parallel.DistributedDataParallel, "no_sync", lambda _: self._call("no_sync"))
         patching.before(nn.parallel.DistributedDataParallel, "register_comm_hook", self._hook)
         patching.before(DistributedSampler, "set_epoch", lambda _, epoch: self._call("set_epoch", epoch=int(epoch)))
@@ -61,11 +72,17 @@ class Calls(Observer):
         inner = model.inner
         if model.replicated != "none" and inner is not None:
             classes = {clean(name): type(module).__name__ for name, module in inner.named_modules()}
-            self.recorder.emit(trace.Call, name="wrapped", arguments={"classes": classes})
+            files = sorted({path for module in inner.modules() if is_user(path := _source(module))})
+            self.recorder.emit(trace.Call, name="wrapped", arguments={"classes": classes, "files": files})
 
     def _call(self, name: str, /, **arguments: Any) -> None:
         if self.recorder.active and not torch.compiler.is_compiling() and self.recorder.here():
             self.recorder.emit(trace.Call, name=name, arguments=arguments)
+
+    def _awaits(self, asks: str, _store: Any, key: Any, *_args: Any) -> None:
+        """Of the user's own: torch keeps much in its store."""
+        if is_user(sys._getframe(2).f_code.co_filename):
+            self._call("store", asks=asks, key=str(key))
 
     def _watch_seeds(self) -> None:
         def notice(generator: str) -> Any:
@@ -113,7 +130,10 @@ class Calls(Observer):
             batches=_length(loader),
         )
 
-    def _hook(self, _model: Any, _state: Any, hook: Any, *_args: Any) -> None:
+    def _hook(self, wrapper: Any, _state: Any, hook: Any, *_args: Any) -> None:
+        model = self.models.find(wrapper)
+        if model is not None and hook is post_localSGD_hook:
+            model.wrap = "none"  # each rank trains by itself, and models are averaged now and then
         code = getattr(hook, "__code__", None)
         if code is not None and is_user(code.co_filename):
             self._call("register_comm_hook", hook=code.co_name, of=[absolute(code.co_filename), code.co_firstlineno])
@@ -148,6 +168,16 @@ class Calls(Observer):
         if self.recorder.active and scaler.is_enabled():
             with self.recorder.quieted():
                 self.recorder.emit(trace.Value, what="scale", local=float(scaler.get_scale()))
+
+
+def _source(module: nn.Module) -> str:
+    """The file of its forward."""
+    code = getattr(type(module).forward, "__code__", None)
+    return absolute(code.co_filename) if code is not None else ""
+
+
+def _class(module: Any) -> str:
+    return type(module).__name__
 
 
 def _number(seed: Any) -> int | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from types import FrameType
 from typing import Any
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
-from ddp_lint.verify.child.loops import asks_to_go_on
+from ddp_lint.verify.child.loops import asks_to_go_on, asks_to_leave
 from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
@@ -19,7 +20,8 @@ _CLOCKS = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf
 
 
 class Clocks(Observer):
-    """A Clocked for each loop whose test has read the clock, at the end of the run."""
+    """A Clocked for each loop whose test has read the clock, or that an `if` has left which did, at the end of the
+    run."""
 
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
@@ -43,9 +45,30 @@ class Clocks(Observer):
         for here in outwards(caller):
             lines = asks_to_go_on(here.f_code.co_filename, here.f_lineno)
             if lines is not None:
-                frame = as_frame(here)
-                self._read[frame.path, lines[0]] = frame, lines, self.recorder.writer.written
+                self._note(as_frame(here), lines)
                 return
+            leaves = asks_to_leave(here.f_code.co_filename, here.f_lineno)
+            if leaves is not None:
+                self._follow(here, as_frame(here), *leaves)
+                return
+
+    def _note(self, frame: trace.Frame, body: tuple[int, int]) -> None:
+        self._read[frame.path, body[0]] = frame, body, self.recorder.writer.written
+
+    def _follow(self, here: FrameType, asked: trace.Frame, way: range, body: tuple[int, int]) -> None:
+        """Look at the next line that this frame runs: it is on the way out of the loop, or not."""
+        of_thread, of_frame = sys.gettrace(), here.f_trace
+
+        def on_event(frame: FrameType, event: str, arg: Any) -> Any:
+            sys.settrace(of_thread)
+            frame.f_trace = of_frame
+            if event == "line" and frame.f_lineno in way:
+                self._note(asked, body)
+            return of_frame(frame, event, arg) if of_frame is not None else None
+
+        here.f_trace = on_event
+        if of_thread is None:
+            sys.settrace(lambda *_: None)
 
     def finish(self) -> None:
         for frame, body, since in self._read.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import hashlib
 import os
 import sys
 import time
@@ -21,7 +22,7 @@ from ddp_lint.verify.child.loops import loop_variables, rounds
 from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
-from ddp_lint.verify.frames import is_user, outwards
+from ddp_lint.verify.frames import is_user, outwards, traceback_frames
 from ddp_lint.verify.spec import longest_wait
 
 #: Operators of c10d and _c10d_functional whose name is not the one that users know.
@@ -155,12 +156,14 @@ class Collectives(Observer):
         asynchronous = bool(origin.variables.get("async_op", False) or origin.api in _ASYNCHRONOUS)
         self.latest_is_users_asynchronous = asynchronous and origin.issuer == "user"
         self.latest_is_asynchronous_send = asynchronous and name == "send"
+        drawn = ""
         if name == "all_reduce" and origin.issuer == "user" and len(ranks) == self.recorder.world:
             for tensor in (t for value in given.values() for t in tensors(value)):
                 self.models.averaged(tensor)
             if self.recorder.phase == "forward":
                 with self.recorder.quieted():
                     self.models.sums_in_forward()
+                    drawn = _random_state() if self.recorder.step < _STEPS_LOOKED_AT else ""
         sends, expects = _splits(name, given)
         return self.recorder.emit(
             trace.Collective,
@@ -181,6 +184,8 @@ class Collectives(Observer):
             cut_off=self._cut_off(name, given) if origin.issuer == "user" else (),
             label=self._label(given, origin.frame) if origin.issuer == "user" else "",
             rounds=rounds(origin.frame),
+            random=drawn,
+            **(_in_flight() if origin.issuer == "user" else {}),
             sends=sends,
             expects=expects,
             overlapping=_overlapping([t for key in OUTPUT_NAMES for t in tensors(given.get(key))]),
@@ -367,6 +372,17 @@ def _asked(kwargs: dict[str, Any]) -> int:
     given = kwargs.get("world_size", -1)
     text = os.environ.get("WORLD_SIZE", "")
     return given if isinstance(given, int) and given > 0 else int(text) if text.isdigit() else 0
+
+
+def _random_state() -> str:
+    return hashlib.blake2b(bytes(torch.get_rng_state().tolist()), digest_size=8).hexdigest()
+
+
+def _in_flight() -> dict[str, Any]:
+    """The exception that the user's code is dealing with, and where it was raised."""
+    error = sys.exc_info()[1]
+    frames = tuple(traceback_frames(error.__traceback__)[0]) if isinstance(error, Exception) else ()
+    return {"amid": f"{type(error).__name__}: {error}"[:_LABEL_LIMIT], "raised": frames} if frames else {}
 
 
 def work_of(result: Any) -> Any:

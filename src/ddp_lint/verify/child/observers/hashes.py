@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import ctypes
 import hashlib
 import math
 from collections.abc import Iterable
@@ -55,7 +56,7 @@ class Hashes(Observer):
         if model.replicated == "none":
             return
         self._held.append(model.root)
-        self._emit("parameters", "after_wrap", model.replicated, model, model.parameters())
+        self._emit("parameters", "after_wrap", model.replicated, model, model.compared())
         self._emit("buffers", "after_wrap", model.wrap, model, model.buffers())
 
     def before_forward(self, root: Any) -> None:
@@ -71,7 +72,8 @@ class Hashes(Observer):
             if model.updates >= _STEPS:
                 continue
             parameters = model.parameters()
-            grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+            averaged = model.compared() if model.wrap == "ddp" else parameters
+            grads = {name: p.grad for name, p in averaged.items() if p.grad is not None}
             self._emit("gradients", "before_step", model.wrap, model, grads)
             names = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None and p.numel())
             if names:
@@ -198,7 +200,8 @@ def digest(tensor: torch.Tensor) -> str:
         return "meta"
     summary = repr(values.double().sum().item()).encode() if values.numel() > _WHOLE else b""
     values = _sample(values)
-    data = values.view(torch.uint8).numpy().tobytes() if values.numel() else b""
+    # An array over its memory would keep FSDP2 from freeing it: such a storage cannot be resized any more.
+    data = ctypes.string_at(values.data_ptr(), values.nbytes) if values.numel() else b""
     return hashlib.blake2b(data + summary, digest_size=8).hexdigest()
 
 

@@ -47,6 +47,8 @@ class Lines(Observer):
         self._guards = {path: _guards(path, frozenset(lines)) for path, lines in spec.guards.items()}
         self._counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
         self._taken: dict[str, dict[int, list[int]]] = collections.defaultdict(dict)
+        #: Guards that were tested while a model was there, by path.
+        self._late: dict[str, set[int]] = collections.defaultdict(set)
         self._values: dict[str, dict[int, dict[str, str]]] = collections.defaultdict(dict)
         #: The guard that a frame has just tested.
         self._tested: dict[FrameType, _Guard] = {}
@@ -159,6 +161,8 @@ class Lines(Observer):
     def _count(self, frame: FrameType, guard: _Guard, outcome: bool) -> None:
         counts = self._taken[absolute(frame.f_code.co_filename)].setdefault(guard.line, [0, 0])
         counts[0 if outcome else 1] += 1
+        if self.recorder.phase != trace.SCRIPT_PHASE:
+            self._late[absolute(frame.f_code.co_filename)].add(guard.line)
         self._changed = True
 
     def _caught_soon(self, frame: FrameType, error: BaseException) -> None:
@@ -196,6 +200,7 @@ class Lines(Observer):
             counts={path: dict(counts) for path, counts in list(self._counts.items())},
             guards={path: dict(guards) for path, guards in list(self._taken.items())},
             values={path: dict(values) for path, values in list(self._values.items())},
+            early={path: tuple(guards.keys() - self._late[path]) for path, guards in list(self._taken.items())},
         )
 
     def finish(self) -> None:

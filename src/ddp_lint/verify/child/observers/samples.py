@@ -42,6 +42,7 @@ class _Epoch:
         self.epoch = int(getattr(sampler, "epoch", number) or 0)
         dataset = loader.dataset
         self.dataset = len(dataset) if hasattr(dataset, "__len__") and not self.iterable else None
+        self.replicas = sampler.num_replicas if isinstance(sampler, DistributedSampler) else 0
         self.divided = _part(dataset) if isinstance(sampler, DistributedSampler) else ""
         self.indices: list[int] = []
         self.contents: list[str] = []
@@ -130,6 +131,7 @@ class Samples(Observer):
             steps=self.recorder.step - epoch.began_at,
             takes_epoch=epoch.takes_epoch,
             divided=epoch.divided,
+            replicas=epoch.replicas,
         )
 
 

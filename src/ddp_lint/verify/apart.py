@@ -1,0 +1,118 @@
+"""Models that no wrapper keeps together, or that ranks train in unlike ways: pure functions of what each recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddp_lint.verify.causes import Cause
+from ddp_lint.verify.compare import spoken
+from ddp_lint.verify.trace import Call, Collective, Evaluates, Hashes, Tensor, Trace
+
+#: Elements of the largest tensor that a loss, or a few metrics, make: more may be a model.
+_METRICS = 64
+#: Calls by which FSDP shards a model, and operations that hand one on.
+_SHARDS = ("fully_shard", "FullyShardedDataParallel")
+_HANDS_ON = ("broadcast", "scatter")
+
+
+def unlike_modes(traces: Sequence[Trace]) -> tuple[Evaluates, tuple[int, ...]] | None:
+    """The first forward in which some ranks evaluate with modules that others train with, and which ranks do."""
+    events = [(trace.rank, event) for trace in traces for event in trace.of(Evaluates)]
+    for model, update in sorted({(event.model, event.update) for _, event in events}):
+        now = {trace.rank: _at(trace, model, update) for trace in traces}
+        if len({event.names if event else () for event in now.values()}) > 1:
+            evaluating = {rank: event for rank, event in now.items() if event is not None and event.names}
+            fewest = min((set(event.names if event else ()) for event in now.values()), key=len)
+            ranks = tuple(rank for rank, event in evaluating.items() if set(event.names) != fewest)
+            return evaluating[ranks[0]], ranks
+    return None
+
+
+def _at(trace: Trace, model: int, update: int) -> Evaluates | None:
+    """What the latest forward of a model met that came before this update."""
+    found = [event for event in trace.of(Evaluates) if event.model == model and event.update <= update]
+    return found[-1] if found else None
+
+
+def averages_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
+    """DDP models whose process group has one rank, which began alike (else each may be one of its own, as in an
+    ensemble), and which nothing else keeps equal."""
+    looks = [_alone(trace) for trace in traces]
+    if len(traces) == 1 or not all(looks) or any(map(_exchanges, traces)):
+        return None
+    names = _unlike([events[-1] for events in looks])
+    if not names or _unlike([events[0] for events in looks]):
+        return None
+    built = next(filter(None, (_built(trace, ("DistributedDataParallel",)) for trace in traces)), None)
+    message = f"parameters differ between the ranks at the end: {spoken(names)}"
+    text = "DDP was given a process group of one rank: each averages its gradients with itself alone"
+    fix = "leave out process_group, or give it the group of all ranks that hold a replica"
+    return message, Cause(text, fix, built.site if built is not None else None)
+
+
+def _alone(trace: Trace) -> list[Hashes]:
+    looks = (event for event in trace.of(Hashes) if event.what == "parameters" and event.wrap == "ddp")
+    return [event for event in looks if event.among == (trace.rank,)]
+
+
+def _unlike(looks: Sequence[Hashes]) -> list[str]:
+    return [name for name in looks[0].digests if len({look.digests.get(name) for look in looks}) > 1]
+
+
+def _exchanges(trace: Trace) -> bool:
+    """Ranks exchange models by hand, or what they compute in a forward."""
+    calls = [call for call in trace.of(Collective) if len(call.ranks) > 1 and call.op not in ("new_group", "barrier")]
+    return any(call.phase == "forward" or any(map(_large, call.tensors)) for call in calls)
+
+
+def _large(tensor: Tensor) -> bool:
+    size = 1
+    for length in tensor.shape:
+        size *= length
+    return bool(tensor.name) or size > _METRICS
+
+
+def loaded_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
+    """Weights that some ranks alone have loaded before FSDP took the shards from what each rank had."""
+    loads = {trace.rank: [*_before_sharding(trace)] for trace in traces}
+    having = [rank for rank, calls in loads.items() if calls]
+    if not having or len(having) == len(traces) or any(map(_handed_on, traces)):
+        return None
+    looks = [
+        next((e for e in trace.of(Hashes) if (e.what, e.when) == ("parameters", "before_wrap")), None)
+        for trace in traces
+    ]
+    held = [look for look in looks if look is not None]
+    if len(held) < len(traces) or any("meta" in look.digests.values() for look in held):
+        return None
+    names = _unlike(held)
+    if not names:
+        return None
+    ranks = f"rank{'s' * (len(having) > 1)} {', '.join(map(str, having))}"
+    built = next(filter(None, (_built(trace, _SHARDS) for trace in traces)), None)
+    where = f" (line {built.site.line})" if built is not None and built.site is not None else ""
+    message = f"the ranks' shards are of unlike models: {spoken(names)} differed before FSDP{where} took its shards"
+    text = f"{ranks} alone loaded weights before: FSDP keeps a part of what each rank has, and hands nothing on"
+    fix = "load on all ranks, or behind it: set_model_state_dict(..., broadcast_from_rank0=True)"
+    return message, Cause(text, fix, loads[having[0]][0].site)
+
+
+def _before_sharding(trace: Trace) -> Iterator[Call]:
+    """The calls by which what is sharded then, in one piece or in several, has got weights."""
+    sharded = {call.arguments.get("module") for call in trace.of(Call) if call.name in _SHARDS}
+    for call in trace.of(Call):
+        if call.name in _SHARDS:
+            return
+        if call.name == "load_state_dict" and call.arguments.get("model") in sharded:
+            yield call
+
+
+def _handed_on(trace: Trace) -> bool:
+    """The ranks shard nothing, or something is handed from one of them to the others before they train."""
+    built = _built(trace, _SHARDS)
+    synced = built is not None and bool(built.arguments.get("sync_module_states"))
+    return built is None or synced or any(c.op in _HANDS_ON and c.step == 0 for c in trace.of(Collective))
+
+
+def _built(trace: Trace, names: tuple[str, ...]) -> Call | None:
+    return next((call for call in trace.of(Call) if call.name in names), None)

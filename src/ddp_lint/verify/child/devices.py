@@ -1,0 +1,121 @@
+"""The functions of torch that take a device, replaced so that they get another one than the program names.
+
+Only entry points are replaced: those that make or move tensors, load them, or make a generator. `torch.device` itself
+stays what it is: a program that compares devices goes the way it goes on the machine that it was written for.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from ddp_lint.verify.child import patching
+
+#: Is told what the code says and what it means.
+Notice = Callable[[str, str], None]
+
+_OWN = str(pathlib.Path(__file__).parent) + os.sep
+
+
+class Devices:
+    """Installed once per process, before the observers, right after the import of torch.
+
+    `notice` is told of each pair once.
+    """
+
+    def __init__(self, notice: Notice) -> None:
+        self._notice = notice
+        self._told: set[tuple[str, str]] = set()
+
+    def device(self, value: Any, *, number: bool = False) -> Any:
+        """A device that exists for one that is asked for; `number`: an int here is the index of a device."""
+        raise NotImplementedError
+
+    def tell(self, said: str, meant: str) -> None:
+        if (said, meant) not in self._told:
+            self._told.add((said, meant))
+            self._notice(said, meant)
+
+    def install_tensors(self) -> None:
+        import torch
+        from torch.utils._device import DeviceContext, _device_constructors
+
+        makers = _device_constructors()  # its cache has to hold the originals
+        for name, function in list(vars(torch).items()):
+            if callable(function) and not isinstance(function, type) and _hashable(function) and function in makers:
+                replacement = functools.wraps(function)(self.with_device(function))
+                patching.tell_torchscript(function, replacement)
+                setattr(torch, name, replacement)
+        for name in ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"):
+            patching.replace(torch.Tensor, name, self.with_device)
+        for name in ("empty_like", "full_like", "ones_like", "zeros_like", "rand_like", "randn_like", "randint_like"):
+            patching.replace(torch, name, self.with_device)
+        for owner in (torch.Tensor, torch.nn.Module):
+            patching.replace(owner, "to", self.with_first)
+        patching.replace(torch, "load", self._load)
+        patching.replace(DeviceContext, "__init__", self.with_first)
+        torch.Generator = _generator(torch.Generator, self)
+
+    def with_device(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`device=` is mapped."""
+
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("device") is not None:
+                kwargs["device"] = self.device(kwargs["device"], number=True)
+            return original(*args, **kwargs)
+
+        return replacement
+
+    def with_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The first argument of a method, or `device=`, is mapped."""
+
+        def replacement(target: Any, *args: Any, **kwargs: Any) -> Any:
+            if args:
+                args = (self.device(args[0], number=True), *args[1:])
+            if kwargs.get("device") is not None:
+                kwargs["device"] = self.device(kwargs["device"], number=True)
+            return original(target, *args, **kwargs)
+
+        return replacement
+
+    def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(map_location, dict):
+                map_location = {key: self.device(value) for key, value in map_location.items()}
+            return original(file, self.device(map_location, number=True), *args, **kwargs)
+
+        return replacement
+
+
+def caller() -> FrameType | None:
+    """The frame that called the function of torch in whose place ours runs, maybe through an observer."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return frame
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _generator(original: type, devices: Devices) -> type:
+    """`torch.Generator(device="cuda")`; what it makes is a generator of the original class, as is what torch makes."""
+
+    class Meta(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, original)
+
+        def __call__(cls, device: Any = "cpu") -> Any:
+            return original(devices.device(device, number=True))
+
+    return Meta("Generator", (), {})
