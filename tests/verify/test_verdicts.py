@@ -156,6 +156,17 @@ def test_an_event_at_the_findings_line_confirms(path: str, oracle: str, event: E
     assert other.verdict is not Verdict.CONFIRMED
 
 
+def test_gradients_of_models_that_are_averaged_by_hand_decide_nothing(path: str) -> None:
+    average = dataclasses.replace(call(BARRIER, path=path, name="fc.weight"), step=4, phase="after_step")
+    ranks = [
+        [lines(path, {HEAD: 1}), Hashes(what="gradients", when="before_step", wrap="ddp", digests={"fc.weight": text})]
+        for text in "ab"
+    ]
+    assert verdict(at("DDP605", HEAD), run(*ranks)).verdict is Verdict.CONFIRMED
+    judged = verdict(at("DDP605", HEAD), run(*([*events, average] for events in ranks)))
+    assert judged.verdict is Verdict.INCONCLUSIVE and "averaged by hand now and then" in judged.reason
+
+
 def test_a_search_for_unused_parameters_is_needed_where_one_rank_leaves_one_out_once(path: str) -> None:
     def of_run(*unused: str, backwards: int = 3, line: int = HEAD, **how: Any) -> Judged:
         here = Searched(backwards=3, frames=frames(path, HEAD))

@@ -83,7 +83,7 @@ def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tu
     """The moments at which tensors differ across ranks, in order; only names that every rank has and none shards."""
     traces = tuple(traces)
     seen = [_desync(what, key, events) for key, events in _moments(traces, what, when, wraps).items()]
-    apart = {name for trace in traces for name in _averaged_now_and_then(trace)}
+    apart = averaged_now_and_then(traces)
     found = [_without(desync, apart) for desync in _grown_apart(seen, traces)]
     found = [desync for desync in found if desync.names]
     for earlier in _unlike_fingerprints(traces, when, wraps) if what == "parameters" else ():
@@ -95,12 +95,12 @@ def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tu
     yield from found
 
 
-def _averaged_now_and_then(trace: Trace) -> Iterator[str]:
+def averaged_now_and_then(traces: Iterable[Trace]) -> set[str]:
     """The parameters that the user's code averages over all ranks behind an optimizer step: in between each rank trains
     by itself, on purpose."""
-    for call in trace.of(Collective):
-        if (call.op, call.issued_by) == ("all_reduce", "user") and call.step and call.phase not in _OF_A_FORWARD:
-            yield from (tensor.name for tensor in call.tensors if tensor.name)
+    calls = (call for trace in traces for call in trace.of(Collective) if call.step)
+    sums = (call for call in calls if (call.op, call.issued_by) == ("all_reduce", "user"))
+    return {tensor.name for call in sums if call.phase not in _OF_A_FORWARD for tensor in call.tensors if tensor.name}
 
 
 def _without(desync: Desync, names: set[str]) -> Desync:
@@ -143,7 +143,7 @@ def _within(name: str, modules: set[str]) -> bool:
 def compared(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tuple[str, ...]) -> Compared:
     """How often all ranks of a run were compared."""
     traces = tuple(traces)
-    if any(name for trace in traces for name in _averaged_now_and_then(trace)):
+    if averaged_now_and_then(traces):
         wraps = tuple(wrap for wrap in wraps if wrap != "ddp")
     keys = {key[:3] for key, events in _moments(traces, what, when, wraps).items() if _all(key[0], events, traces)}
     if what == "parameters" and "after_step" in when:

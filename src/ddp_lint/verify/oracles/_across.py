@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_lint.verify.compare import Desync, compared, desyncs, spoken
+from ddp_lint.verify.compare import Desync, averaged_now_and_then, compared, desyncs, spoken
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.trace import COPY
 
@@ -15,6 +15,8 @@ def compare(case: Case, what: str, when: tuple[str, ...], wraps: tuple[str, ...]
         text = f"{what} differ between {ranks} {moment(found)}: {spoken(found.names)}"
         return Opinion((case.evidence(what.removesuffix("s"), text, linked=case.speaks_of(found.names)),))
     looked = compared(case.traces, what, when, wraps)
+    if not looked.times and averaged_now_and_then(case.traces):
+        return Opinion(blind=f"parameters are averaged by hand now and then: in between {what} differ on purpose")
     if not looked.times:
         return Opinion(blind=f"no {what} of a model wrapped with {' or '.join(wraps)} to compare between the ranks")
     return Opinion(silent=f"{what} were equal on all ranks, {looked}")
