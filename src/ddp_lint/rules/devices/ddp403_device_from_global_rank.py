@@ -176,9 +176,12 @@ class DeviceFromGlobalRank(Rule):
         return any(self.module.code(part) == first for part in tests)
 
     def _fix(self, value: cst.BaseExpression) -> Fix | None:
-        if self.module.imports.resolve("torch") != "torch":
-            return None
+        around = self.module.parent(value)
+        joined = isinstance(around, cst.BinaryOperation)
+        if self.module.imports.resolve("torch") != "torch" or (joined and isinstance(value, cst.Call)):
+            return None  # of ``"cuda:" + str(rank)`` the argument would have to change
         text = f"{self.module.code(value)} % torch.cuda.device_count()"
+        text = f"({text})" if joined else text
         return Fix("count the GPUs of the node", Applicability.UNSAFE, (replace(self.module, value, text),))
 
 
