@@ -29,7 +29,7 @@ from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Condition, Known, Test, Value, divergent, is_absent, merge, unknown
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.parts import children
+from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.uses import constructions
 
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
@@ -309,9 +309,16 @@ class Variables:
 
 def _is_left(method: ast.FunctionDef | ast.AsyncFunctionDef, value: ast.expr) -> bool:
     """Is it what a constructor leaves in the attribute in any case, also where that of a base class has set it?"""
-    if method.name != "__init__":
-        return False
-    place = next((i for i, line in enumerate(method.body) if getattr(line, "value", None) is value), None)
-    after = method.body[place + 1 :] if place is not None else []
-    calls = (n for line in after for n in children(line) if isinstance(n, ast.Call))
-    return place is not None and all(getattr(call.func, "attr", "") != "__init__" for call in calls)
+    return method.name == "__init__" and id(value) in _set_last(method)
+
+
+@kept_by_node(4096)
+def _set_last(constructor: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[int]:
+    """The values (by identity) of its own statements from the last one on that calls another constructor."""
+    calls = [any(map(_constructs, children(line))) for line in constructor.body]
+    last = max((place for place, found in enumerate(calls) if found), default=0)
+    return frozenset(id(value) for line in constructor.body[last:] if (value := getattr(line, "value", None)))
+
+
+def _constructs(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "__init__"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 
 import libcst as cst
 
@@ -165,7 +166,7 @@ class TwoForwardsBeforeBackward(Rule):
             return False
         wrap = self.module.wraps.of(name, at) or self._at_top_level(name)
         if wrap is not None:
-            kept = self._has_no_buffers(wrap) or self._keeps_none(wrap)
+            kept = self._has_no_buffers(wrap) or wrap.inner in self._synchronised
             return all(map(_broadcasts, self._ways(wrap))) and not kept
         return name.startswith("self.") and name.count(".") == 1 and self._wrapped_by_class(name[5:], at)
 
@@ -183,10 +184,11 @@ class TwoForwardsBeforeBackward(Rule):
         made = classes.imported(kind) or classes.named(kind.removeprefix(f"{self.module.name}."))
         return made is not None and classes.without_buffers(made)
 
-    def _keeps_none(self, wrap: Wrap) -> bool:
-        """Whether the normalisation of the model was converted to SyncBatchNorm, whose backward needs no buffers."""
-        converted = (c for c in self.module.of_type(cst.Call) if self.module.qualified(c.func) == _CONVERTS and c.args)
-        return any(dotted(call.args[0].value) == wrap.inner for call in converted) and bool(wrap.inner)
+    @functools.cached_property
+    def _synchronised(self) -> frozenset[str]:
+        """The models whose normalisation was converted to SyncBatchNorm, whose backward needs no buffers."""
+        calls = (c for c in self.module.of_type(cst.Call) if c.args and self.module.qualified(c.func) == _CONVERTS)
+        return frozenset(filter(None, (dotted(call.args[0].value) for call in calls)))
 
     def _at_top_level(self, name: str) -> Wrap | None:
         """The wrap of a module-level name that functions use."""
