@@ -1,8 +1,8 @@
 """Checks a lot of code that nobody wrote for us, and tells what did not go well.
 
 By default the standard library and, where it is installed, torch: some 4,000 files. Prints the files that could not be
-checked, rules that crashed, and the slowest files; exits with 1 when anything crashed. What is no Python at all (the
-standard library's own tests have such files) is counted, not told.
+checked, rules that crashed, and the slowest files with their CPU seconds; exits with 1 when anything crashed. What is
+no Python at all (the standard library's own tests have such files) is counted, not told.
 
     python benchmarks/robustness.py [FOLDER ...] [--every N] [--jobs N]
 """

@@ -466,4 +466,4 @@ def _say_work(outcome: _Outcome, options: _Options) -> None:
         options.color,
     )
     for path, seconds in done.slowest[:3]:
-        say(f"  {seconds:6.2f} s  {path}", options.color)
+        say(f"  {seconds:6.2f} CPU s  {path}", options.color)

@@ -106,7 +106,7 @@ class Checker:
 
     def check_file(self, file: SourceFile, path: pathlib.Path) -> FileResult:
         """The result for what is taken as the content of `path`."""
-        started = time.perf_counter()
+        started = time.process_time()
         try:
             with self.project.recording() as asked, _deep_recursion():
                 findings, parsed = _check(file, path, self.project, self._settings)
@@ -114,7 +114,7 @@ class Checker:
             searched = tuple(self.project.searched()) if self._for_cache else ()
         except Exception as e:  # a defect of ours must not cost the other files
             return FileResult(file.path, error=f"ddp-lint failed on it, please report: {type(e).__name__}: {e}")
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         return FileResult(
             file.path, tuple(findings), dependencies=dependencies, searched=searched, seconds=seconds, parsed=parsed
         )

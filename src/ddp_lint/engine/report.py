@@ -39,7 +39,7 @@ class Statistics:
     files: int = 0
     parsed: int = 0
     cached: int = 0
-    #: Seconds of the slowest files, slowest first: (path, seconds).
+    #: CPU seconds of the slowest files, slowest first: (path, seconds). Not wall: what else runs must not change them.
     slowest: list[tuple[str, float]] = dataclasses.field(default_factory=list)
 
 
