@@ -47,6 +47,22 @@ PROJECTS: dict[str, tuple[dict[str, str], set[str], set[str]]] = {
         {"a:communicates"},
         {"a:computes"},
     ),
+    "objects of a framework's packages": (
+        {
+            "a": """
+                import torchmetrics.image as image
+
+                def scored(x): return image.PeakSignalNoiseRatio().compute()
+            """,
+            "b": """
+                from drawing import image
+
+                def drawn(x): return image.open(x).compute()
+            """,
+        },
+        {"a:scored"},
+        {"b:drawn"},
+    ),
     "through calls, methods and constructors": (
         {
             "helpers": """

@@ -51,7 +51,7 @@ class Vocabulary:
     objects: frozenset[Need]
     #: Classes whose construction communicates.
     classes: frozenset[str]
-    #: Last parts of packages all of whose classes are of a kind (``torch.optim``).
+    #: Words of packages all of whose classes are of a kind (``torch.optim``).
     packages: frozenset[str]
 
     @property
@@ -95,7 +95,7 @@ def vocabulary(names: Names) -> Vocabulary:
         {name: frozenset(needs) for name, needs in methods.items()},
         frozenset(objects),
         frozenset(classes),
-        frozenset(last(maker[:-2]) for type_ in known.types.values() for maker in type_.made_by if maker[-1] == "*"),
+        frozenset(_word_of(maker) for type_ in known.types.values() for maker in type_.made_by if maker[-1] == "*"),
     )
 
 
@@ -105,18 +105,26 @@ def _shown_by(known: Knowledge, type_: str) -> Iterator[str]:
     candidates = {*known.types, *frameworks.bases()}
     below = [name for name in candidates if type_ in _ancestors(known, name)]
     for name in (type_, *below):
-        yield last(name.removesuffix(".*"))
+        yield _word_of(name)
         entry = known.types.get(name)
         if entry is not None:
             yield from entry.known_as
-            for maker in entry.made_by:
-                yield last(maker.removesuffix(".*"))
+            yield from map(_word_of, entry.made_by)
     if type_ == PARAMETER_GROUP:
         yield "param_groups"
     for call in known.collectives.values():
         if type_ in _made(call):
             maker, _, name = call.name.rpartition(".")
             yield from (last(maker), *known.types[maker].known_as) if maker in known.types else (name,)
+
+
+def _word_of(name: str) -> str:
+    """The word that a mention of a class or function holds for certain. Of a package all of whose classes are of a
+    kind: the framework's name, as ``torchmetrics.image`` ends in a word that any program has; of torch's, which all
+    programs import, the last part."""
+    package = name.removesuffix(".*")
+    first = package.partition(".")[0]
+    return last(package) if package == name or first == "torch" else first
 
 
 def _made(entry: Collective) -> frozenset[str]:
