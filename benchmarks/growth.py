@@ -366,6 +366,15 @@ def yaml(folder: pathlib.Path, n: int) -> None:
 # ---- measuring
 
 
+@kind(150)
+def classes_of_few_names(folder: pathlib.Path, n: int) -> None:
+    """Tests often call all their classes A, B and C: by its name, a base may be any of them."""
+    body = "    def f(self, x):\n        dist.all_reduce(x)\n\n    def g(self, x):\n        return A().f(x) or self.f(x)\n\n"
+    for i in range(n):
+        classes = "".join(f"class {name}({base}):\n{body}" for name, base in ("AB", "BC", "CD", "DE"))
+        (folder / f"m{i}.py").write_text(f"{_TORCH}class E:\n    pass\n\n{classes}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}")

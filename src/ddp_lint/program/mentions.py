@@ -56,6 +56,8 @@ _DOING = {
     what: frozenset(opcode.opmap[name] for name in names if name in opcode.opmap) or frozenset(opcode.opmap.values())
     for what, names in _INSTRUCTIONS.items()
 }
+#: Among the words of bases: one of them is an attribute, whose name may be that of another class of the file.
+DOTTED = "."
 #: The module's own statements, as the name of a function.
 MODULE = ""
 
@@ -145,7 +147,8 @@ class _Reader:
                 self._originals[name].add(original)
         self._bases: dict[str, set[str]] = collections.defaultdict(set)
         for name, bases in _CLASS.findall(text):
-            self._bases[name] |= self._with_originals(set(_WORD.findall(bases)))
+            dotted = {DOTTED} if "." in bases else set()
+            self._bases[name] |= self._with_originals(set(_WORD.findall(bases))) | dotted
         self._functions: list[FunctionMentions] = []
         self._classes: list[ClassMentions] = []
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ddp_lint.knowledge.communication import is_telling
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program.events import Need, Vocabulary, vocabulary
-from ddp_lint.program.mentions import CALLING, COMPUTED, ENTERING, MODULE, FileMentions, FunctionMentions
+from ddp_lint.program.mentions import CALLING, COMPUTED, DOTTED, ENTERING, MODULE, FileMentions, FunctionMentions
 
 #: Methods that the evaluation enters without their being mentioned: where anything is called, where a manager is
 #: entered.
@@ -75,7 +75,7 @@ class _Graph:
     """Functions and classes of a project as numbers, and what they lead to."""
 
     def __init__(self, files: Mapping[str, FileMentions], events: Vocabulary) -> None:
-        self._events = events
+        self._events, self._showing = events, events.showing
         self._paths = list(files)
         self._files = list(files.values())
         self._functions: list[FunctionMentions] = []
@@ -90,9 +90,15 @@ class _Graph:
         self._place_parts = [_place(path) for path in self._paths]
         #: First parts of the names that the project's own modules can have.
         self._packages = {part for path in self._paths for part in _folders(path)}
-        self._held: dict[int, frozenset[int]] = {}
-        self._held_in_file: dict[int, frozenset[int]] = {}
+        #: By class, and by the names of classes, as many may have one: what is asked again and again.
         self._by_class: dict[int, dict[str, list[int]]] = {}
+        self._by_name: dict[str, dict[str, list[int]]] = {}
+        self._shared: list[list[int]] = []
+        self._held: dict[int, frozenset[str]] = {}
+        self._shown_by_class: dict[int, frozenset[str]] = {}
+        self._shown_by_name: dict[str, frozenset[str]] = {}
+        #: For each file the names that its imports bind.
+        self._bound = [{name for _, name in file.imports} for file in self._files]
         self._number()
         for class_ in range(len(self._classes)):
             self._inherit(class_)
@@ -140,7 +146,7 @@ class _Graph:
             if class_.lineage:
                 stack.pop()
                 continue
-            bases = [base for name in class_.bases for base in self._meant(name, class_.file) if base != number]
+            bases = [base for name in class_.bases for base in self._meant(name, number)]
             waiting = [base for base in bases if not self._classes[base].lineage and base not in entered]
             entered.add(number)
             if waiting:
@@ -150,11 +156,14 @@ class _Graph:
             class_.lineage = tuple(above)
             stack.pop()
 
-    def _meant(self, name: str, file: int) -> list[int]:
-        """The classes that a name in a file may mean: its own, else any."""
-        found = self._named.get(name, [])
+    def _meant(self, name: str, class_: int) -> list[int]:
+        """The classes that the name of a base of a class may mean: others of its file, else any."""
+        found = [number for number in self._named.get(name, ()) if number != class_]
+        if len(found) < 2 or DOTTED in self._classes[class_].bases:
+            return found
+        file = self._classes[class_].file
         own = [number for number in found if self._classes[number].file == file]
-        return own if len(own) > 1 else found
+        return own if own and self._bound[file].isdisjoint((name, "*")) else found
 
     def _words_that_count(self) -> frozenset[str]:
         """The words that can lead anywhere."""
@@ -183,28 +192,31 @@ class _Graph:
     # ---- edges
 
     def _edges(self) -> list[list[int]]:
-        return [list(dict.fromkeys(self._callees(number))) for number in range(len(self._functions))]
+        """What each function calls, by number. The methods of one name of all classes of one name are called through
+        a number of their own, behind those of the functions: a project may have hundreds of classes named A."""
+        edges = [list(dict.fromkeys(self._callees(number))) for number in range(len(self._functions))]
+        return edges + self._shared
 
     def _callees(self, number: int) -> Iterator[int]:
         used = self._used[number]
         for name in used & self._top.keys():
             yield from self._imported(name, self._file_of[number])
-        direct = self._direct(number)
+        of = self._class_of[number]
+        if of >= 0:
+            yield from _of_names(self._inherited(of), used)
         for class_ in self._in_sight(number):
-            yield from self._methods(class_, used)
-        for name in used & self._named.keys():
-            for class_ in self._named[name]:
-                yield from self._methods(class_, _MAKING)
+            yield from _of_names(self._methods(class_), used)
+        for class_ in used & self._named.keys():
+            yield from _of_names(self._methods(class_), _MAKING)
         for name in used & self._telling.keys():
             yield from self._telling[name]
-        of = self._class_of[number]
         if of >= 0 and _ABOVE in used:
             mentioned = used.intersection(self._functions[number].words)
             for above in self._classes[of].lineage[1:]:
-                yield from self._own_methods(above, mentioned)
+                yield from _of_names(self._classes[above].methods, mentioned)
         if COMPUTED in used:
-            for class_ in direct:
-                for numbers in self._classes[class_].methods.values():
+            for direct in self._direct(number):
+                for numbers in self._classes[direct].methods.values():
                     yield from numbers
 
     def _imported(self, name: str, file: int) -> Iterator[int]:
@@ -216,17 +228,22 @@ class _Graph:
             if place == own or name in parts or "*" in parts or not parts.isdisjoint(self._place_parts[place]):
                 yield function
 
-    def _methods(self, class_: int, names: frozenset[str]) -> Iterator[int]:
-        """The methods of these names that an object of a class has: its own, else those that it inherits."""
-        found = self._inherited(class_)
-        for name in names & found.keys() if len(names) > len(found) else (n for n in names if n in found):
-            yield from found[name]
+    def _methods(self, class_: str) -> dict[str, list[int]]:
+        """The methods by name that an object of a class of this name has: its own, else those that it inherits."""
+        found = self._by_name.get(class_)
+        if found is None:
+            merged: dict[str, dict[int, None]] = collections.defaultdict(dict)
+            for number in self._named[class_]:
+                for name, numbers in self._inherited(number).items():
+                    merged[name].update(dict.fromkeys(numbers))
+            found = self._by_name[class_] = {name: self._as_one(list(numbers)) for name, numbers in merged.items()}
+        return found
 
-    def _own_methods(self, class_: int, names: frozenset[str]) -> Iterator[int]:
-        methods = self._classes[class_].methods
-        for name in methods:
-            if name in names:
-                yield from methods[name]
+    def _as_one(self, functions: list[int]) -> list[int]:
+        if len(functions) == 1:
+            return functions
+        self._shared.append(functions)
+        return [len(self._functions) + len(self._shared) - 1]
 
     def _inherited(self, class_: int) -> dict[str, list[int]]:
         """All methods of a class by name, each from the nearest class that has it."""
@@ -245,31 +262,24 @@ class _Graph:
         found = {c for name in self._used[number] & self._named.keys() for c in self._named[name]}
         return found | {of} if of >= 0 else found
 
-    def _in_sight(self, number: int) -> set[int]:
-        """With those that its class mentions, where attributes are assigned, and, where it uses variables of the
-        module, those that the module's statements mention."""
-        found = self._direct(number)
+    def _in_sight(self, number: int) -> set[str]:
+        """The names of classes that a function mentions, with those that its class mentions, where attributes are
+        assigned, and, where it uses variables of the module, those that the module's statements mention."""
+        named = self._named.keys()
+        found = set(self._used[number] & named)
         of = self._class_of[number]
         if of >= 0:
-            for above in self._classes[of].lineage:
-                found |= self._held_by_class(above)
+            found |= self._held_by_class(of)
         file = self._file_of[number]
         if not self._used[number].isdisjoint(self._files[file].variables):
-            found |= self._held_by_module(file)
+            found |= self._used[self._modules[file]] & named
         return found
 
-    def _held_by_class(self, class_: int) -> frozenset[int]:
+    def _held_by_class(self, class_: int) -> frozenset[str]:
         if class_ not in self._held:
-            self._held[class_] = self._classes_named(self._classes[class_].words)
+            words = (self._classes[above].words for above in self._classes[class_].lineage)
+            self._held[class_] = frozenset[str]().union(*words) & self._named.keys()
         return self._held[class_]
-
-    def _held_by_module(self, file: int) -> frozenset[int]:
-        if file not in self._held_in_file:
-            self._held_in_file[file] = self._classes_named(self._used[self._modules[file]])
-        return self._held_in_file[file]
-
-    def _classes_named(self, words: frozenset[str]) -> frozenset[int]:
-        return frozenset(c for name in words & self._named.keys() for c in self._named[name])
 
     # ---- events
 
@@ -332,8 +342,12 @@ class _Graph:
         for number in range(len(self._functions)):
             found[number] = self._communicates(number, spelled)
         edges = self._edges()
+        shared = len(edges) - len(found)
+        nothing = [frozenset[str]()] * shared
+        found += bytearray(shared)
         _spread(found, edges)
-        travelling = _Travelling(self._events, self._shown(words_of_files), self._wraps, self._used, edges)
+        shown, wraps = self._shown(words_of_files) + nothing, self._wraps + [False] * shared
+        travelling = _Travelling(self._events, shown, wraps, self._used + nothing, edges)
         while True:
             new = travelling.more(self._communicating_methods(found), found)
             if not new:
@@ -342,13 +356,13 @@ class _Graph:
                 found[number] = True
             _spread(found, edges)
         by_file: dict[str, set[str]] = {path: set() for path in self._paths}
-        for number, communicates in enumerate(found):
+        for function, place, communicates in zip(self._functions, self._file_of, found, strict=False):
             if communicates:
-                by_file[self._paths[self._file_of[number]]].add(self._functions[number].name)
+                by_file[self._paths[place]].add(function.name)
         return {path: frozenset(names) for path, names in by_file.items()}
 
     def _words_of_files(self) -> list[frozenset[str]]:
-        showing = self._events.showing
+        showing = self._showing
         words: list[set[str]] = [set(showing.intersection(_parts(file))) for file in self._files]
         for number, file in enumerate(self._file_of):
             words[file] |= showing & self._used[number]
@@ -357,19 +371,29 @@ class _Graph:
     def _shown(self, words_of_files: list[frozenset[str]]) -> list[frozenset[str]]:
         """For each function the words that show objects and name classes in sight: its own, its class's, its file's
         imports, and the names of all that the classes in sight inherit from."""
-        showing = self._events.showing
+        showing = self._showing
         shown = []
         for number, file in enumerate(self._file_of):
-            classes, of = self._in_sight(number), self._class_of[number]
+            of = self._class_of[number]
             words = set(showing & self._used[number] | words_of_files[file] & self._events.packages)
-            for class_ in classes:
-                for above in self._classes[class_].lineage:
-                    words.add(self._classes[above].name)
-                    words |= showing.intersection(self._classes[above].bases)
+            words.update(*map(self._named_above, self._in_sight(number)))
             if of >= 0:
-                words |= showing & self._classes[of].words
+                words |= self._above(of) | showing & self._classes[of].words
             shown.append(frozenset(words))
         return shown
+
+    def _named_above(self, class_: str) -> frozenset[str]:
+        """The words that show what objects of a class of this name are."""
+        if class_ not in self._shown_by_name:
+            self._shown_by_name[class_] = frozenset[str]().union(*map(self._above, self._named[class_]))
+        return self._shown_by_name[class_]
+
+    def _above(self, class_: int) -> frozenset[str]:
+        if class_ not in self._shown_by_class:
+            lineage = [self._classes[above] for above in self._classes[class_].lineage]
+            bases = (self._showing.intersection(above.bases) for above in lineage)
+            self._shown_by_class[class_] = frozenset({above.name for above in lineage}.union(*bases))
+        return self._shown_by_class[class_]
 
     def _wrapping(self) -> list[bool]:
         """For each function whether its file wraps models, or one that its class inherits from does."""
@@ -389,6 +413,11 @@ class _Graph:
                 if any(found[number] for number in numbers):
                     methods[name].add(class_.name)
         return methods
+
+
+def _of_names(methods: Mapping[str, list[int]], names: frozenset[str]) -> Iterator[int]:
+    for name in names & methods.keys():
+        yield from methods[name]
 
 
 def _place(path: str) -> frozenset[str]:
@@ -435,7 +464,7 @@ class _Travelling:
         used: list[frozenset[str]],
         edges: list[list[int]],
     ) -> None:
-        self._events = events
+        self._events, self._showing = events, events.showing
         self._shown, self._wraps, self._used = shown, wraps, used
         self._edges = edges
         self._components = _components(edges)
