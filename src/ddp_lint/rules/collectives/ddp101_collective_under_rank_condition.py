@@ -5,21 +5,21 @@ from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
 class CollectiveUnderRankCondition(MismatchRule):
-    """A collective that only the ranks on one side of a rank test reach.
+    """Only the ranks on one side of a rank test reach this collective.
 
     ## What it does
 
     Finds collectives of `torch.distributed` and its mirrors that some ranks of their group reach and others do not:
-    under `if rank == 0:`, after an early `return` of the other ranks, behind `rank == 0 and ...`, in a function that
-    is called from only one side, or behind a decorator such as `@rank_zero_only`.
+    under `if rank == 0:`, after an early `return` of the other ranks, after `rank == 0 and ...`, in a function that is
+    called from only one side, or behind a decorator such as `@rank_zero_only`.
 
     ## Why it breaks
 
     A collective is complete when every rank of the group has joined it. Rank 0 joins and waits; rank 1 has gone on to
     its next collective, or to the end of the program. Either both wait until the watchdog kills the job, 10 minutes
-    later with NCCL and 30 with gloo, or the lone call pairs with the *next* collective of rank 1 and the numbers
-    are wrong from there on. Measured on 2 x H200 (NCCL, torch 2.11) and gloo (torch 2.13): a lone `all_reduce`
-    before three common ones printed 101 for 100, 11 and 101 for 2, and hung in the last.
+    later with NCCL and 30 with gloo, or the single call pairs with the *next* collective of rank 1 and the numbers are
+    wrong from there on. Measured on 2 x H200 (NCCL, torch 2.11) and gloo (torch 2.13): an `all_reduce` on one rank
+    before three common ones printed 101 instead of 100, 11 and 101 instead of 2, and the last one hung.
 
     ## Example
 
@@ -67,12 +67,12 @@ class CollectiveUnderRankCondition(MismatchRule):
 
     ## When it is silent
 
-    Where all ranks do the same in the end: both arms call the same collective, the barriers of `if rank != 0:
+    If all ranks make the same calls in the end: both branches call the same collective, the barriers of `if rank != 0:
     barrier()` and a later `if rank == 0: barrier()` complete each other, an early exit issues the collective that its
-    peers issue later, or a skipping rank runs a mirrored loop. Where the test is about the group itself (`if rank in
-    ranks:` before a collective on that group), or asks only for a launcher (`rank != -1`, `world_size > 1`). Where
-    the condition came out of a collective. Send and receive are no collectives. A call that cannot be resolved
-    creates no finding.
+    peers issue later, or a skipping rank runs a mirrored loop. If the test is about the group itself (`if rank in
+    ranks:` before a collective on that group), or only about the launcher (`rank != -1`, `world_size > 1`). If the
+    condition is the result of a collective. Send and receive are not collectives. A call that cannot be resolved is
+    not reported.
 
     ## How to confirm
 
@@ -80,7 +80,7 @@ class CollectiveUnderRankCondition(MismatchRule):
 
     ## Fix safety
 
-    No automatic fix: whether the work before the call belongs to all ranks is for the author to say.
+    No automatic fix: whether all ranks should do the work before the call is the author's decision.
 
     ## References
 

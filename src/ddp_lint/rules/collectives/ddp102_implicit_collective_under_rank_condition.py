@@ -5,21 +5,20 @@ from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
 class ImplicitCollectiveUnderRankCondition(MismatchRule):
-    """A call that communicates behind the scenes is made by some ranks only.
+    """Only some ranks make a call that communicates internally.
 
     ## What it does
 
-    Finds framework calls whose name does not say that all ranks must take part, under a rank test: saving or
+    Finds framework calls under a rank test whose name does not show that all ranks must take part: saving or
     consolidating sharded state (`dcp.save`, FSDP `state_dict`, `DTensor.full_tensor`, `trainer.save_checkpoint`,
-    `accelerator.save_state`, `engine.save_checkpoint`), metrics that sync when computed (`metric.compute()`),
-    building DDP, `self.log(..., sync_dist=True)`. More than half of the real hangs that were studied go through such
-    a call.
+    `accelerator.save_state`, `engine.save_checkpoint`), metrics that sync when computed (`metric.compute()`), building
+    DDP, `self.log(..., sync_dist=True)`. More than half of the real hangs that were studied go through such a call.
 
     ## Why it breaks
 
-    Only the file is written by rank 0. Before that, every rank has to send its part: the call holds an `all_gather`,
-    a `broadcast` or a `barrier`. Rank 0 alone starts it and waits, rank 1 is in its next training step. The job dies
-    when the watchdog's timeout is over, or the stray collective pairs with one of rank 1's.
+    Only rank 0 writes the file, but first every rank has to send its part: the call contains an `all_gather`, a
+    `broadcast` or a `barrier`. Only rank 0 starts it, and waits; rank 1 is in its next training step. The job dies
+    when the watchdog's timeout expires, or the collective pairs with another one of rank 1.
 
     ## Example
 
@@ -69,11 +68,11 @@ class ImplicitCollectiveUnderRankCondition(MismatchRule):
 
     ## When it is silent
 
-    Where the call communicates only for sharded models and nothing suggests that this one is sharded (for
-    `accelerator.save_state`: no script of the same folder copes with FSDP or DeepSpeed either), as with
-    `state_dict()` or `get_model_state_dict` of a DDP model; where the receiver is an object of the project's own with
-    a method of the same name; where the rank test is switched off in the modes that communicate (`if is_main or
-    sharded:`); and in all cases in which DDP101 is silent.
+    If the call communicates only for sharded models and nothing shows that this one is sharded, as with `state_dict()`
+    or `get_model_state_dict` of a DDP model (for `accelerator.save_state`: no script in the same folder supports FSDP
+    or DeepSpeed either). If the object is of a class of the project that has a method of the same name. If the rank
+    test does not apply in the modes that communicate (`if is_main or sharded:`). And in all cases in which DDP101 is
+    silent.
 
     ## How to confirm
 
@@ -82,7 +81,7 @@ class ImplicitCollectiveUnderRankCondition(MismatchRule):
 
     ## Fix safety
 
-    No automatic fix: the call moves out of the test, what it returns stays with the rank that writes.
+    No automatic fix: move the call out of the test, and use its result only on the rank that writes.
 
     ## References
 

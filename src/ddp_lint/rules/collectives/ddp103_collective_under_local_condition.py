@@ -9,17 +9,17 @@ class CollectiveUnderLocalCondition(MismatchRule):
 
     ## What it does
 
-    Finds collectives, also implicit ones, whose condition mentions no rank and still differs between ranks: a value of
-    this rank's batch (`loss.item()`, `isnan`, an empty selection, `masks.numel() == 0`, images that its samples lack),
-    the wall clock, a future that has finished here but not there, free memory, an exception caught where only this rank
-    works, or a barrier for those alone that found a file missing which one of them makes. Other conditions on files are
+    Finds collectives, also implicit ones, whose condition does not mention the rank but differs between ranks: a value
+    of this rank's batch (`loss.item()`, `isnan`, an empty selection, `masks.numel() == 0`, missing images), the wall
+    clock, a future that has finished on some ranks only, free memory, an exception in work that only this rank does,
+    or a barrier only for the ranks that found a file missing which one of them creates. Other conditions on files are
     DDP111, other exceptions DDP112.
 
     ## Why it breaks
 
     Rank 0 sees a NaN in its batch and skips the `all_reduce`; rank 1 does not and waits in it. Clocks differ by
-    microseconds, which is enough once in ten thousand steps. A third of the real hangs that were studied are of this
-    kind, and no search for `rank == 0` finds them.
+    microseconds, which is enough to diverge once in ten thousand steps. A third of the real hangs that were studied
+    are of this kind, and a search for `rank == 0` does not find them.
 
     ## Example
 
@@ -77,18 +77,18 @@ class CollectiveUnderLocalCondition(MismatchRule):
 
     ## When it is silent
 
-    Where the deciding value came out of an `all_reduce`, `broadcast` or `all_gather`; where both outcomes run the same
-    collectives; where the condition depends on configuration, step numbers or world size. What cannot be shown to
-    differ between ranks is taken to be the same on all.
+    If the condition depends on the result of an `all_reduce`, `broadcast` or `all_gather`, or on configuration, step
+    numbers or world size. If both outcomes run the same collectives. A value is assumed to be the same on all ranks
+    unless the code shows that it differs.
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: the ranks' logs of collectives differ at this line. verify feeds each rank other data,
-    a short shard and a NaN, so that such conditions come out differently.
+    `ddp-lint verify train.py`: the ranks' logs of collectives differ at this line. verify gives each rank different
+    data, a shorter shard and a NaN, so that such conditions have different outcomes.
 
     ## Fix safety
 
-    No automatic fix: which rank's decision counts (any, all, rank 0) is for the author to say.
+    No automatic fix: which rank's decision counts (any, all, rank 0) is the author's decision.
 
     ## References
 

@@ -9,15 +9,16 @@ class CollectivesInDifferentOrder(MismatchRule):
 
     ## What it does
 
-    Finds code in which two ranks issue different collectives first, because of a rank test or because they walk
-    something whose order differs between processes (a `set`, or a list or generator filled from one); two arms of a
-    rank test that reduce the same two tensors the other way round; also two groups that ranks enter in opposite order.
+    Finds code in which two ranks issue different collectives first, because of a rank test or because they iterate
+    over something whose order differs between processes (a `set`, or a list or generator filled from one); two
+    branches of a rank test that reduce the same two tensors in opposite order; also two groups that ranks enter in
+    opposite order.
 
     ## Why it breaks
 
-    Collectives carry no names: the first call of rank 0 on a group pairs with the first call of rank 1. Swapped
-    calls of equal size give wrong numbers without any error (measured: 101 and 101 instead of 2 and 200); with
-    different sizes gloo aborts and NCCL hangs; `all_reduce` against `broadcast` hangs on both.
+    Collectives have no names: the first call of rank 0 on a group pairs with the first call of rank 1. Swapped calls
+    of equal size give wrong numbers without any error (measured: 101 and 101 instead of 2 and 200); with different
+    sizes gloo aborts and NCCL hangs; `all_reduce` against `broadcast` hangs on both.
 
     ## Example
 
@@ -67,12 +68,12 @@ class CollectivesInDifferentOrder(MismatchRule):
 
     ## When it is silent
 
-    Where both arms hold the same collectives in the same order, with whatever buffers; where the calls are on groups
-    that share no two ranks; where a sorted sequence is walked.
+    If both branches have the same collectives in the same order, with any buffers. If the calls are on groups that
+    share fewer than two ranks. If the loop iterates over a sorted sequence.
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: the ranks' logs of collectives, zipped call by call, differ at this line.
+    `ddp-lint verify train.py`: the ranks' logs of collectives, aligned call by call, differ at this line.
 
     ## Fix safety
 

@@ -5,23 +5,23 @@ from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
 class CollectiveArgumentsDiffer(MismatchRule):
-    """All ranks make the call, with another root, reduce operation or shape on each.
+    """The root, reduce operation or shape of a collective differs between ranks.
 
     ## What it does
 
-    Finds collectives whose root (`src`, `dst`) or reduce operation is computed from the rank, as in
-    `broadcast(t, src=dist.get_rank())` or `op = SUM if rank == 0 else MAX`, and the two arms of a rank test that make
-    the same call with another root or reduce operation. Also finds tensors that have another shape on each rank where
-    all ranks must send the same: made of a size that follows from the rank (`torch.zeros(rank + 1)`), selected from
-    its own data (`x[mask]`, `torch.nonzero(x)`), and, gathered from all ranks, what `model.generate(...)` returns or
-    `batch["input_ids"]`, as long as the longest of each rank's own; also where a helper makes the call.
+    Finds collectives whose root (`src`, `dst`) or reduce operation is computed from the rank, as in `broadcast(t,
+    src=dist.get_rank())` or `op = SUM if rank == 0 else MAX`, and two branches of a rank test that make the same call
+    with different roots or reduce operations. Also finds tensors whose shape differs between ranks where all ranks
+    must send the same shape: a size computed from the rank (`torch.zeros(rank + 1)`), a selection of the rank's own
+    data (`x[mask]`, `torch.nonzero(x)`), and in gathers the result of `model.generate(...)` or `batch["input_ids"]`,
+    which are as long as the longest sample of the rank. The call may be in a helper.
 
     ## Why it breaks
 
-    The ranks meet in the call, but with different arguments. Measured on two ranks: `broadcast(src=rank)`
-    leaves every rank with its own data on NCCL, silently, and hangs on gloo; SUM against MAX returns a number without
-    an error on both, and `TORCH_DISTRIBUTED_DEBUG=DETAIL` does not notice. With another shape on each rank gloo
-    aborts; on NCCL `all_reduce` hangs until the watchdog ends it, and `all_gather` returns wrong numbers silently.
+    The ranks meet in the call, but with different arguments. Measured on two ranks: `broadcast(src=rank)` silently
+    leaves every rank with its own data on NCCL, and hangs on gloo; SUM against MAX returns a number without an error
+    on both, and `TORCH_DISTRIBUTED_DEBUG=DETAIL` does not detect it. With different shapes gloo aborts; on NCCL
+    `all_reduce` hangs until the watchdog ends it, and `all_gather` returns wrong numbers silently.
 
     ## Example
 
@@ -67,10 +67,10 @@ class CollectiveArgumentsDiffer(MismatchRule):
 
     ## When it is silent
 
-    Values that differ between ranks are what collectives are for: only root and operation count. A root that is the
-    same for all members of the group (`get_tensor_model_parallel_src_rank()`) or that a loop over the ranks counts up
-    is right; one that is a rank by a parameter's name alone is not doubted. Other shapes, and dtypes, that differ
-    between ranks are left to `verify`.
+    Values that differ between ranks are normal; only roots, operations and shapes are checked. A root that is the same
+    for all members of the group (`get_tensor_model_parallel_src_rank()`), or the variable of a loop over the ranks, is
+    correct. A root that is known to be a rank only by a parameter's name is not reported. Other shapes and dtypes that
+    differ between ranks are found by `verify`.
 
     ## How to confirm
 

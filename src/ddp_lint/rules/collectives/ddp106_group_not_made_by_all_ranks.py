@@ -5,21 +5,21 @@ from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
 class GroupNotMadeByAllRanks(MismatchRule):
-    """A process group or device mesh that only some ranks create.
+    """Only some ranks create a process group or device mesh.
 
     ## What it does
 
     Finds `new_group`, `init_device_mesh`, `initialize_model_parallel` and the like under a rank or membership test,
-    and `new_group(ranks)` where `ranks` follow from the rank, so that each rank makes its own group alone.
+    and `new_group(ranks)` with `ranks` computed from the rank, so that each rank creates only its own group.
 
     ## Why it breaks
 
     `new_group(ranks)` is a collective of the whole *world*: ranks outside the group have to call it too, and all in
-    the same order, because the new group gets its name from a counter and its members meet at a store barrier. If
-    only the members call it, they wait there for the others, or the ranks' counters no longer agree and the next
-    group is wired to the wrong peers. Measured on gloo: a hang that does not even obey the default group's timeout;
-    on NCCL the same program went on, by the luck of its schedule. Four ranks that each made only the pair they were in
-    (gloo) got sums over the wrong ranks, then hung: both pairs have one name, and meet at one store key.
+    the same order, because the new group gets its name from a counter and its members meet at a store barrier. If only
+    the members call it, they wait there for the others, or the ranks' counters no longer agree and the next group
+    connects the wrong peers. Measured on gloo: a hang that ignores the default group's timeout; on NCCL the same
+    program completed by chance. With gloo, four ranks that each created only their own pair got sums over the wrong
+    ranks and then hung: both pairs have the same name and use the same store key.
 
     ## Example
 
@@ -68,9 +68,9 @@ class GroupNotMadeByAllRanks(MismatchRule):
 
     ## When it is silent
 
-    Where every rank makes every group and only *keeps* its own (`group = new_group(ranks)` outside, `if rank in
-    ranks: mine = group` inside); with `use_local_synchronization=True`; where the test is the same on all ranks (a
-    cache that all fill alike, a configuration flag, the world size).
+    If every rank creates every group and only *keeps* its own (`group = new_group(ranks)` outside, `if rank in ranks:
+    mine = group` inside). With `use_local_synchronization=True`. If the test is the same on all ranks (a cache that
+    all ranks fill in the same way, a configuration flag, the world size).
 
     ## How to confirm
 
@@ -78,7 +78,7 @@ class GroupNotMadeByAllRanks(MismatchRule):
 
     ## Fix safety
 
-    No automatic fix: usually the call moves out of the test as it is.
+    No automatic fix: usually the call can be moved out of the test unchanged.
 
     ## References
 

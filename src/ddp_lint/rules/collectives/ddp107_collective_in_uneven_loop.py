@@ -5,19 +5,19 @@ from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
 class CollectiveInUnevenLoop(MismatchRule):
-    """A collective in a loop that ranks leave after different numbers of rounds.
+    """A collective in a loop that runs a different number of times on each rank.
 
     ## What it does
 
     Finds loops with a collective in them, explicit or implicit (a DDP or FSDP forward, `metric.compute()`), whose
-    number of rounds is a rank's own: a shard such as `files[rank::world]`, `range` of something that the rank counts,
-    `while not done` with a local `done`, a `break` on local data, a loader over an `IterableDataset` that ends, an
-    iterator or generator of batches in a file that has no `DistributedSampler` and no `Join`.
+    number of iterations depends on the rank: a shard such as `files[rank::world]`, `range` of a number that the rank
+    counts, `while not done` with a local `done`, a `break` on local data, a loader over an `IterableDataset` that
+    ends, an iterator or generator of batches in a file that has no `DistributedSampler` and no `Join`.
 
     ## Why it breaks
 
-    Rank 0 has three batches, rank 1 has two. In the third round rank 0 enters the collective and waits; rank 1 is
-    past the loop, and its next collective, whatever it is, is what rank 0 pairs with.
+    Rank 0 has three batches, rank 1 has two. In the third iteration rank 0 enters the collective and waits. Rank 1 has
+    left the loop, and its next collective pairs with that of rank 0.
 
     ## Example
 
@@ -67,13 +67,14 @@ class CollectiveInUnevenLoop(MismatchRule):
     ## When it is silent
 
     Loops over a range or a length that all ranks share, over a loader whose `DistributedSampler` pads the shards to
-    one length, over the samples of one batch (`range(len(batch))`), or over a share of what was cut into a multiple of
-    the world size, loops that first agree on going on (`all_reduce` of a flag, then `break`), and loops inside `Join`.
+    one length, over the samples of one batch (`range(len(batch))`), or over a share of data that was cut to a multiple
+    of the world size. Loops that first agree on whether to continue (`all_reduce` of a flag, then `break`), and loops
+    inside `Join`.
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: one rank's log of collectives ends earlier, the other stalls at this line. verify runs
-    a pass in which one rank gets a batch less.
+    `ddp-lint verify train.py`: one rank's log of collectives ends earlier, and the other rank stalls at this line.
+    verify runs a pass in which one rank gets one batch fewer.
 
     ## Fix safety
 

@@ -28,20 +28,20 @@ _SYNCHRONISES = re.compile(r"(?<!a)sync|wait|barrier", re.IGNORECASE)
 
 
 class AsyncWorkNotWaited(Rule):
-    """An asynchronous collective that is never waited for, or whose tensor is touched before the wait.
+    """An asynchronous collective is never waited for, or its tensor is used before the wait.
 
     ## What it does
 
-    Finds calls with `async_op=True` (and `isend`, `irecv`), also of methods of the project that hand the work on, whose
-    handle is dropped, kept in a name or list that is never looked at again, or waited for only after the tensor has
-    been read or written.
+    Finds calls with `async_op=True` (and `isend`, `irecv`), also in methods of the project that return the work.
+    Reported if the handle is dropped, stored in a name or list that is not used again, or waited for only after the
+    tensor has been read or written.
 
     ## Why it breaks
 
-    `async_op=True` returns at once; the communication goes on in the background, on a stream of its own. A tensor
-    that is read before `work.wait()` holds its old value, the reduced one or a mixture, as the race has it, and no
-    error is raised. Measured on two ranks: an `all_reduce` read too early gave 1.0 for 2.0 in 2 of 3 runs with NCCL
-    and in 3 of 3 with gloo; writing too early left 11 and 20 mixed in one tensor.
+    `async_op=True` returns at once; the communication continues in the background on its own stream. A tensor that is
+    read before `work.wait()` has its old value, the reduced value or a mixture, depending on timing, and no error is
+    raised. Measured on two ranks: an `all_reduce` read too early gave 1.0 instead of 2.0 in 2 of 3 runs with NCCL and
+    in 3 of 3 with gloo; writing too early left 11 and 20 mixed in one tensor.
 
     ## Example
 
@@ -89,11 +89,11 @@ class AsyncWorkNotWaited(Rule):
 
     ## When it is silent
 
-    Where `async_op` is a parameter that is False by default and every call in the project leaves it so (where no call
-    is seen, the finding waits behind `--preview`). Where the handle is returned, stored in an object, passed on or
-    appended to a list that is used again: somebody else waits. Where a `synchronize()`, `wait_stream()` or `barrier()`
-    lies in between, where only shape, dtype or device of the tensor are read, inside a coalescing manager, and for
-    functional collectives, whose results wait by themselves. Reading the *input* of an `all_gather` is allowed.
+    If `async_op` is a parameter that is False by default and no call in the project changes it (without any call, the
+    finding needs `--preview`). If the handle is returned, stored in an object, passed on or appended to a list that is
+    used again, because other code may wait. If a `synchronize()`, `wait_stream()` or `barrier()` is in between, or
+    only shape, dtype or device of the tensor are read. Inside a coalescing manager, and for functional collectives,
+    whose results wait by themselves. Reading the *input* of an `all_gather` is allowed.
 
     ## How to confirm
 
@@ -101,7 +101,7 @@ class AsyncWorkNotWaited(Rule):
 
     ## Fix safety
 
-    No automatic fix: where to wait decides what overlaps.
+    No automatic fix: the place of the wait determines which work overlaps.
 
     ## References
 

@@ -9,19 +9,18 @@ class StepUnderLocalCondition(MismatchRule):
 
     ## What it does
 
-    Finds `optimizer.step()`, `scheduler.step()`, `scaler.update()`, gradient clipping and `loss.backward()` that
-    only some ranks run: under a rank test, or under a test of this rank's own loss or data, or unless an exception of
-    the project refuses the batch and the handler goes on. Also `ReduceLROnPlateau.step(loss)` with each rank's own
-    loss.
+    Finds `optimizer.step()`, `scheduler.step()`, `scaler.update()`, gradient clipping and `loss.backward()` that only
+    some ranks run: under a rank test, under a test of this rank's own loss or data, or in a `try` whose handler skips
+    a batch and continues. Also `ReduceLROnPlateau.step(loss)` with each rank's own loss.
 
     ## Why it breaks
 
     Under DDP all replicas start equal and stay equal only because every rank does the same arithmetic. A step or a
-    learning rate that only rank 0 gets moves its parameters away from rank 1's: nothing is printed, training goes on
-    with gradients averaged over different models, and the checkpoint holds one of them. A `backward()` that one rank
-    skips leaves its peer waiting in the gradients' `all_reduce`, or pairs it with the next step's. Measured on two
-    ranks, with NCCL and gloo alike: after a step on rank 0 alone parameters differ by 0.0012, after clipping on rank 0
-    alone by 0.013.
+    learning rate on rank 0 only makes its parameters differ from those of rank 1. Nothing is printed, training
+    continues with gradients averaged over different models, and the checkpoint has one of them. If one rank skips a
+    `backward()`, its peer waits in the gradients' `all_reduce`, or pairs it with that of the next step. Measured on
+    two ranks, with NCCL and with gloo: after a step on rank 0 alone parameters differ by 0.0012, after clipping on
+    rank 0 alone by 0.013.
 
     ## Example
 
@@ -79,7 +78,7 @@ class StepUnderLocalCondition(MismatchRule):
     ## When it is silent
 
     Steps under conditions that all ranks share (accumulation counters, schedules), steps of models that one rank
-    trains alone because nothing in the file is distributed, and conditions that came out of a collective.
+    trains alone because nothing in the file is distributed, and conditions that are results of a collective.
 
     ## How to confirm
 

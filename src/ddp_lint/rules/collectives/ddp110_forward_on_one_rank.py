@@ -17,8 +17,8 @@ class ForwardOnOneRank(MismatchRule):
     The wrapper's forward communicates. DDP broadcasts rank 0's buffers (BatchNorm statistics, masks) before each
     forward that is not inside `no_sync`, FSDP gathers the parameters of each layer. Rank 0 evaluates and waits in that
     collective; rank 1 waits at the next barrier or trains on. Measured: with BatchNorm, an `eval()` forward on rank 0
-    hangs NCCL and aborts gloo; with FSDP every such forward hangs; a DDP model without buffers gets away with it until
-    someone adds one.
+    hangs NCCL and aborts gloo; with FSDP every such forward hangs; a DDP model without buffers works until someone
+    adds one.
 
     ## Example
 
@@ -76,8 +76,8 @@ class ForwardOnOneRank(MismatchRule):
 
     ## When it is silent
 
-    Forwards of the module inside (`model.module(x)` under DDP), forwards on all ranks, DDP models that show no
-    buffers, and models whose wrapping cannot be seen.
+    Forwards of the inner module (`model.module(x)` under DDP), forwards on all ranks, DDP models without known
+    buffers, and models whose wrapping is not found.
 
     ## How to confirm
 

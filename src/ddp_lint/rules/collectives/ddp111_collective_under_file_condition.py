@@ -5,7 +5,7 @@ from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
 class CollectiveUnderFileCondition(MismatchRule):
-    """A collective that runs only if a file exists where the rank looks for it.
+    """A collective depends on whether the rank finds a file.
 
     ## What it does
 
@@ -14,8 +14,8 @@ class CollectiveUnderFileCondition(MismatchRule):
 
     ## Why it breaks
 
-    Rank 0 finds the folder missing, enters the helper and creates the folder there; rank 1 is a moment late, finds it
-    and goes past the helper. Rank 0 waits in the helper's barrier, rank 1 in its next collective. On several nodes
+    Rank 0 finds the folder missing, enters the helper and creates the folder; rank 1 looks a moment later, finds the
+    folder and skips the helper. Rank 0 waits in the helper's barrier, rank 1 in its next collective. On several nodes
     with local disks no race is needed: the file is on one node and not on the other.
 
     ## Example
@@ -74,9 +74,9 @@ class CollectiveUnderFileCondition(MismatchRule):
 
     ## When it is silent
 
-    Where rank 0 looks and broadcasts what it found, and where both outcomes run the same collectives. A barrier for
-    the ranks that found the file missing is DDP103: there the code itself changes the answer. The rule is off by
-    default: on a disk that all ranks share, and that nobody changes at this moment, all find the same.
+    If rank 0 looks and broadcasts the result, or if both outcomes run the same collectives. A barrier for the ranks
+    that found the file missing is DDP103, because there the code itself creates the file. The rule is off by default:
+    on a shared disk that does not change at this moment, all ranks find the same.
 
     ## How to confirm
 

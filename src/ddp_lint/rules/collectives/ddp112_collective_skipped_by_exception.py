@@ -5,18 +5,18 @@ from ddp_lint.rules.collectives.mismatch import MismatchRule
 
 
 class CollectiveSkippedByException(MismatchRule):
-    """A collective that a rank skips, or runs alone, because it caught an exception.
+    """A rank that catches an exception skips a collective, or runs one alone.
 
     ## What it does
 
-    Finds collectives in an `except` handler, and collectives that a handler jumps over.
+    Finds collectives in an `except` handler, and collectives that an exception skips.
 
     ## Why it breaks
 
-    Exceptions are a rank's own affair: rank 0 meets a bad file or runs out of memory, rank 1 does not. If rank 0
-    swallows the error and goes on, it has missed a collective that rank 1 waits in, or adds one that rank 1 never
-    joins. Measured on two ranks: a swallowed exception before one `all_reduce` turned the next sums into 110 for 20
-    and then hung, with NCCL and gloo alike.
+    An exception occurs on one rank only: rank 0 reads a bad file or runs out of memory, rank 1 does not. If rank 0
+    swallows the error and continues, it has skipped a collective that rank 1 waits in, or adds one that rank 1 never
+    joins. Measured on two ranks: a swallowed exception before one `all_reduce` changed the next sums from 20 to 110
+    and then hung, with NCCL and with gloo.
 
     ## Example
 
@@ -79,8 +79,8 @@ class CollectiveSkippedByException(MismatchRule):
 
     ## When it is silent
 
-    Handlers that raise again or end the program: the launcher then ends the peers. The rule is off by default: most
-    exceptions that code provides for come on all ranks at once, or never.
+    Handlers that raise again or end the program, because the launcher then ends the other ranks. The rule is off by
+    default: most exceptions that code handles occur on all ranks at once, or never.
 
     ## How to confirm
 

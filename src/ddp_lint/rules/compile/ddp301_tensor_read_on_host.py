@@ -18,7 +18,7 @@ _COMPARISONS = {"torch.allclose", "torch.is_nonzero"}
 
 
 class TensorReadOnHost(HostRule):
-    """A tensor is read into a Python value in forward or in compiled code.
+    """Forward or compiled code reads a tensor into a Python value.
 
     ## What it does
 
@@ -29,12 +29,12 @@ class TensorReadOnHost(HostRule):
 
     ## Why it breaks
 
-    The host has to wait until the GPU has computed the value: every rank stalls in every step, and the slowest rank
-    sets the pace of all. `torch.compile` ends its graph there and starts another: 4 graphs for 3 reads, and DDP's
-    buckets and FSDP's units are cut as well (1 to 4 compiled calls plain and FSDP2, 4 to 6 under DDP). With
-    `fullgraph=True` scalars are captured, so `.item()`, `float` and `int` pass, `bool` and `.tolist()` of floats
-    raise. A rank that takes another branch for the value it read runs other collectives than its peers. Measured on
-    torch 2.11 and 2.13 with the same counts, the waits on CUDA.
+    The host has to wait until the GPU has computed the value: every rank stalls in every step, and all ranks wait for
+    the slowest one. `torch.compile` ends its graph there and starts another: 4 graphs for 3 reads, and DDP's buckets
+    and FSDP's units are split as well (from 1 to 4 compiled calls without a wrapper and with FSDP2, from 4 to 6 with
+    DDP). With `fullgraph=True` scalars are captured: `.item()`, `float` and `int` work, `bool` and `.tolist()` of
+    floats raise. If ranks take different branches for the values that they read, they run different collectives.
+    Measured on torch 2.11 and 2.13 with the same counts, the waits on CUDA.
 
     ## Example
 
@@ -83,14 +83,15 @@ class TensorReadOnHost(HostRule):
     ## When it is silent
 
     Shapes, `len`, `numel()`, tensors made on the host (`torch.arange(n).tolist()`, `torch.rand(1).item()`), the sizes
-    and lengths of packed sequences, which torch keeps there; behind `torch.compiler.is_compiling()`, under
-    `torch.compiler.disable`, in branches and functions for logging, debugging, evaluation or generation, in what the
-    first forward alone sets up, in tests, under `torch.no_grad()`; buffers and attributes that are read as they are,
-    since they may live on the host; loops of training scripts outside of forward; arguments that every caller gives
-    from the host (`self.assign(boxes.cpu())`), branches that no caller reaches. With `capture_scalar_outputs` or
-    `fullgraph=True` the reads that are captured. With `--preview` alone: a read outside of compiled code whose value
-    the host may need, once in a forward (the size of an allocation, the split sizes of an all-to-all). The same read
-    in a loop over layers or items, or of a value that is only computed with or reported, is found in any case.
+    and lengths of packed sequences, which are on the host; code under a test of `torch.compiler.is_compiling()` or
+    under `torch.compiler.disable`, in branches and functions for logging, debugging, evaluation or generation, in
+    set-up that only the first forward runs, in tests, under `torch.no_grad()`; buffers and attributes that are read
+    without computation, since they may be on the host; loops of training scripts outside of forward; arguments that
+    every caller passes from the host (`self.assign(boxes.cpu())`), branches that no caller reaches. With
+    `capture_scalar_outputs` or `fullgraph=True`, the reads that are captured. Only with `--preview`: a read outside of
+    compiled code, once per forward, whose value the host may need (the size of an allocation, the split sizes of an
+    all-to-all). The same read in a loop over layers or items, or of a value that is only used in arithmetic or
+    reports, is always reported.
 
     ## How to confirm
 
@@ -100,7 +101,7 @@ class TensorReadOnHost(HostRule):
     ## Fix safety
 
     No automatic fix: keep the value as a tensor (`torch.where`, mask arithmetic, `.detach()`), pass sizes in as
-    integers, or read once a step, after backward.
+    integers, or read once per step, after backward.
 
     ## References
 

@@ -22,10 +22,10 @@ class BranchOnTensor(HostRule):
 
     ## Why it breaks
 
-    Python needs the value to go on: the host waits for the GPU in every forward, and `torch.compile` breaks the
-    graph at every such branch, with scalar capture on too (4 graphs for 3 branches; an error with `fullgraph=True`;
+    Python needs the value to continue: the host waits for the GPU in every forward, and `torch.compile` breaks the
+    graph at every such branch, also with scalar capture (4 graphs for 3 branches; an error with `fullgraph=True`;
     measured on torch 2.11 and 2.13). The value comes from the rank's own batch, so rank 0 and rank 1 can take
-    different arms: when the arms use different layers DDP raises at the second step, FSDP2 is silently wrong (0.04
+    different branches: if these use different layers, DDP raises at the second step, and FSDP2 is silently wrong (0.04
     off a single-process run) or hangs.
 
     ## Example
@@ -74,12 +74,11 @@ class BranchOnTensor(HostRule):
     ## When it is silent
 
     Conditions on shapes, dtypes, devices, `is None`, `len`, flags; `assert` of a tensor (it breaks no graph); branches
-    behind `torch.compiler.is_compiling()`, `torch.compiler.disable`, `if not self.training`, logging and debugging
-    switches, `torch.no_grad()`, tests; conditions that nothing proves to be tensors; arguments that every caller gives
-    from the host, branches that no caller reaches. With `--preview` alone: a check that
-    only raises; a branch outside of compiled code that a
-    forward reaches once, unless it sets a flag that is returned. One in a loop over layers or items is found in any
-    case.
+    under `torch.compiler.is_compiling()`, `torch.compiler.disable`, `if not self.training`, logging and debugging
+    switches, `torch.no_grad()`, tests; conditions that are not proven to be tensors; arguments that every caller
+    passes from the host, branches that no caller reaches. Only with `--preview`: a check that only raises; a branch
+    outside of compiled code that a forward reaches once, unless it sets a flag that is returned. A branch in a loop
+    over layers or items is always reported.
 
     ## How to confirm
 

@@ -81,7 +81,7 @@ class TensorPrinted(HostRule):
 
     ## Fix safety
 
-    No automatic fix: return the value and print it in the training loop, on one rank, every so many steps.
+    No automatic fix: return the value and print it in the training loop, on one rank, every n steps.
 
     ## References
 

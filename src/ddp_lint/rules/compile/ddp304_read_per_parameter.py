@@ -34,9 +34,9 @@ class ReadPerParameter(Rule):
 
     ## Why it breaks
 
-    Each read waits until the GPU has finished everything before it. In a loop over parameters that is one wait for each
-    of them, in every step, on every rank, and the GPU idles in between; the step cannot be captured in a CUDA graph.
-    Nothing is wrong with the numbers.
+    Each read waits until the GPU has finished everything before it. In a loop over parameters that is one wait for
+    each of them, in every step, on every rank, and the GPU idles in between; the step cannot be captured in a CUDA
+    graph. The numbers are correct.
 
     ## Example
 
@@ -79,8 +79,8 @@ class ReadPerParameter(Rule):
 
     ## When it is silent
 
-    One read after the loop; step counters and hyperparameters of an optimizer (`state["step"].item()`), which live on
-    the host; the first step, which makes the state (`if "norm" not in state`); functions and branches for logging,
+    One read after the loop; step counters and hyperparameters of an optimizer (`state["step"].item()`), which are on
+    the host; the first step, which creates the state (`if "norm" not in state`); functions and branches for logging,
     debugging and evaluation.
 
     ## How to confirm

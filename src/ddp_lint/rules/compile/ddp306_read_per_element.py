@@ -22,7 +22,7 @@ class ReadPerElement(Rule):
     ## Why it breaks
 
     Each `.item()` waits until the GPU has finished everything that was queued before it: a batch of 64 costs 64 waits
-    where one would do, on every rank and in every step. Nothing is wrong with the numbers.
+    where one is enough, on every rank and in every step. The numbers are correct.
 
     ## Example
 

@@ -28,7 +28,7 @@ def _read(target: ast.Attribute) -> ast.Attribute:
 
 
 class CounterInCompiledCode(HostRule):
-    """A number or a list of a module changes in every compiled forward, and each time it is compiled anew.
+    """A number or list of a module changes in every compiled forward, so it is compiled again each time.
 
     ## What it does
 
@@ -38,12 +38,11 @@ class CounterInCompiledCode(HostRule):
 
     ## Why it breaks
 
-    TorchDynamo takes whole numbers of a module for constants, lists and dictionaries for what they hold, and guards on
-    them. With
-    each call the guard fails and the function is compiled anew: 8 versions for 8 calls, then `hit
-    config.recompile_limit (8)` and the function runs without being compiled for the rest of the job (measured on torch
-    2.13). Ranks that compile at different moments wait for each other in the next collective: minutes for a large
-    model, which the timeout of the process group may cut off.
+    TorchDynamo treats whole numbers of a module, and the contents of its lists and dictionaries, as constants and
+    guards on them. With each call the guard fails and the function is compiled again: 8 versions for 8 calls, then
+    `hit config.recompile_limit (8)`, and the function runs without being compiled for the rest of the job (measured on
+    torch 2.13). Ranks that compile at different moments wait for each other in the next collective: minutes for a
+    large model, which may exceed the timeout of the process group.
 
     ## Example
 
@@ -97,13 +96,13 @@ class CounterInCompiledCode(HostRule):
     dist.destroy_process_group()
     ```
 
-    A buffer does too: `self.calls.add_(1)` on a registered tensor is part of the graph.
+    A buffer also works: `self.calls.add_(1)` on a registered tensor is part of the graph.
 
     ## When it is silent
 
-    Tensors and buffers; attributes that start as anything but a whole number, a list or a dictionary (a decimal number
-    is compiled once more, as a variable, and never again); lists that the same method
-    empties; code that `torch.compile` is not seen to reach, evaluation and logging branches, code behind
+    Tensors and buffers; attributes that start as anything but a whole number, a list or a dictionary (a float is
+    compiled once more, as a variable, and then not again); lists that the same method empties; code that
+    `torch.compile` is not known to reach, evaluation and logging branches, code under a test of
     `torch.compiler.is_compiling()`; projects that set `allow_unspec_int_on_nn_module`.
 
     ## How to confirm
@@ -112,7 +111,7 @@ class CounterInCompiledCode(HostRule):
 
     ## Fix safety
 
-    No automatic fix: who reads the attribute is not seen.
+    No automatic fix: the readers of the attribute are not known.
 
     ## References
 

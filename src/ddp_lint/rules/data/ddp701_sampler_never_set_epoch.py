@@ -22,13 +22,13 @@ _WRAPS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 
 
 class SamplerNeverSetEpoch(Rule):
-    """A shuffling DistributedSampler is iterated for several epochs and its epoch is never set.
+    """A shuffling DistributedSampler is iterated for several epochs, but its epoch is never set.
 
     ## What it does
 
     Finds a DistributedSampler with shuffling on, in code that makes several passes, where `set_epoch` is called
-    nowhere: not in the file, its package or folder, what it imports, or what imports it. Another script that lies
-    beside it sets its own.
+    nowhere: not in the file, its package or folder, what it imports, or what imports it. A call in another script of
+    the same folder does not count.
 
     ## Why it breaks
 

@@ -26,8 +26,8 @@ class SamplerBeforeProcessGroup(Rule):
     ## Why it breaks
 
     Before `init_process_group`, `dist.is_initialized()` is False on every rank: each rank takes the branch for a
-    single process and reads the whole dataset. Rank 0 and rank 1 train on the same samples, an epoch costs the
-    world size as much, and nothing is printed. Without the guard the constructor raises on every rank.
+    single process and reads the whole dataset. Rank 0 and rank 1 train on the same samples, an epoch takes world size
+    times as long, and nothing is printed. Without the guard the constructor raises on every rank.
 
     ## Example
 
@@ -83,8 +83,8 @@ class SamplerBeforeProcessGroup(Rule):
 
     ## When it is silent
 
-    `num_replicas` and `rank` given, the group initialised earlier in the function or by a caller that is seen,
-    branches of one `if`.
+    `num_replicas` and `rank` given, the group initialised earlier in the function or by a known caller, branches of
+    one `if`.
 
     ## How to confirm
 

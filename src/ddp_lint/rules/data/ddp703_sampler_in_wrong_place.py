@@ -10,11 +10,11 @@ from ddp_lint.source.wraps import argument
 
 
 class SamplerInWrongPlace(Rule):
-    """The sampler is handed to the DataLoader in a way that it cannot take.
+    """The sampler is passed to the wrong argument of the DataLoader, or together with shuffle.
 
     ## What it does
 
-    Finds `DataLoader(batch_sampler=DistributedSampler(...))`, the same in options that are handed to a loader
+    Finds `DataLoader(batch_sampler=DistributedSampler(...))`, the same in options that are passed to a loader
     (`options["batch_sampler"] = DistributedSampler(...)`), and `shuffle=True` next to `sampler=` of a
     DistributedSampler.
 

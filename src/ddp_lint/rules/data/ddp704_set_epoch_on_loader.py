@@ -17,8 +17,8 @@ class SetEpochOnLoader(Rule):
 
     ## Why it breaks
 
-    A DataLoader has no `set_epoch`: AttributeError on every rank, or, behind a `hasattr` test, silence on every
-    rank, so that each epoch repeats the order of the first.
+    A DataLoader has no `set_epoch`: AttributeError on every rank, or, after a `hasattr` test, no effect on any rank,
+    so that each epoch repeats the order of the first.
 
     ## Example
 
@@ -69,7 +69,7 @@ class SetEpochOnLoader(Rule):
 
     ## Fix safety
 
-    Safe where the loader is built with a DistributedSampler: the sampler is what has the method.
+    Safe if the loader is built with a DistributedSampler, because the sampler has the method.
 
     ## References
 

@@ -13,18 +13,18 @@ from ddp_lint.source.wraps import argument
 
 
 class SamplerOverWholeWorld(Rule):
-    """A DistributedSampler counts the whole world although a model-parallel group needs the same data.
+    """A DistributedSampler divides by the whole world although a model-parallel group needs the same data.
 
     ## What it does
 
-    Finds a DistributedSampler without `num_replicas` and `rank` in a file that knows tensor, pipeline or model
+    Finds a DistributedSampler without `num_replicas` and `rank` in a file that uses tensor, pipeline or model
     parallelism.
 
     ## Why it breaks
 
     Without arguments the sampler divides by the world size and takes the global rank. Ranks of one model-parallel
     group then get different samples: rank 0 computes its part of the layers on one batch and rank 1 its part on
-    another, and their sum belongs to neither. No error.
+    another, and their sum is that of neither batch. There is no error.
 
     ## Example
 
@@ -67,8 +67,8 @@ class SamplerOverWholeWorld(Rule):
 
     ## When it is silent
 
-    Files without model parallelism, samplers that are given their ranks; TorchRec, whose `DistributedModelParallel`
-    shards the tables alone: each rank has batches of its own.
+    Files without model parallelism, samplers with explicit ranks; TorchRec, whose `DistributedModelParallel` shards
+    only the tables, so that each rank has its own batches.
 
     ## How to confirm
 
@@ -76,7 +76,7 @@ class SamplerOverWholeWorld(Rule):
 
     ## Fix safety
 
-    No automatic fix: the data-parallel rank is the project's knowledge.
+    No automatic fix: only the project knows its data-parallel rank.
 
     ## References
 

@@ -23,9 +23,9 @@ class IterableDatasetIgnoresRank(Rule):
 
     ## Why it breaks
 
-    A DataLoader cannot put a sampler around an iterable. Rank 0 and rank 1, and each of their workers, read the
-    same stream: the gradients are averaged over copies of the same samples, and an epoch sees each sample world
-    size times workers times. No error.
+    A DataLoader cannot put a sampler around an iterable. Rank 0 and rank 1, and each of their workers, read the same
+    stream: the gradients are averaged over copies of the same samples, and an epoch reads each sample (world size x
+    workers) times. There is no error.
 
     ## Example
 

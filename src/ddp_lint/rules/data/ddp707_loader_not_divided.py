@@ -23,15 +23,15 @@ class LoaderNotDivided(Rule):
 
     ## What it does
 
-    Finds `DataLoader(..., shuffle=True)` without a sampler in a function that also wraps a model with DDP or FSDP,
-    in a class or by a function that it calls where `backward()` is called, too; and nothing in the file divides the
-    data. Also a loader without a sampler beside a `DistributedSampler` over the same dataset that no loader is given.
+    Finds `DataLoader(..., shuffle=True)` without a sampler in a function that also wraps a model with DDP or FSDP, in
+    a class or by a function that it calls where `backward()` is called, too; and nothing in the file divides the data.
+    Also a loader without a sampler, if a `DistributedSampler` over the same dataset exists that no loader uses.
 
     ## Why it breaks
 
-    Each rank draws from all of the data. With one seed rank 0 and rank 1 train on identical batches and the second
-    GPU adds nothing; with different seeds the ranks overlap at random. Either way an epoch costs the world size as
-    much as it should. No error. Measured with one seed: identical data (and dropout masks) on both ranks.
+    Each rank draws from all of the data. With one seed rank 0 and rank 1 train on identical batches and the second GPU
+    adds nothing; with different seeds the ranks overlap at random. In both cases an epoch takes world size times as
+    long as it should, without an error. Measured with one seed: identical data (and dropout masks) on both ranks.
 
     ## Example
 
@@ -85,8 +85,8 @@ class LoaderNotDivided(Rule):
 
     ## When it is silent
 
-    Evaluation loaders, loaders with a sampler or batch sampler, files in which anything divides the data (a
-    sampler, a shard, a rank in the dataset), loaders handed to a framework that replaces the sampler.
+    Evaluation loaders, loaders with a sampler or batch sampler, files in which anything divides the data (a sampler, a
+    shard, a rank in the dataset), loaders passed to a framework that replaces the sampler.
 
     ## How to confirm
 

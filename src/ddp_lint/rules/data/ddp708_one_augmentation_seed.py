@@ -27,22 +27,22 @@ _STARTS_RANKS = ("spawn", "Process", "start_processes")
 
 
 class OneAugmentationSeed(Rule):
-    """Every rank seeds its augmentation alike, so all ranks crop and flip in step.
+    """All ranks use the same augmentation seed, so they draw the same crops and flips.
 
     ## What it does
 
-    Finds code that several ranks run where Python's or NumPy's generator gets a seed without the rank, directly or by
-    a helper of the project, next to a data loader, in a project that augments its data at random. Also a
-    `torch.Generator` that gets such a seed and goes into a loader with workers and a DistributedSampler.
+    Finds code that several ranks run where Python's or NumPy's generator gets a seed that does not depend on the rank,
+    directly or through a helper of the project, next to a data loader, in a project that augments its data at random.
+    Also a `torch.Generator` that gets such a seed and goes into a loader with workers and a DistributedSampler.
 
     ## Why it breaks
 
-    Random crops, flips and noise come from these generators. With one seed rank 0 and rank 1 draw the same numbers
-    for their different samples: half the variety at twice the cost, without an error. A loader's workers are no way
-    out: they seed random, NumPy and torch from a number that the loader draws from torch's generator in the process of
-    its rank. So with workers it is torch's seed that has to differ: with `num_workers=2` and torch seeded alike the
-    draws of all three are equal on both ranks even where random and NumPy are seeded by rank (measured on gloo, torch
-    2.13). Seeding torch alike is right until the initial weights are made.
+    Random crops, flips and noise come from these generators. With one seed rank 0 and rank 1 draw the same numbers for
+    their different samples: half the variety at twice the cost, without an error. The same applies to a loader's
+    workers: they seed random, NumPy and torch with a number that the loader draws from torch's generator in the
+    process of its rank. So with workers torch's seed has to differ: with `num_workers=2` and the same torch seed, the
+    draws of all three are equal on both ranks even if random and NumPy are seeded by rank (measured on gloo, torch
+    2.13). The same torch seed is correct until the initial weights are created.
 
     ## Example
 
@@ -98,15 +98,16 @@ class OneAugmentationSeed(Rule):
     dist.destroy_process_group()
     ```
 
-    Where the weights must start alike without DDP's broadcast (FSDP), seed torch alike, build the model, and seed by
-    rank then. `worker_init_fn`, or a `generator` of the loader that is seeded by rank, does for the workers alone.
+    If the weights must start equal without DDP's broadcast (FSDP), use the same torch seed, build the model, and then
+    seed by rank. For the workers only, a `worker_init_fn`, or a `generator` of the loader that is seeded by rank, is
+    enough.
 
     ## When it is silent
 
-    Seeds that mention the rank on the way, or are followed by one that does; projects without random augmentation
-    (shuffling file names alike on all ranks is what a sampler needs); seeds for one epoch or item; a `worker_init_fn`
-    in the project; augmentation that only comments and docstrings mention; a seed that is restored afterwards, or that
-    a shuffle follows; seeds before the ranks are spawned (they do not inherit it); tests and evaluation.
+    Seeds that mention the rank on the way, or are followed by one that does; projects without random augmentation (a
+    sampler needs the same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` in the
+    project; augmentation that is mentioned only in comments and docstrings; a seed that is restored afterwards, or
+    that a shuffle follows; seeds before the ranks are spawned (they do not inherit it); tests and evaluation.
 
     ## How to confirm
 

@@ -44,14 +44,14 @@ class BestOfOneRank(Rule):
 
     ## What it does
 
-    Finds a metric that a rank computes over a loader with a `DistributedSampler`, and that decides by a comparison with
-    the best one so far whether the model is saved, where nothing brings the metrics of the ranks together.
+    Finds a metric that a rank computes over a loader with a `DistributedSampler`, and that is compared with the best
+    one so far to decide whether the model is saved, if the metrics of the ranks are never combined.
 
     ## Why it breaks
 
     The sampler gives each rank its own part. With eight ranks rank 0 has seen an eighth of the validation data, and
-    saves the model that happens to do well on it: another one than the best. Nothing raises, and the number in the log
-    is that of the eighth. Where each rank decides for itself, some stop early or load other weights than the rest.
+    saves the model that is best on this part, which need not be the best one. There is no error, and the logged metric
+    is that of the part. If each rank decides on its own, some ranks stop early or load different weights.
 
     ## Example
 
@@ -120,9 +120,9 @@ class BestOfOneRank(Rule):
 
     ## When it is silent
 
-    Loaders that nothing shows to be divided; a function in which, or in whose evaluation, anything reduces, gathers or
+    Loaders that are not known to be divided; a function in which, or in whose evaluation, anything reduces, gathers or
     broadcasts, or counts with the number of ranks; metrics of torchmetrics, which synchronise themselves; comparisons
-    that save nothing, or with what does not take the metric's value; evaluations that another package does.
+    that save nothing, or with a value that is never set to the metric; evaluations in another package.
 
     ## How to confirm
 

@@ -44,16 +44,17 @@ class LoadWithoutMapLocation(Rule):
     ## What it does
 
     Finds `torch.load` without `map_location`, or with one fixed GPU (`"cuda:0"`, `0`, and `"cuda"` where nothing calls
-    `set_device`), in code that several ranks run, where the file may hold model or optimizer states. Also downloads
+    `set_device`), in code that several ranks run, if the file may contain model or optimizer states. Also downloads
     (`torch.hub.load_state_dict_from_url`) in a function that takes a `map_location` and does not pass it on.
 
     ## Why it breaks
 
-    A pickled storage remembers its device. Rank 0 saves from `cuda:0`; on load, rank 0 and rank 1 both put their copy
-    on `cuda:0`. `torch.cuda.set_device(1)` does not change that. GPU 0 then holds one CUDA context and one full copy
-    per rank, which is why resuming runs out of memory on GPU 0 alone; and where that GPU does not exist (a job with
-    fewer GPUs, `CUDA_VISIBLE_DEVICES`) the load fails with `Attempting to deserialize object on CUDA device 1 but
-    torch.cuda.device_count() is 1`. Measured on 2 x H200 (torch 2.11): the tensors of both ranks are on `cuda:0`.
+    A pickled storage records its device. Rank 0 saves from `cuda:0`; on load, rank 0 and rank 1 both put their copy on
+    `cuda:0`. `torch.cuda.set_device(1)` does not change that. GPU 0 then holds one CUDA context and one full copy per
+    rank, which is why resuming runs out of memory on GPU 0 only; and if that GPU does not exist (a job with fewer
+    GPUs, `CUDA_VISIBLE_DEVICES`) the load fails with
+    `Attempting to deserialize object on CUDA device 1 but torch.cuda.device_count() is 1`. Measured on 2 x H200 (torch
+    2.11): the tensors of both ranks are on `cuda:0`.
 
     ## Example
 
@@ -103,23 +104,22 @@ class LoadWithoutMapLocation(Rule):
     dist.destroy_process_group()
     ```
 
-    `f"cuda:{local_rank}"` is right too; `"cpu"` needs no second copy on the GPU while the model is filled.
+    `f"cuda:{local_rank}"` is also correct; `"cpu"` needs no second copy on the GPU while the model is loaded.
 
     ## When it is silent
 
-    The branch of a process that has no GPU of its own (`if args.gpu is None`). Tests, packages that export models, and
-    files that give each rank's part to one process in a loop; a `map_location` that comes from a parameter, a variable
-    or `**kwargs`; loads on one rank alone, or in a function that only one rank calls; files that no evidence ties to
-    several ranks; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer load
-    decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that only save what lies on the CPU,
-    and a `load_network` whose `save_network` moves it there; paths with the rank in them; what goes into
-    `load_state_dict` of a loader, a sampler or a
-    scheduler, and files that the project fills with anything but states of models and optimizers. With `--preview`
-    alone: files of which only a word that other things go by as well shows what they hold (`init_states`).
+    The branch of a process without its own GPU (`if args.gpu is None`). Tests, packages that export models, and files
+    in which one process loads the parts of all ranks in a loop; a `map_location` that comes from a parameter, a
+    variable or `**kwargs`; loads on one rank only, or in a function that only one rank calls; files without evidence
+    of several ranks; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer
+    load decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only CPU tensors, and
+    a `load_network` whose `save_network` moves them there; paths with the rank in them; arguments of `load_state_dict`
+    of a loader, a sampler or a scheduler, and files in which the project saves anything but states of models and
+    optimizers. Only with `--preview`: files whose content is known only from an ambiguous name (`init_states`).
 
     ## How to confirm
 
-    `ddp-lint verify train.py` on two GPUs: the loaded storages of rank 1 lie on `cuda:0`.
+    `ddp-lint verify train.py` on two GPUs: the loaded storages of rank 1 are on `cuda:0`.
 
     ## Fix safety
 

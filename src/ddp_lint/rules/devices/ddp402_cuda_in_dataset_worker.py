@@ -31,7 +31,7 @@ _CONTEXT = re.compile(
 
 
 class CudaInDatasetWorker(Rule):
-    """A Dataset touches CUDA in the worker processes of its DataLoader.
+    """A Dataset uses CUDA in the worker processes of its DataLoader.
 
     ## What it does
 
@@ -45,7 +45,7 @@ class CudaInDatasetWorker(Rule):
     CUDA tensor, fails with `Cannot re-initialize CUDA in forked subprocess` or `CUDA error: initialization error`.
     Under `spawn` nothing fails, but the workers of every rank put their tensors on `cuda:0`: none of them called
     set_device. And `pin_memory=True` fails on CUDA items: `only dense CPU tensors can be pinned`. Measured on 2 x
-    H200. (`share_memory_()` on a CUDA tensor is not the fault that folklore makes it: it is a no-op.)
+    H200. (`share_memory_()` on a CUDA tensor is not the cause: it does nothing.)
 
     ## Example
 
@@ -91,19 +91,18 @@ class CudaInDatasetWorker(Rule):
 
     ## When it is silent
 
-    Loaders with `num_workers=0` (or without it) and code that no DataLoader with workers is known for; `.to(device)`
-    with a device that may be the CPU where there is a GPU (whoever makes the Dataset, and gives it a GPU, is followed
-    through the project); `torch.load` with a `map_location`, or of what the file saved from the CPU;
-    branches on `get_worker_info()`.
+    Loaders with `num_workers=0` (or without it) and code without a known DataLoader with workers; `.to(device)` with a
+    device that may be the CPU although there is a GPU (the device that creates the Dataset is followed through the
+    project); `torch.load` with a `map_location`, or of files that were saved from the CPU; branches on
+    `get_worker_info()`.
 
     ## How to confirm
 
-    `ddp-lint verify train.py` on a GPU: the worker raises, or its tensors lie on `cuda:0` in both ranks.
+    `ddp-lint verify train.py` on a GPU: the worker raises, or its tensors are on `cuda:0` in both ranks.
 
     ## Fix safety
 
-    `map_location="cpu"` is added to loads, unsafe: what moves the sample to the GPU must then be in the training
-    loop.
+    `map_location="cpu"` is added to loads, unsafe: the training loop must then move the sample to the GPU.
 
     ## References
 

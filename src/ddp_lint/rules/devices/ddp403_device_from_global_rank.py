@@ -25,16 +25,16 @@ class DeviceFromGlobalRank(Rule):
 
     ## What it does
 
-    Finds `get_rank()`, `RANK`, `process_index`, functions of the project that return them when they are called with
-    nothing (`comm.get_rank()`), and values that hold them used as a device index: in `set_device`,
+    Finds `get_rank()`, `RANK`, `process_index`, functions of the project that return them when called without
+    arguments (`comm.get_rank()`), and variables with them, used as a device index: in `set_device`,
     `torch.device("cuda", rank)`, `f"cuda:{rank}"`, `DDP(device_ids=[rank])`, `barrier(device_ids=[rank])`,
     `.cuda(rank)`; in a file without any of these, also the first `.to(rank)` or `torch.tensor(x, device=rank)`.
 
     ## Why it breaks
 
-    GPUs are numbered per node, ranks per job. On the first of two 8-GPU nodes rank 0 takes GPU 0 and all is well; on
-    the second node rank 8 selects GPU 8: `CUDA error: invalid device ordinal`, and rank 0 waits for it. The same
-    happens on one node when each rank sees its own GPU alone (`CUDA_VISIBLE_DEVICES` per task under Slurm).
+    GPUs are numbered per node, ranks per job. On the first of two 8-GPU nodes rank 0 takes GPU 0, which works; on the
+    second node rank 8 selects GPU 8: `CUDA error: invalid device ordinal`, and rank 0 waits for it. The same happens
+    on one node when each rank sees only its own GPU (`CUDA_VISIBLE_DEVICES` per task under Slurm).
 
     ## Example
 
@@ -69,9 +69,9 @@ class DeviceFromGlobalRank(Rule):
 
     ## When it is silent
 
-    `rank % torch.cuda.device_count()` and any other arithmetic; local ranks; the index that `mp.spawn` hands to its
-    function; names that nothing in the file proves to be the global rank; what rank 0 alone does; tests and files that
-    rendezvous on `localhost`: there is one node.
+    `rank % torch.cuda.device_count()` and any other arithmetic; local ranks; the index that `mp.spawn` passes to its
+    function; names that are not proven to be the global rank; code that only rank 0 runs; tests and files that
+    rendezvous on `localhost`, because there is only one node.
 
     ## How to confirm
 
@@ -79,8 +79,8 @@ class DeviceFromGlobalRank(Rule):
 
     ## Fix safety
 
-    Unsafe: `% torch.cuda.device_count()` is the same on one node, and right on several where each node's ranks fill
-    its GPUs in order; `LOCAL_RANK` is right wherever the launcher sets it.
+    Unsafe: `% torch.cuda.device_count()` changes nothing on one node, and is correct on several nodes if the ranks of
+    each node use its GPUs in order; `LOCAL_RANK` is correct if the launcher sets it.
 
     ## References
 

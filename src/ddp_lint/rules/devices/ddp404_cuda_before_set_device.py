@@ -36,7 +36,7 @@ _TENSOR_METHODS = ("cuda", "to")
 
 
 class CudaBeforeSetDevice(Rule):
-    """CUDA is used before `set_device`, so every rank does it on GPU 0.
+    """CUDA is used before `set_device`, so every rank uses GPU 0.
 
     ## What it does
 
@@ -47,11 +47,11 @@ class CudaBeforeSetDevice(Rule):
     ## Why it breaks
 
     Until `set_device`, "cuda" is `cuda:0` on every rank. A tensor there costs a CUDA context (some 500 MB) of each
-    rank on GPU 0. A collective there ends the job: rank 0 and rank 1 both bring cuda:0, and NCCL fails with
+    rank on GPU 0. A collective there ends the job: rank 0 and rank 1 both use cuda:0, and NCCL fails with
     `Duplicate GPU detected : rank 0 and rank 1 both on CUDA device`. Measured on 2 x H200 (torch 2.11): after
     `barrier()` or a tensor on "cuda" before `set_device` rank 1 has a context on both GPUs; `all_gather_object` and
-    `broadcast_object_list` fail. `set_device` right after `init_process_group` is fine: that call alone touches no
-    GPU.
+    `broadcast_object_list` fail. `set_device` directly after `init_process_group` is correct, because that call uses
+    no GPU.
 
     ## Example
 
@@ -87,9 +87,9 @@ class CudaBeforeSetDevice(Rule):
 
     ## When it is silent
 
-    Devices with an index, `barrier(device_ids=[...])`, `is_available()` and `device_count()` (they touch no GPU), the
-    other arm of a branch, code of one process, and scripts that give each rank its GPU by other means (`LOCAL_RANK`,
-    `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`), also in a file that imports them. A loss without weights, which holds no
+    Devices with an index, `barrier(device_ids=[...])`, `is_available()` and `device_count()` (they use no GPU), the
+    other branch of an `if`, code of one process, and scripts that give each rank its GPU in another way (`LOCAL_RANK`,
+    `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`), also in a file that imports them. A loss without weights, which has no
     tensor (`nn.CrossEntropyLoss().cuda()`).
 
     ## How to confirm
@@ -98,7 +98,7 @@ class CudaBeforeSetDevice(Rule):
 
     ## Fix safety
 
-    No fix: where the rank is known first depends on the script.
+    No fix: the place at which the rank is known first depends on the script.
 
     ## References
 

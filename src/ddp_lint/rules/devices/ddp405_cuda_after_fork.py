@@ -38,15 +38,15 @@ class CudaAfterFork(Rule):
     ## What it does
 
     Finds `Process`, `Pool` and `ProcessPoolExecutor` with the default or the fork start method whose target uses CUDA
-    (followed through the project's functions), CUDA tensors handed to a pool, and manager processes forked from a
+    (followed through the project's functions), CUDA tensors passed to a pool, and manager processes forked from a
     training process.
 
     ## Why it breaks
 
-    CUDA does not survive a fork. On Linux before Python 3.14 the default start method forks: when the parent has
-    touched the GPU (a tensor, or an import that did), the worker's first CUDA call fails with `Cannot re-initialize
-    CUDA in forked subprocess`, and so does unpickling a CUDA tensor that came through a queue. The rank that started
-    it waits for a result that never comes, and its peers wait in the next collective.
+    CUDA does not work in a forked process. On Linux before Python 3.14 the default start method forks: when the parent
+    has touched the GPU (a tensor, or an import that did), the worker's first CUDA call fails with
+    `Cannot re-initialize CUDA in forked subprocess`, and so does unpickling a CUDA tensor that came through a queue.
+    The rank that started it waits for a result that never arrives, and its peers wait in the next collective.
 
     ## Example
 
@@ -93,10 +93,10 @@ class CudaAfterFork(Rule):
     ## When it is silent
 
     Contexts and start methods `spawn` and `forkserver`, also set elsewhere in the file; `torch.multiprocessing.spawn`;
-    targets that handle CPU data; targets that nothing resolves; files that name neither torch nor CUDA, so that their
-    process has not touched the GPU when it forks. Files of which every program that imports them sets the start method
-    to `spawn`. With `--preview` alone: a program that starts its workers below `__main__` and has neither used
-    a GPU before nor asked for one (`torch.cuda.is_available()` is enough).
+    targets that handle CPU data; targets that cannot be resolved; files that name neither torch nor CUDA, so that
+    their process has not used the GPU when it forks; files that are imported only by programs that set the start
+    method to `spawn`. Only with `--preview`: a program that starts its workers below `__main__` and has neither used a
+    GPU before nor queried one (`torch.cuda.is_available()` is enough).
 
     ## How to confirm
 
@@ -104,8 +104,8 @@ class CudaAfterFork(Rule):
 
     ## Fix safety
 
-    Unsafe: under `spawn` the script is imported again by each worker, so it needs a `__main__` guard, and what is
-    handed over must be picklable.
+    Unsafe: under `spawn` the script is imported again by each worker, so it needs a `__main__` guard, and the
+    arguments must be picklable.
 
     ## References
 

@@ -16,14 +16,14 @@ class LocalRankAsRank(Rule):
 
     ## What it does
 
-    Finds `init_process_group(rank=...)` given `LOCAL_RANK`, and `world_size=` given `torch.cuda.device_count()`
-    beside it.
+    Finds `init_process_group(rank=...)` with `LOCAL_RANK`, and `world_size=torch.cuda.device_count()` in the same
+    call.
 
     ## Why it breaks
 
     On two nodes two processes register as rank 0, two as rank 1: the rendezvous rejects them or waits for ranks that
-    nobody will be. On one node that uses some of its GPUs `device_count()` is larger than the number of ranks, and all
-    of them wait for peers that were never started.
+    do not exist. On one node that uses only some of its GPUs, `device_count()` is larger than the number of ranks, and
+    all of them wait for peers that were never started.
 
     ## Example
 
@@ -61,8 +61,8 @@ class LocalRankAsRank(Rule):
 
     ## When it is silent
 
-    Ranks that are computed (`node_rank * gpus + local_rank`), and values that nothing proves to be the local rank;
-    files that set `MASTER_ADDR` to this machine, or say that `torchrun --standalone` starts them.
+    Ranks that are computed (`node_rank * gpus + local_rank`), and values that are not proven to be the local rank;
+    files that set `MASTER_ADDR` to this machine, or mention that `torchrun --standalone` starts them.
 
     ## How to confirm
 

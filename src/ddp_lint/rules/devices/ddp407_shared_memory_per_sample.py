@@ -28,7 +28,7 @@ _LOOPS = (cst.For, cst.While, cst.CompFor)
 
 
 class SharedMemoryPerSample(Rule):
-    """Every rank copies each sample of its dataset into a shared memory segment of its own.
+    """Every rank copies each sample of its dataset into a separate shared memory segment.
 
     ## What it does
 
@@ -37,11 +37,11 @@ class SharedMemoryPerSample(Rule):
     ## Why it breaks
 
     A shared tensor is one segment in /dev/shm and one open file descriptor (the default sharing strategy on Linux). A
-    dataset of 20,000 samples needs 20,000 of each, in every rank: rank 0 and rank 1 share nothing with each other, they
-    hold two whole copies. The constructor then fails on rank 0 or rank 1, whichever comes last, with `Too many open
-    files`, or is killed by SIGBUS without a traceback when /dev/shm is full (64 MiB in a container by default), and the
-    other rank waits in its first collective. Seen as a crash "during dataset initialisation" that came with DDP alone.
-    That a tensor was once on CUDA is not the cause: on a CPU tensor its origin does not matter, and on a CUDA tensor
+    dataset of 20,000 samples needs 20,000 of each, in every rank: rank 0 and rank 1 share nothing with each other,
+    they have two complete copies. The constructor of the later rank then fails with `Too many open files`, or is
+    killed by SIGBUS without a traceback when /dev/shm is full (64 MiB in a container by default), and the other rank
+    waits in its first collective. Seen as a crash "during dataset initialisation" that came with DDP alone. That a
+    tensor was once on CUDA is not the cause: on a CPU tensor its origin does not matter, and on a CUDA tensor
     `share_memory_()` does nothing (measured).
 
     ## Example
@@ -100,7 +100,7 @@ class SharedMemoryPerSample(Rule):
         print(len(Preloaded(2000)))
     ```
 
-    Forked workers share the parent's pages without `share_memory_()` as long as nobody writes to them; and a
+    Forked workers share the parent's pages without `share_memory_()` as long as no process writes to them; and a
     memory-mapped file (`torch.load(..., mmap=True)`, `numpy.memmap`) is shared by all ranks of a node.
 
     ## When it is silent

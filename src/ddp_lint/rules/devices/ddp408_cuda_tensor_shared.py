@@ -32,16 +32,15 @@ class CudaTensorShared(Rule):
 
     ## What it does
 
-    Finds `tensor.share_memory_()` and `model.share_memory()` where the tensor or the model is on CUDA for certain.
+    Finds `tensor.share_memory_()` and `model.share_memory()` if the tensor or the model is certainly on CUDA.
 
     ## Why it breaks
 
     Shared memory is memory of the host. On a CUDA tensor the call returns at once: `is_shared()` was true before, the
-    address stays the same (measured on 2 x H200, torch 2.11). What makes the tensor known to another process is a
-    handle to the sender's GPU memory, and that comes with two conditions that the call hides. Each worker that
-    receives it opens a CUDA context on the sender's GPU: with rank 1's workers on `cuda:0` too, GPU 0 fills up. And
-    the memory lives only as long as the sender: when rank 0 drops the tensor or ends, what its workers read is gone.
-    Forked workers cannot use it at all.
+    address stays the same (measured on 2 x H200, torch 2.11). Another process gets a handle to the sender's GPU
+    memory, which has two conditions that the call does not show. Each worker that receives it opens a CUDA context on
+    the sender's GPU: with rank 1's workers on `cuda:0` too, GPU 0 fills up. And the memory is freed with the sender:
+    when rank 0 drops the tensor or ends, its workers read freed memory. Forked workers cannot use it at all.
 
     ## Example
 
@@ -82,8 +81,8 @@ class CudaTensorShared(Rule):
 
     ## When it is silent
 
-    Tensors on the CPU, wherever they were before; a device that only the run decides (`device` of an argument, `"cuda"
-    if torch.cuda.is_available() else "cpu"`); tests.
+    Tensors on the CPU, also if they were on a GPU before; a device that is known only at run time (`device` of an
+    argument, `"cuda" if torch.cuda.is_available() else "cpu"`); tests.
 
     ## How to confirm
 
@@ -91,7 +90,7 @@ class CudaTensorShared(Rule):
 
     ## Fix safety
 
-    No fix: where the copy to the GPU belongs is the author's choice.
+    No fix: the place of the copy to the GPU is the author's choice.
 
     ## References
 

@@ -31,12 +31,12 @@ _ASKS = re.compile(r"exc|succe|ok|fail|err|status|code|done|finish|clean", re.IG
 
 
 class ExitHidesFailure(Rule):
-    """A failure ends with exit status 0, so the launcher, CI and the scheduler take it for success.
+    """A failure ends with exit status 0, so the launcher, CI and the scheduler report success.
 
     ## What it does
 
     Finds `os._exit(0)`, `sys.exit()`, `sys.exit(0)`, `exit()`, `raise SystemExit` and `pytest.exit(returncode=0)` in a
-    `finally`, in an `except` that takes real failures, and in a branch that reports one.
+    `finally`, in an `except` that catches real failures, and in a branch that reports one.
 
     ## Why it breaks
 
@@ -87,16 +87,16 @@ class ExitHidesFailure(Rule):
     dist.destroy_process_group()
     ```
 
-    Where a teardown hangs and the process must be left at once, do it after success alone, and with the status that
-    is true: `os._exit(1)` in `except`, `os._exit(0)` as the last line of the way that worked.
+    If a teardown hangs and the process must exit at once, use the correct status: `os._exit(1)` in `except`, and
+    `os._exit(0)` only as the last line of a successful run.
 
     ## When it is silent
 
     A non-zero status or a message (`sys.exit("...")` is status 1); `except KeyboardInterrupt`, `SystemExit`, end of
     input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that worked,
-    outside of `except` and `finally`; a `finally` that tests whether something failed. With `--preview` alone: a branch
-    that reports a failure in a file that nothing ties to several ranks (a tool that converts one model), a handler in
-    what serves or deploys a model. A branch that asks for KeyboardInterrupt.
+    outside of `except` and `finally`; a `finally` that tests whether something failed; a branch that tests for
+    KeyboardInterrupt. Only with `--preview`: a branch that reports a failure in a file without evidence of several
+    ranks (a tool that converts one model), a handler in code that serves or deploys a model.
 
     ## How to confirm
 
@@ -104,7 +104,7 @@ class ExitHidesFailure(Rule):
 
     ## Fix safety
 
-    Unsafe: the process then ends as the failure says, and what relied on status 0 sees it.
+    Unsafe: the process then ends with a failure, also for callers that relied on status 0.
 
     ## References
 

@@ -16,20 +16,21 @@ from ddp_lint.source.tree import descendants, subtree
 
 
 class SwallowedFailure(Rule):
-    """The failure of training is caught, printed, and forgotten: the process goes on or ends with status 0.
+    """A failure of training is caught and printed only: the process continues or ends with status 0.
 
     ## What it does
 
     Finds `except Exception:` (or bare, or `BaseException`, `RuntimeError`) around the call that trains or launches
-    training, whose body only prints, logs or passes, and where nothing afterwards reports that it failed; also around
-    one training step in a loop of code that several ranks run; `except BaseException` that only prints; and such a
-    handler around the `yield` of a context manager, which drops the failure of every `with` block that uses it.
+    training, whose body only prints, logs or passes, if no later code reports the failure; also around one training
+    step in a loop of code that several ranks run; `except BaseException` that only prints; and such a handler around
+    the `yield` of a context manager, which drops the failure of every `with` block that uses it.
 
     ## Why it breaks
 
-    When rank 1 raises, its handler prints and the rank ends with status 0, or goes on to the next step. Rank 0 is in
-    an all_reduce that rank 1 never enters: it waits for the watchdog and is blamed. Measured: with `except: pass` on
-    rank 1 NCCL ends after 26 s and blames rank 0, gloo reports success; on all ranks both report success.
+    When rank 1 raises, its handler prints and the rank ends with status 0, or continues with the next step. Rank 0 is
+    in an all_reduce that rank 1 never enters: it waits until the watchdog ends it, and is blamed. Measured: with
+    `except: pass` on rank 1 NCCL ends after 26 s and blames rank 0, gloo reports success; on all ranks both report
+    success.
 
     ## Example
 
@@ -71,9 +72,9 @@ class SwallowedFailure(Rule):
 
     ## When it is silent
 
-    A handler that raises, exits with a status, returns or stores something that reports the failure, or calls
-    anything but print and log; handlers of one particular error (`FileNotFoundError`); code whose `try` holds no
-    training or launching call; a `main()` or a context manager in a file that shows nothing of several ranks.
+    A handler that raises, exits with a status, returns or stores something that reports the failure, or calls anything
+    but print and log; handlers of one particular error (`FileNotFoundError`); a `try` without a training or launching
+    call; a `main()` or a context manager in a file without evidence of several ranks.
 
     ## How to confirm
 
@@ -81,7 +82,7 @@ class SwallowedFailure(Rule):
 
     ## Fix safety
 
-    Unsafe: adding `raise` ends runs that used to go on.
+    Unsafe: adding `raise` ends runs that used to continue.
 
     ## References
 

@@ -28,19 +28,20 @@ _TOLD = re.compile(
 
 
 class UnreadExitStatus(Rule):
-    """A worker's or a launched job's failure goes unseen: its exit status is never read.
+    """The exit status of a worker or a launched job is never read, so its failure is not noticed.
 
     ## What it does
 
-    Finds processes that are joined while nothing reads their `exitcode`; commands that start ranks (torchrun,
+    Finds processes that are joined without any read of their `exitcode`; commands that start ranks (torchrun,
     accelerate, deepspeed, mpirun) whose status is dropped, or tested and then only printed; and threads whose target
-    runs `subprocess.check_call` or `sys.exit`, which end the thread alone.
+    runs `subprocess.check_call` or `sys.exit`, which end only the thread.
 
     ## Why it breaks
 
-    `Process.join()` returns whatever the worker's status is, and an exception in a thread ends that thread. Rank 1
-    dies of memory, rank 0 of its watchdog, and the parent goes on to evaluate an old checkpoint and ends with 0: CI is
-    green and the scheduler starts the next job. Measured: an exception or `sys.exit(3)` in a thread leaves status 0.
+    `Process.join()` returns normally for any status of the worker, and an exception in a thread ends only that thread.
+    Rank 1 runs out of memory, the watchdog ends rank 0, and the parent evaluates an old checkpoint and ends with 0: CI
+    is green and the scheduler starts the next job. Measured: an exception or `sys.exit(3)` in a thread leaves status
+    0.
 
     ## Example
 
@@ -83,12 +84,12 @@ class UnreadExitStatus(Rule):
 
     ## When it is silent
 
-    Files that read `exitcode`, `returncode` or `sentinel` anywhere, or whose workers hand their exceptions over a
-    queue, or their results over one whose `get()` the parent waits in; daemon processes; commands other than launchers,
-    those in a shell's background, and `check=False`; statuses that are returned, raised or exited with; a parent that
-    asks after the join whether the worker's results have come, or takes them by their place from a shared dictionary or
-    array. A parent that asks its workers through pipes and waits for each answer, or looks after the join at a shared
-    number (`result.value`).
+    Files that read `exitcode`, `returncode` or `sentinel` anywhere, or whose workers send their exceptions through a
+    queue, or their results through a queue in whose `get()` the parent waits; daemon processes; commands other than
+    launchers, background commands of a shell, and `check=False`; statuses that are returned, raised or used as exit
+    status; a parent that checks after the join whether the results have arrived, reads them by index from a shared
+    dictionary or array, or reads a shared number (`result.value`); a parent that communicates with its workers through
+    pipes and waits for each answer.
 
     ## How to confirm
 
@@ -96,7 +97,7 @@ class UnreadExitStatus(Rule):
 
     ## Fix safety
 
-    Unsafe, for `subprocess.run` alone: `check=True` raises where the script used to go on.
+    Unsafe, only for `subprocess.run`: `check=True` raises where the script used to continue.
 
     ## References
 

@@ -13,13 +13,13 @@ class KillCountedAsSuccess(Rule):
 
     ## What it does
 
-    Finds tests of `returncode` or `exitcode` that put -9 (or 137, `-signal.SIGKILL`) beside 0.
+    Finds tests of `returncode` or `exitcode` that treat -9 (or 137, `-signal.SIGKILL`) like 0.
 
     ## Why it breaks
 
-    -9 is how a process ends that the kernel's out-of-memory killer, or the scheduler, took. A launcher that treats it
-    as 0, usually because it kills the remaining workers itself, reports a run as passed in which rank 1 died of
-    memory and rank 0 was then killed in its collective.
+    -9 is the status of a process that the kernel's out-of-memory killer or the scheduler has killed. A launcher that
+    treats it as 0, usually because it kills the remaining workers itself, reports success for a run in which rank 1
+    ran out of memory and rank 0 was then killed in its collective.
 
     ## Example
 
@@ -48,11 +48,11 @@ class KillCountedAsSuccess(Rule):
         sys.exit(f"worker failed with status {worker.returncode}")
     ```
 
-    A launcher that kills the rest after a first failure should remember that failure before it does.
+    A launcher that kills the remaining workers after a first failure should store that failure first.
 
     ## When it is silent
 
-    Tests against -9 alone that report or raise, and tests of anything but a status.
+    Tests for -9 only that report or raise, and tests of anything but a status.
 
     ## How to confirm
 
@@ -60,7 +60,7 @@ class KillCountedAsSuccess(Rule):
 
     ## Fix safety
 
-    No fix: whether the launcher killed the worker itself must be known from elsewhere.
+    No fix: the rule does not know whether the launcher killed the worker itself.
 
     ## References
 

@@ -14,17 +14,17 @@ from ddp_lint.source.tree import descendants, names_in, subtree
 
 
 class NoneOnOtherRanks(Rule):
-    """What rank 0 alone has is None on the other ranks, and used there too.
+    """A value that only rank 0 has is None on the other ranks, and is used there.
 
     ## What it does
 
-    Finds `x.method()` and `x.attribute` on every rank where `x` is `None` on all but the first: by
+    Finds `x.method()` and `x.attribute` on every rank, where `x` is `None` on all ranks but the first because of
     `x = make() if rank == 0 else None`, or `x = None` and an assignment under a test for the rank.
 
     ## Why it breaks
 
-    Rank 0 goes on, rank 1 raises "AttributeError: 'NoneType' object has no attribute": the job ends with a failure that
-    one process does not show, or rank 0 waits in its next collective for a rank that is gone.
+    Rank 0 continues, rank 1 raises "AttributeError: 'NoneType' object has no attribute": the job ends with an error
+    that does not occur with one process, or rank 0 waits in its next collective for a rank that has ended.
 
     ## Example
 
@@ -79,8 +79,8 @@ class NoneOnOtherRanks(Rule):
 
     ## When it is silent
 
-    Uses under any condition of their own, but one that counts steps (`step % 10 == 0`); names that anything else may
-    bind; names that are tested or asserted; attributes of objects; tests.
+    Uses under a condition, except one that counts steps (`step % 10 == 0`); names that other code may assign; names
+    that are tested or asserted; attributes of objects; tests.
 
     ## How to confirm
 
@@ -88,7 +88,7 @@ class NoneOnOtherRanks(Rule):
 
     ## Fix safety
 
-    No automatic fix: what the others should do is not known.
+    No automatic fix: what the other ranks should do is not known.
 
     ## References
 

@@ -30,24 +30,23 @@ _ON_GPU = {"driver": asks_driver, "cuda": makes_context, "allocation": makes_con
 
 
 class EnvironmentSetTooLate(WriteRule):
-    """An environment variable is set after the point at which it was read, so it changes nothing.
+    """An environment variable is set after it was read, so it has no effect.
 
     ## What it does
 
-    Finds `os.environ[...] = ...` (and `setdefault`, `update`, `putenv`) for variables that are read once, where the
-    file shows that this happened before: `TORCH_DISTRIBUTED_DEBUG`, `OMP_NUM_THREADS`, `TORCH_LOGS` after `import
-    torch`; `TORCHINDUCTOR_*` after `DDP(...)` or `torch.compile`; `TORCH_NCCL_*` after `init_process_group`; `NCCL_*`
-    after the first collective; `CUDA_VISIBLE_DEVICES` after the first look for GPUs (`torch.cuda.is_available()` is
-    one), and the allocator's settings after CUDA was used, also by a call into the project or by a file that an import
-    runs.
+    Finds `os.environ[...] = ...` (and `setdefault`, `update`, `putenv`) for variables that are read once, if the file
+    shows that they were read before: `TORCH_DISTRIBUTED_DEBUG`, `OMP_NUM_THREADS`, `TORCH_LOGS` after `import torch`;
+    `TORCHINDUCTOR_*` after `DDP(...)` or `torch.compile`; `TORCH_NCCL_*` after `init_process_group`; `NCCL_*` after
+    the first collective; `CUDA_VISIBLE_DEVICES` after the first query of GPUs (`torch.cuda.is_available()` is one),
+    and the allocator's settings after CUDA was used, also by a call into the project or by a file that an import runs.
 
     ## Why it breaks
 
-    Nothing is printed: the job runs with the old value on rank 0 and rank 1 alike, so the debug level, the number of
-    threads or the GPUs are not those that the script states. Measured: each of them is ignored after its point.
+    Nothing is printed: the job runs with the old value on rank 0 and rank 1, so the debug level, the number of threads
+    or the GPUs are not those that the script states. Measured: each of them is ignored after its point.
     `CUDA_VISIBLE_DEVICES` after `import torch`, even after `device_count()` or `manual_seed_all()`, is honoured, so
-    that is not flagged; after `is_available()`, `set_device()` or `GradScaler()` it is not: the process goes on with
-    the first GPU of the machine (2 x H200, torch 2.11).
+    that is not flagged; after `is_available()`, `set_device()` or `GradScaler()` it is not: the process uses the first
+    GPU of the machine (2 x H200, torch 2.11).
 
     ## Example
 
@@ -83,9 +82,9 @@ class EnvironmentSetTooLate(WriteRule):
 
     ## When it is silent
 
-    Writes for child processes (a copy of the environment, or a file that starts processes: they read it afresh), writes
-    after `import torch` of what is read later, other arms of a branch, tests, and variables that are read on every use.
-    With `--preview` alone: PYTHONHASHSEED where nothing shows that several ranks run the file.
+    Writes for child processes (a copy of the environment, or a file that starts processes, which read it again),
+    writes after `import torch` of variables that are read later, other branches of an `if`, tests, and variables that
+    are read on every use. Only with `--preview`: PYTHONHASHSEED in a file without evidence of several ranks.
 
     ## How to confirm
 

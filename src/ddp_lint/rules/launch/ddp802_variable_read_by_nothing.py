@@ -10,7 +10,7 @@ from ddp_lint.rules.triggers import Triggers
 
 
 class VariableReadByNothing(NameRule):
-    """An environment variable is set that nothing reads: the setting that it names stays as it was.
+    """An environment variable is set that no library reads, so it has no effect.
 
     ## What it does
 
@@ -21,8 +21,8 @@ class VariableReadByNothing(NameRule):
     ## Why it breaks
 
     A job that sets `NCCL_TIMEOUT=3600` still has the process group's default of ten minutes: when rank 0 writes a
-    checkpoint for eleven, the watchdog of rank 1 ends the job, and the variable in the job script says that it cannot.
-    Checked against the sources and libraries of torch 2.13 and NCCL 2.28: no such name in them.
+    checkpoint for eleven minutes, the watchdog of rank 1 ends the job although the job script seems to prevent it. The
+    sources and libraries of torch 2.13 and NCCL 2.28 were searched: they do not contain these names.
 
     ## Example
 
@@ -52,18 +52,18 @@ class VariableReadByNothing(NameRule):
 
     ## When it is silent
 
-    Variables that the project itself reads; names that differ from a known one in more than a slip of the pen, in a
-    number or in a whole word.
+    Variables that the project itself reads; names that differ from a known one by more than a typing error, by a
+    number or by a whole word.
 
     ## How to confirm
 
     `ddp-lint verify train.py` confirms that the line ran and set one of the names that the sources and libraries of
-    torch 2.13 and NCCL 2.28 do not hold. It watches the write: that nobody reads it is known from that search. On
-    misspelt names it stays inconclusive.
+    torch 2.13 and NCCL 2.28 do not contain. It observes the write; that no library reads it is known from the search.
+    For misspelt names it is inconclusive.
 
     ## Fix safety
 
-    Unsafe, for misspellings alone: the variable then starts to act.
+    Unsafe, only for misspellings: the variable then takes effect.
 
     ## References
 

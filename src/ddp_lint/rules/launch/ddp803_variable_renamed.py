@@ -14,7 +14,7 @@ _AS_EXPORTED = re.compile(rf"""\b{_EXPORTED}\b["']?[=: ]\s*["']?1\b""")
 
 
 class VariableRenamed(NameRule):
-    """A variable is set by its old name, which torchrun's own setting of the new one overrides.
+    """A variable is set by its old name, but torchrun sets the new name, which takes precedence.
 
     ## What it does
 
@@ -23,10 +23,10 @@ class VariableRenamed(NameRule):
 
     ## Why it breaks
 
-    torch reads both names, with a warning, and the new one wins where both are set. torchrun exports
-    `TORCH_NCCL_ASYNC_ERROR_HANDLING=1` to its workers unless it is set already: `NCCL_ASYNC_ERROR_HANDLING=0` then does
-    nothing on any rank, and the watchdog that the script wants off still ends rank 1 when rank 0 is late. The others
-    still act; they go away with some later release.
+    torch reads both names, with a warning, and the new one takes precedence if both are set. torchrun exports
+    `TORCH_NCCL_ASYNC_ERROR_HANDLING=1` to its workers unless it is set already: `NCCL_ASYNC_ERROR_HANDLING=0` then has
+    no effect on any rank, and the watchdog that the script wants to turn off still ends rank 1 when rank 0 is late.
+    The other old names still have an effect; a later release will remove them.
 
     ## Example
 
@@ -58,8 +58,8 @@ class VariableRenamed(NameRule):
 
     ## When it is silent
 
-    Where the file sets the new name as well, or `NCCL_ASYNC_ERROR_HANDLING` to 1 as torchrun does;
-    `PYTORCH_CUDA_ALLOC_CONF`, which works as it did (DDP809 reports it).
+    If the file sets the new name as well, or `NCCL_ASYNC_ERROR_HANDLING` to 1 as torchrun does;
+    `PYTORCH_CUDA_ALLOC_CONF`, which still works (DDP809 reports it).
 
     ## How to confirm
 

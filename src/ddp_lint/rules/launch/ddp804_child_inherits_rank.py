@@ -33,18 +33,18 @@ _CLEANED = re.compile(
 
 
 class ChildInheritsRank(Rule):
-    """A rank starts a process that inherits RANK, WORLD_SIZE and MASTER_ADDR and builds a group of its own.
+    """A rank starts a process that inherits RANK, WORLD_SIZE and MASTER_ADDR and creates its own group.
 
     ## What it does
 
     Finds `subprocess` calls in code that runs as a rank which start a Python program that calls `init_process_group`
-    (or uses Lightning or Accelerate), and hand on the environment as it is.
+    (or uses Lightning or Accelerate), and pass on the environment unchanged.
 
     ## Why it breaks
 
     The child of rank 0 reads RANK=0 and WORLD_SIZE=2 and waits at MASTER_ADDR:MASTER_PORT for a rank 1 that only
-    exists in the parent's job: it hangs, or fails because the parent's store already listens on the port (`Address
-    already in use`). When every rank starts the child, two jobs run in one another's rendezvous.
+    exists in the parent's job: it hangs, or fails because the parent's store already listens on the port
+    (`Address already in use`). If every rank starts the child, two jobs use the same rendezvous.
 
     ## Example
 
@@ -87,9 +87,9 @@ class ChildInheritsRank(Rule):
 
     ## When it is silent
 
-    Parents that nothing shows to be ranks; children that build no group, or that torchrun starts (it sets the variables
-    anew); an environment from which the ranks' variables are taken out; tests. A file that starts the ranks itself, and
-    holds the function that builds the group for them.
+    Parents that are not known to be ranks; children that create no group, or that torchrun starts (it sets the
+    variables again); an environment from which the ranks' variables are removed; tests; a file that starts the ranks
+    itself and contains the function that creates their group.
 
     ## How to confirm
 

@@ -56,22 +56,22 @@ _REMOVE = {
 
 
 class RanksWriteOneFile(Rule):
-    """All ranks write the same file at once, or make or remove the same folder.
+    """All ranks write the same file, or create or remove the same folder, at the same time.
 
     ## What it does
 
     Finds `torch.save` and `open(..., "w")` to a path without the rank in it, `os.makedirs` without `exist_ok`, and
-    what removes or moves a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for the
-    rank, in a function that every rank runs: it makes the process group or wraps the model, or is called by the
-    training loop of its file, nowhere under such a test. For folders and what is removed it is enough that the function
-    asks for its rank, or calls `accelerator.prepare`.
+    calls that remove or move a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for the
+    rank, in a function that every rank runs: it creates the process group or wraps the model, or the training loop of
+    its file calls it without such a test. For folders and removals it is enough that the function reads its rank, or
+    calls `accelerator.prepare`.
 
     ## Why it breaks
 
     Rank 0 and rank 1 open one file for writing and interleave their bytes: the checkpoint that resumes the job cannot
-    be read (`invalid header or archive is corrupted`), or holds the state of whichever rank came last. `os.makedirs`
+    be read (`invalid header or archive is corrupted`), or has the state of the rank that wrote last. `os.makedirs`
     succeeds on the first rank and raises `FileExistsError` on the others; `os.remove` and `shutil.rmtree` raise
-    `FileNotFoundError` there, also where `os.path.exists` is asked first: all ranks ask before one of them acts.
+    `FileNotFoundError` there, also after a test of `os.path.exists`, because all ranks test before one of them acts.
 
     ## Example
 
@@ -117,10 +117,9 @@ class RanksWriteOneFile(Rule):
 
     ## When it is silent
 
-    Writes under a test for the rank, what is made or removed in a `try`, paths with the rank (or a temporary name, or
-    the time to the microsecond) in them, helpers that a caller may guard, tests, and distributed checkpoints, which are
-    written by all ranks on purpose. A function of the project that returns whether this is the first rank counts as
-    such a test.
+    Writes under a test for the rank, calls in a `try`, paths with the rank (or a temporary name, or the time to the
+    microsecond) in them, helpers that a caller may guard, tests, and distributed checkpoints, which are written by all
+    ranks on purpose. A function of the project that returns whether this is the first rank counts as such a test.
 
     ## How to confirm
 
@@ -128,7 +127,7 @@ class RanksWriteOneFile(Rule):
 
     ## Fix safety
 
-    No fix: what follows may need all ranks to wait for the file.
+    No fix: the following code may need all ranks to wait for the file.
 
     ## References
 

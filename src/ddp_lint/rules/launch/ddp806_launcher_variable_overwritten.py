@@ -17,7 +17,7 @@ _STARTS = re.compile(r"\b(spawn|start_processes|Process|Popen|subprocess|SLURM_\
 
 
 class LauncherVariableOverwritten(WriteRule):
-    """The script overwrites a variable by which torchrun gives each rank its number and address.
+    """The script overwrites a variable with which torchrun sets the number and address of each rank.
 
     ## What it does
 
@@ -27,9 +27,9 @@ class LauncherVariableOverwritten(WriteRule):
     ## Why it breaks
 
     torchrun has set them, `RANK` and `LOCAL_RANK` differently for each rank. With `RANK` a constant both processes
-    register as the same rank and wait for the other; with a `MASTER_PORT` of its own rank 1 looks for rank 0 where
-    nobody listens. Measured: `RANK` overwritten hangs (still up after 40 s on NCCL), `MASTER_PORT` overwritten fails
-    after 18 to 23 s.
+    register as the same rank and wait for the other; with another `MASTER_PORT`, rank 1 connects to a port on which
+    rank 0 does not listen. Measured: `RANK` overwritten hangs (still running after 40 s on NCCL), `MASTER_PORT`
+    overwritten fails after 18 to 23 s.
 
     ## Example
 
@@ -72,7 +72,7 @@ class LauncherVariableOverwritten(WriteRule):
 
     ## Fix safety
 
-    Unsafe: with `setdefault` the launcher's value is used where there is one.
+    Unsafe: with `setdefault` the launcher's value is used if there is one.
 
     ## References
 

@@ -28,9 +28,9 @@ class GpusPinnedForAllRanks(Rule):
     ## Why it breaks
 
     The launcher or the scheduler chose the GPUs of the job: `"0"` hides all but one, so rank 0 and rank 1 share it
-    (NCCL then fails with `Duplicate GPU detected`, or `set_device(1)` with `invalid device ordinal`). At the top
-    level of an imported module the importing trainer does not even see the line, and whether it acts depends on
-    whether something used CUDA before.
+    (NCCL then fails with `Duplicate GPU detected`, or `set_device(1)` with `invalid device ordinal`). At the top level
+    of an imported module the importing trainer does not show the line, and its effect depends on whether CUDA was used
+    before.
 
     ## Example
 
@@ -69,8 +69,7 @@ class GpusPinnedForAllRanks(Rule):
     ## When it is silent
 
     `setdefault`; values that come from the rank, from arguments or from a test that the variable is unset; scripts of
-    one process, which is what a single GPU beside an `Accelerator` means; an empty value, which
-    hides the GPUs on purpose; tests.
+    one process (a single GPU with an `Accelerator`); an empty value, which hides the GPUs on purpose; tests.
 
     ## How to confirm
 
@@ -78,7 +77,7 @@ class GpusPinnedForAllRanks(Rule):
 
     ## Fix safety
 
-    Unsafe: with `setdefault` the job's own choice is kept where there is one.
+    Unsafe: with `setdefault` the value of the job is kept if there is one.
 
     ## References
 

@@ -15,8 +15,8 @@ class AllocatorVariableRenamed(VariableRenamed):
 
     ## Why it breaks
 
-    It does not yet: torch reads both. Where both are set to different things (the job script by the new name, the
-    training script by the old), parts of torch go by one and parts by the other, on rank 0 and rank 1 alike.
+    It does not break yet: torch reads both names. If both are set to different values (the new name in the job script,
+    the old one in the training script), some parts of torch use one and some the other, on rank 0 and rank 1.
 
     ## Example
 
@@ -44,12 +44,12 @@ class AllocatorVariableRenamed(VariableRenamed):
 
     ## When it is silent
 
-    Where the file sets the new name as well.
+    If the file sets the new name as well.
 
     ## How to confirm
 
-    torch 2.9 and later say so in a warning when the allocator starts. `ddp-lint verify` cannot ask the allocator which
-    name it went by and stays inconclusive; hence the rule is off by default.
+    torch 2.9 and later say so in a warning when the allocator starts. `ddp-lint verify` cannot query which name the
+    allocator used and is inconclusive; therefore the rule is off by default.
 
     ## Fix safety
 

@@ -39,19 +39,19 @@ _WAITS = re.compile(
 
 
 class FileReadBeforeWritten(Rule):
-    """All ranks read a file that rank 0 alone writes, and nothing makes them wait for it.
+    """All ranks read a file that only rank 0 writes, without waiting for it.
 
     ## What it does
 
-    Finds `torch.save`, `numpy.save` or `open(.., "w")` under a test for the first rank, and further down in the same
-    function the same path read outside of any such test, with no barrier and no other collective in between.
+    Finds `torch.save`, `numpy.save` or `open(.., "w")` under a test for the first rank, and later in the same function
+    a read of the same path outside of any such test, with no barrier and no other collective in between.
 
     ## Why it breaks
 
     Rank 1 does not take the branch and is at the read while rank 0 still writes: it raises `FileNotFoundError`, or
-    reads the first half of a checkpoint (`PytorchStreamReader failed reading zip archive`), or, where an older file is
-    there, goes on with that one. Whether it does is a matter of milliseconds and of the file system: a network drive
-    shows a new file late on other nodes.
+    reads the first half of a checkpoint (`PytorchStreamReader failed reading zip archive`), or uses an older file if
+    there is one. Whether this happens depends on milliseconds and on the file system: a network drive shows a new file
+    late on other nodes.
 
     ## Example
 
@@ -107,11 +107,11 @@ class FileReadBeforeWritten(Rule):
     ## When it is silent
 
     Any collective, wrap, `wait` or test of existence between the two, also inside the branch; paths that are not
-    written in the same way; reads on the same rank; code that nothing ties to several ranks; tests.
+    written in the same way; reads on the same rank; code without evidence of several ranks; tests.
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: the error on rank 1, where the write takes longer than rank 1 needs to the read.
+    `ddp-lint verify train.py`: the error on rank 1, if the write takes longer than rank 1 needs to reach the read.
 
     ## Fix safety
 

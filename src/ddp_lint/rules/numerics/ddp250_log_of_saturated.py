@@ -49,16 +49,16 @@ class LogOfSaturated(Rule):
 
     ## What it does
 
-    Finds `log(softmax(x))`, `log(sigmoid(x))`, `log(gumbel_softmax(x))` (as functions or methods, also one
-    assignment apart, also with a tiny constant added), `log(exp(a) + exp(b))`, and the logarithm of a mask that is
-    added to what a softmax takes.
+    Finds `log(softmax(x))`, `log(sigmoid(x))`, `log(gumbel_softmax(x))` (as functions or methods, also through a
+    variable, also with a tiny constant added), `log(exp(a) + exp(b))`, and the logarithm of a mask that is added to
+    the input of a softmax.
 
     ## Why it breaks
 
     The inner function rounds to 0 (or the sum of exponentials to infinity) long before the logarithm is small:
     log(softmax([-200, 0, 200])) is [-inf, -inf, 0], and 1e-8 or 1e-10 added inside is 0 in fp16. A row whose mask is 0
-    everywhere is -inf everywhere, of which a softmax makes NaN. One infinity in
-    rank 0's batch makes NaN gradients there, and the gradient all-reduce hands them to rank 1 and every other rank.
+    everywhere is -inf everywhere, and its softmax is NaN. One infinity in rank 0's batch causes NaN gradients there,
+    and the gradient all-reduce sends them to rank 1 and every other rank.
 
     ## Example
 
@@ -92,10 +92,9 @@ class LogOfSaturated(Rule):
 
     ## When it is silent
 
-    `clamp(min=...)` in between, a constant of 1e-6 or more added (any in files that say nothing of half precision),
-    `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask that is
-    added to nothing, code under `no_grad` and functions that are called under it alone, evaluation, inference and
-    tests.
+    `clamp(min=...)` in between, a constant of 1e-6 or more (any constant in files without half precision),
+    `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask that is not added to anything, code under
+    `no_grad` and functions that are called only there, evaluation, inference and tests.
 
     ## How to confirm
 
@@ -103,7 +102,7 @@ class LogOfSaturated(Rule):
 
     ## Fix safety
 
-    Safe where one call holds the other: `log(softmax(x, dim))` and `log_softmax(x, dim)` are equal where both are
+    Safe if one call contains the other: `log(softmax(x, dim))` and `log_softmax(x, dim)` are equal where both are
     finite.
 
     ## References

@@ -26,10 +26,11 @@ class ClipBeforeUnscale(Rule):
 
     ## Why it breaks
 
-    The gradients carry the factor of the loss scale, 65536 at first. `max_norm=1.0` then cuts a norm of 0.3 (times
+    The gradients carry the factor of the loss scale, 65536 at first. `max_norm=1.0` then scales a norm of 0.3 (times
     65536) down to 1, and `scaler.step` divides by the factor afterwards: rank 0 and rank 1 take steps that are
-    thousands of times too small, and how small changes with the scale. Nothing is printed and the loss falls, slowly.
-    Measured on gloo (torch 2.13) on two ranks with plain SGD: parameters move by 1.5e-06 in a step instead of 0.066.
+    thousands of times too small, by a factor that changes with the scale. Nothing is printed and the loss falls
+    slowly. Measured on gloo (torch 2.13) on two ranks with plain SGD: parameters move by 1.5e-06 in a step instead of
+    0.066.
 
     ## Example
 
@@ -98,16 +99,16 @@ class ClipBeforeUnscale(Rule):
 
     ## When it is silent
 
-    `unscale_` before the clipping; a helper between the two that is given the scaler; a clip in the arm that runs
-    without the scaler; clipping by accelerate, Lightning or DeepSpeed, which unscale themselves.
+    `unscale_` before the clipping; a helper between the two that takes the scaler as an argument; a clip in the branch
+    that runs without the scaler; clipping by accelerate, Lightning or DeepSpeed, which unscale themselves.
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: what the scaler had multiplied the gradients by when they were clipped.
+    `ddp-lint verify train.py`: the factor of the scaler in the gradients when they were clipped.
 
     ## Fix safety
 
-    Unsafe: the steps become as long as the norm says, and the learning rate may have been tuned around that.
+    Unsafe: the steps become larger, and the learning rate may have been tuned for the small ones.
 
     ## References
 

@@ -22,18 +22,18 @@ class ClipOnEveryMicroBatch(Rule):
     ## What it does
 
     Finds a clipping of gradients that runs after each `backward()`, in a loop where the optimizer steps only in every
-    n-th round, and `accelerator.clip_grad_norm_` under `with accelerator.accumulate(model)` that does not ask for
+    n-th iteration, and `accelerator.clip_grad_norm_` under `with accelerator.accumulate(model)` without a test of
     `accelerator.sync_gradients`.
 
     ## Why it breaks
 
-    What the first micro-batches have added up is cut to `max_norm` before the next are added, and again before the
-    last: the early ones weigh almost nothing, the step goes where the last one points, and the norm that is logged
-    is that of the last one. With a GradScaler that is unscaled before the clipping there is an error: the second
-    micro-batch raises "unscale_() has already been called on this optimizer since the last update()". Under
-    `no_sync` rank 0 and rank 1 each cut by the norm of their own batches before anything is averaged. Without a
-    scaler there is no error; in fp16 accelerate unscales twice and raises. Measured on gloo (torch 2.13), two
-    ranks, four micro-batches of like size, `max_norm=1`: the step is 19 degrees off, with 6.3 for the norm of 21.3.
+    The accumulated gradient is scaled to `max_norm` before each further micro-batch is added: the early micro-batches
+    have almost no weight, the step follows the last one, and the logged norm is that of the last one. With a
+    GradScaler that is unscaled before the clipping there is an error: the second micro-batch raises "unscale_() has
+    already been called on this optimizer since the last update()". Under `no_sync` rank 0 and rank 1 each clip by the
+    norm of their own batches before anything is averaged. Without a scaler there is no error; in fp16 accelerate
+    unscales twice and raises. Measured on gloo (torch 2.13), two ranks, four micro-batches of equal size,
+    `max_norm=1`: the direction of the step is 19 degrees off, and the norm is 6.3 instead of 21.3.
 
     ## Example
 
@@ -89,10 +89,10 @@ class ClipOnEveryMicroBatch(Rule):
 
     ## When it is silent
 
-    The clipping is under the condition of the step, or under one of its own; another optimizer steps in every round (an
-    actor that trains less often than its critic); the gradients are set to zero in every round; clipping in a loop of
-    another depth than the backward; an Accelerator in whose file nothing mentions gradient accumulation. A function
-    with a switch that is given as False (`clip_grad=False`).
+    The clipping is under the condition of the step, or under another condition; another optimizer steps in every
+    iteration (an actor that trains less often than its critic); the gradients are set to zero in every iteration; the
+    clipping is in a loop of another depth than the backward; an Accelerator in a file that never mentions gradient
+    accumulation; a function that is called with the clipping turned off (`clip_grad=False`).
 
     ## How to confirm
 
@@ -100,7 +100,7 @@ class ClipOnEveryMicroBatch(Rule):
 
     ## Fix safety
 
-    No automatic fix: the steps change, and the learning rate may have been tuned around those that were taken.
+    No automatic fix: the steps change, and the learning rate may have been tuned for the old ones.
 
     ## References
 

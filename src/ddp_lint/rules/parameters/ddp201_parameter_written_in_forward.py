@@ -20,10 +20,10 @@ class ParameterWrittenInForward(InPlaceRule):
 
     Under FSDP1 and FSDP2 `forward` works on gathered copies of the parameters, which are freed after it: each rank
     writes into its copy and the write is lost, without an error through `.data` (0.09 off a single-process run after
-    two steps; 0.35 with the wrong gradient when the parameter was used before the write), with an exception under
-    FSDP1 otherwise. Under DDP every rank writes its own replica and nothing synchronises it: where the value depends
-    on the batch or on the rank, rank 0 and rank 1 train different models (0.0006 apart after two steps for a scale by
-    a batch statistic). Measured on 2 x H200 (NCCL, torch 2.11) and gloo (torch 2.13).
+    two steps; 0.35, with a wrong gradient, if the parameter was used before the write), and with an exception under
+    FSDP1 otherwise. Under DDP every rank writes its own replica, and nothing synchronises it: if the value depends on
+    the batch or on the rank, rank 0 and rank 1 train different models (0.0006 apart after two steps for a scale by a
+    batch statistic). Measured on 2 x H200 (NCCL, torch 2.11) and gloo (torch 2.13).
 
     ## Example
 
@@ -68,12 +68,13 @@ class ParameterWrittenInForward(InPlaceRule):
 
     ## When it is silent
 
-    Initialisation, optimizers, clamps and moving averages outside of `forward`, buffers, parameters that were made with
-    `requires_grad=False`, evaluation branches. The moving average of a momentum encoder in `forward`: it is right under
-    DDP, for which it is written (FSDP loses it). In a project that wraps by DDP and never mentions FSDP, writes that
-    are the same on all ranks: clamps, a norm that is kept to 1, what a function of the project makes of the parameter
-    alone. With `--preview` alone: the same in a file that does not mention FSDP itself. Writes that raise at once (a
-    leaf with gradients on) are DDP205. A `training_step` that calls its optimizers by itself (manual optimization).
+    Initialisation, optimizers, clamps and moving averages outside of `forward`, buffers, parameters that were made
+    with `requires_grad=False`, evaluation branches. The moving average of a momentum encoder in `forward`, which is
+    correct under DDP (FSDP loses it). In a project that uses DDP and never mentions FSDP, writes that are the same on
+    all ranks: clamps, a norm that is set to 1, a value that a function of the project computes from the parameter
+    only; in a project that mentions FSDP, these need `--preview` if the file does not mention it. Writes that raise at
+    once (a leaf with gradients on) are DDP205. A `training_step` that calls its optimizers by itself (manual
+    optimization).
 
     ## How to confirm
 

@@ -15,8 +15,8 @@ class EmbeddingMaxNorm(Rule):
 
     ## What it does
 
-    Finds `nn.Embedding(.., max_norm=1.0)`, `nn.EmbeddingBag(.., max_norm=..)` and the functional forms with a
-    `max_norm` that is a number.
+    Finds `nn.Embedding(.., max_norm=1.0)`, `nn.EmbeddingBag(.., max_norm=..)` and the functional forms, if `max_norm`
+    is a number.
 
     ## Why it breaks
 
@@ -61,7 +61,7 @@ class EmbeddingMaxNorm(Rule):
 
     ## When it is silent
 
-    `max_norm=None`, and a `max_norm` that is handed on from an argument: its value is not known.
+    `max_norm=None`, and a `max_norm` that comes from an argument, because its value is not known.
 
     ## How to confirm
 

@@ -5,23 +5,23 @@ from ddp_lint.tensors import Code, Reached, Write
 
 
 class OverwritesWhatBackwardNeeds(InPlaceRule):
-    """A tensor that autograd kept for backward is written in place.
+    """A tensor that autograd saved for backward is written in place.
 
     ## What it does
 
-    Finds `x += y`, `x[i] = y`, `x.add_(y)`, an activation with `inplace=True` and the like on a tensor that an
-    operation seen earlier in the same function keeps: as its input (convolutions, linear layers, norms, matmul,
-    pooling, GELU, `log`, `gather`, ...) or as its output (softmax, sigmoid, tanh, ReLU, `exp`, `sqrt`, ...), when
-    gradients surely flow there because parameters are involved. The order of execution counts, with the branches
-    of `if` kept apart and loops read twice, so that a write is also held against an operation of the round before.
+    Finds `x += y`, `x[i] = y`, `x.add_(y)`, an activation with `inplace=True` and the like on a tensor that an earlier
+    operation of the same function saves for backward: its input (convolutions, linear layers, norms, matmul, pooling,
+    GELU, `log`, `gather`, ...) or its output (softmax, sigmoid, tanh, ReLU, `exp`, `sqrt`, ...), if parameters are
+    involved, so that gradients are certainly needed. The order of execution is taken into account: branches of an `if`
+    are separate, and loops are read twice, so that a write is also compared with operations of the previous iteration.
 
     ## Why it breaks
 
     Backward needs the tensor as it was. Autograd counts writes and raises "one of the variables needed for gradient
-    computation has been modified by an inplace operation" in `backward()`, on every rank, with or without DDP.
-    Through `.data` it cannot count: no error, and the gradient is wrong (0.031 off in a two-parameter model, the
-    same under DDP, FSDP1 and FSDP2; measured on 2 x H200 with NCCL, torch 2.11, and gloo, torch 2.13). Which
-    operations keep what was measured operation by operation.
+    computation has been modified by an inplace operation" in `backward()`, on every rank, with or without DDP. It does
+    not count writes through `.data`: there is no error, and the gradient is wrong (0.031 off in a two-parameter model,
+    the same under DDP, FSDP1 and FSDP2; measured on 2 x H200 with NCCL, torch 2.11, and gloo, torch 2.13). What each
+    operation saves was measured.
 
     ## Example
 
@@ -74,21 +74,21 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     ## When it is silent
 
     A residual added to the fresh output of a layer (`out = self.conv(x); out += x`), `inplace=True` after
-    convolutions, linear layers and norms: nobody keeps that output, and it was measured to be right. Operations
-    that keep nothing: addition, views, dropout, embeddings, `cat`, `mean`. Code under `torch.no_grad()` or
+    convolutions, linear layers and norms: that output is not saved, and the result was measured to be right.
+    Operations that save nothing: addition, views, dropout, embeddings, `cat`, `mean`. Code under `torch.no_grad()` or
     `torch.inference_mode()`, evaluation branches, tests, and tensors that depend on the function's arguments alone, as
-    these may not need a gradient. Under autocast a layer may keep a cast copy instead: then the write is harmless
+    these may not need a gradient. Under autocast a layer may save a cast copy instead; then the write is harmless
     until autocast is turned off.
 
     ## How to confirm
 
-    `ddp-lint verify model.py`: the exception in backward with this line's tensor; for `.data`, the gradient against
-    that of the out-of-place twin.
+    `ddp-lint verify model.py`: the exception in backward with this line's tensor; for `.data`, a gradient that differs
+    from that of the out-of-place program.
 
     ## Fix safety
 
-    `x += y` becomes `x = x + y`: safe for a tensor made in the function, unsafe for an argument, because the
-    caller may count on seeing the write. Writes to a part of a tensor are left to you (`torch.where`, `torch.cat`).
+    `x += y` becomes `x = x + y`: safe for a tensor made in the function, unsafe for an argument, because the caller
+    may rely on the write. There is no fix for writes to a part of a tensor (use `torch.where` or `torch.cat`).
 
     ## References
 

@@ -15,16 +15,16 @@ class ParameterReplacedAfterWrap(InPlaceRule):
 
     ## What it does
 
-    Finds `model.fc.weight = nn.Parameter(..)` and `register_parameter` on a model that DDP, FSDP1 or `fully_shard` has
-    wrapped before, and `p.data = ..` on the parameters of a model that `fully_shard` has sharded.
+    Finds `model.fc.weight = nn.Parameter(..)` and `register_parameter` on a model that is already wrapped by DDP,
+    FSDP1 or `fully_shard`, and `p.data = ..` on the parameters of a model that `fully_shard` has sharded.
 
     ## Why it breaks
 
-    The wrapper knows the parameters by identity. Under DDP the new one has no hook: the second step raises "Expected
-    to have finished reduction in the prior iteration" on both ranks, and with `find_unused_parameters=True` it is
-    silent and the ranks train different values. FSDP1 raises on one rank, the other waits; FSDP2 raises an
-    AttributeError. `p.data = new` on a sharded parameter swaps the local shard under FSDP2: no error, 0.23 to 0.37 off
-    a single-process run after two steps (measured on 2 x H200 with NCCL, torch 2.11, and gloo, torch 2.13).
+    The wrapper identifies parameters by object. Under DDP the new one has no hook: the second step raises "Expected to
+    have finished reduction in the prior iteration" on both ranks, and with `find_unused_parameters=True` it is silent
+    and the ranks train different values. FSDP1 raises on one rank, the other waits; FSDP2 raises an AttributeError.
+    `p.data = new` on a sharded parameter swaps the local shard under FSDP2: no error, 0.23 to 0.37 off a
+    single-process run after two steps (measured on 2 x H200 with NCCL, torch 2.11, and gloo, torch 2.13).
 
     ## Example
 

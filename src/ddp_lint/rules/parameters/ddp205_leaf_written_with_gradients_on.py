@@ -16,13 +16,13 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
     ## What it does
 
     Finds `p.add_(..)` in a hand-written optimizer loop, `self.weight[i] = ..` in `__init__` and `self.scale += ..` in
-    forward, where the target is surely a trained parameter and no `torch.no_grad()` is around.
+    forward, if the target is certainly a trained parameter and not under `torch.no_grad()`.
 
     ## Why it breaks
 
-    A parameter is a leaf of the graph: autograd refuses a write to it ("a leaf Variable that requires grad is being
+    A parameter is a leaf of the graph: autograd rejects a write to it ("a leaf Variable that requires grad is being
     used in an in-place operation", or "a view of a leaf Variable .."). The line raises on every rank as soon as it
-    runs, and a rank that reaches it alone takes its peers along: they wait in their next collective.
+    runs, and if only one rank reaches it, the others wait in their next collective.
 
     ## Example
 
@@ -69,7 +69,7 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
 
     Under `torch.no_grad()`, also as a decorator, through `.data` or `detach()`, in helpers (initialisation, weight
     conversion, moving averages: their callers usually hold `no_grad`), in tests, for parameters with
-    `requires_grad=False`, where ``isinstance(self.x, nn.Parameter)`` has come out false.
+    `requires_grad=False`, after a test that ``isinstance(self.x, nn.Parameter)`` is false.
 
     ## How to confirm
 

@@ -99,10 +99,10 @@ class TwoForwardsBeforeBackward(Rule):
     ## When it is silent
 
     `broadcast_buffers=False`, a backward between the two calls, a first call under `torch.no_grad()` or with
-    `.detach()`, calls in different arms of an `if`, models whose wrap is not found, models of which all is seen and
-    no part has buffers or all BatchNorm is SyncBatchNorm (which saves no buffer), tests; and every file where
-    `target-torch` is 2.13 or newer. It cannot always see whether the model has buffers: without any, the finding is
-    wrong.
+    `.detach()`, calls in different branches of an `if`, models whose wrap is not found, models whose complete
+    definition is found and has no buffers (or only SyncBatchNorm, which saves none), tests; and every file if
+    `target-torch` is 2.13 or newer. The rule cannot always determine whether the model has buffers; if it has none,
+    the finding is wrong.
 
     ## How to confirm
 
@@ -110,8 +110,8 @@ class TwoForwardsBeforeBackward(Rule):
 
     ## Fix safety
 
-    No automatic fix: one forward over the concatenated batch, or `broadcast_buffers=False` (then synchronise
-    BatchNorm statistics otherwise, e.g. SyncBatchNorm).
+    No automatic fix: one forward over the concatenated batch, or `broadcast_buffers=False` (then synchronise BatchNorm
+    statistics in another way, such as SyncBatchNorm).
 
     ## References
 

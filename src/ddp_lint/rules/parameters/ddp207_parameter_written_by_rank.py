@@ -78,7 +78,7 @@ class ParameterWrittenByRank(InPlaceRule):
 
     ## When it is silent
 
-    Before the wrap (DDP's broadcast evens it out), values that are the same on all ranks, buffers, gradients.
+    Before the wrap (DDP's broadcast overwrites it), values that are the same on all ranks, buffers, gradients.
 
     ## How to confirm
 
@@ -86,7 +86,7 @@ class ParameterWrittenByRank(InPlaceRule):
 
     ## Fix safety
 
-    No automatic fix: compute the value on all ranks alike, or broadcast it.
+    No automatic fix: compute the same value on all ranks, or broadcast it.
 
     ## References
 

@@ -25,21 +25,20 @@ _ARITHMETIC = {"add_", "sub_", "mul_", "div_", "pow_", "exp_", "sqrt_", "sigmoid
 
 
 class OverwritesCallersTensor(InPlaceRule):
-    """A module's forward writes in place to a tensor that its caller still holds.
+    """A module's forward writes in place to a tensor that its caller still uses.
 
     ## What it does
 
     Finds `x += y`, `x *= s`, `x[i] = y` and `x.add_(y)` in the forward of an `nn.Module` (or in a method that forward
-    calls) where `x` is an argument, or a view of one, still the caller's object, and a call in the project is seen to
-    hand over a tensor that is needed afterwards: a softmax, a sigmoid or a layer before keeps it for backward, or the
-    caller reads it again.
+    calls) if `x` is an argument or a view of one, and a call in the project passes a tensor that is needed afterwards:
+    a softmax, a sigmoid or an earlier layer saves it for backward, or the caller reads it again.
 
     ## Why it breaks
 
-    The function cannot know who made the argument. If it is the output of a softmax, a sigmoid or an LSTM, or was
-    the input of a layer that the caller called before, autograd keeps it, and `backward()` raises "modified by an
-    inplace operation" on every rank, far from this line. If the caller only uses it again (a residual, a second
-    head, activation checkpointing that computes forward twice) it computes with the changed values: no error.
+    The function cannot know who made the argument. If it is the output of a softmax, a sigmoid or an LSTM, or was the
+    input of a layer that the caller called before, autograd saves it, and `backward()` raises "modified by an inplace
+    operation" on every rank, far from this line. If the caller only uses it again (a residual, a second head,
+    activation checkpointing that computes forward twice) it computes with the changed values: no error.
 
     ## Example
 
@@ -104,22 +103,22 @@ class OverwritesCallersTensor(InPlaceRule):
 
     ## When it is silent
 
-    Nothing in the project is seen to need the tensor afterwards: the caller has just made it and takes the result in
-    its place (`x = self.fc(x); x = self._scale(x)`), or the batch comes from the loader. Places that are filled and not
-    computed from what was there (`x[mask] = 0`, `masked_fill_`), or get a boolean (`x[0] = torch.logical_not(x[0])`).
-    The argument was replaced first (`x = x.clone()`, `x = x + 1`, `x = self.norm(x)`), masks, tokens, indices, lengths,
-    caches and states (they carry no gradient, or are there to be written), audio and image frontends, augmentation,
-    the arm where `x.requires_grad` is false, code under `torch.no_grad()`, evaluation, inference and tests, helpers
-    that return nothing (they are called for the write). Where the function itself shows what keeps the tensor, DDP203
-    reports it instead.
+    No code in the project needs the tensor afterwards: the caller has just created it and replaces it with the result
+    (`x = self.fc(x); x = self._scale(x)`), or the batch comes from the loader. Elements that are filled and not
+    computed from their old value (`x[mask] = 0`, `masked_fill_`), or set to a boolean (`x[0] =
+    torch.logical_not(x[0])`). The argument was replaced first (`x = x.clone()`, `x = x + 1`, `x = self.norm(x)`),
+    masks, tokens, indices, lengths, caches and states (they have no gradient, or are meant to be written), audio and
+    image frontends, augmentation, the branch where `x.requires_grad` is false, code under `torch.no_grad()`,
+    evaluation, inference and tests, helpers that return nothing (they are called for the write). If the function
+    itself has the operation that saves the tensor, DDP203 reports it instead.
 
     ## How to confirm
 
-    `ddp-lint verify model.py`: the exception in backward when the caller's tensor was kept.
+    `ddp-lint verify model.py`: the exception in backward if the caller's tensor was saved.
 
     ## Fix safety
 
-    `x += y` becomes `x = x + y`: unsafe, because the caller may count on seeing the write.
+    `x += y` becomes `x = x + y`: unsafe, because the caller may rely on the write.
 
     ## References
 

@@ -22,11 +22,11 @@ class ParameterOverAnotherOnesStorage(Rule):
     ## Why it breaks
 
     `parameters()` counts two, so the optimizer updates the same memory twice. On CUDA the default (foreach) and fused
-    optimizers do that in one kernel without a check for overlap: updates are lost, on one GPU already and without
-    any wrapper (error 0.2 after two steps of lr 0.1; 80 to 100 % of the overlapping elements), and under DDP rank 0
-    and rank 1 lose different ones (0.11 to 0.28 apart). FSDP copies each parameter into its own shard: the tie is
-    gone, without an error. Measured on 2 x H200 (NCCL, torch 2.11) and gloo (torch 2.13); without FSDP a CPU run
-    cannot show it.
+    optimizers do that in one kernel without a check for overlap: updates are lost, even on one GPU and without any
+    wrapper (error 0.2 after two steps of lr 0.1; 80 to 100 % of the overlapping elements), and under DDP rank 0 and
+    rank 1 lose different ones (0.11 to 0.28 apart). FSDP copies each parameter into its own shard: the tie is gone,
+    without an error. Measured on 2 x H200 (NCCL, torch 2.11) and gloo (torch 2.13); without FSDP a CPU run cannot show
+    it.
 
     ## Example
 

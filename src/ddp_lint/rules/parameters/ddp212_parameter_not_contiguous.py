@@ -22,7 +22,7 @@ class ParameterNotContiguous(Rule):
     ## What it does
 
     Finds `nn.Parameter(x.expand(..))`, `nn.Parameter(x.t())`, `.T`, `.transpose(..)` and `.permute(..)` without a
-    `.contiguous()` or `.clone()` behind it.
+    following `.contiguous()` or `.clone()`.
 
     ## Why it breaks
 
@@ -73,7 +73,7 @@ class ParameterNotContiguous(Rule):
 
     ## When it is silent
 
-    A copy behind the view (`.contiguous()`, `.clone()`, arithmetic), `requires_grad=False`, tests.
+    A copy of the view (`.contiguous()`, `.clone()`, arithmetic), `requires_grad=False`, tests.
 
     ## How to confirm
 

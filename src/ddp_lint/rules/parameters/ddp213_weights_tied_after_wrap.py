@@ -12,7 +12,7 @@ class WeightsTiedAfterWrap(Rule):
 
     ## What it does
 
-    Finds `model.module.head.weight = model.module.embed.weight` on a model that DDP or FSDP1 has wrapped before, in
+    Finds `model.module.head.weight = model.module.embed.weight` on a model that DDP or FSDP1 has already wrapped in
     the same function or class.
 
     ## Why it breaks

@@ -31,11 +31,12 @@ class ParametersInPlainList(Rule):
 
     ## Why it breaks
 
-    A list is invisible to `nn.Module`. New layers in it are in no `parameters()`: no optimizer trains them, `.to()`
-    leaves them on the CPU, DDP does not broadcast them, so rank 0 and rank 1 compute with different random weights. A
-    second reference to a registered parameter goes stale when the wrapper replaces it: FSDP1 raises in forward, FSDP2
-    reads the old tensor, which gets no gradient, without an error (0.01 off a single-process run after two steps;
-    measured on 2 x H200 with NCCL, torch 2.11, and gloo, torch 2.13). Under DDP such a reference is right.
+    `nn.Module` does not see the elements of a list. New layers in it are not in `parameters()`: no optimizer trains
+    them, `.to()` leaves them on the CPU, DDP does not broadcast them, so rank 0 and rank 1 compute with different
+    random weights. A second reference to a registered parameter is outdated when the wrapper replaces the parameter:
+    FSDP1 raises in forward, FSDP2 reads the old tensor, which gets no gradient, without an error (0.01 off a
+    single-process run after two steps; measured on 2 x H200 with NCCL, torch 2.11, and gloo, torch 2.13). Under DDP
+    such a reference is correct.
 
     ## Example
 
@@ -83,7 +84,7 @@ class ParametersInPlainList(Rule):
     ## When it is silent
 
     The elements are registered too: passed to `nn.Sequential`, `nn.ModuleList`, `add_module`, `setattr`. The list is
-    not read in forward. Classes that are no `nn.Module`. Layers whose gradients are switched off by name
+    not read in forward. Classes that are not an `nn.Module`. Layers whose gradients are turned off by name
     (`self.filters[0].requires_grad_(False)`).
 
     ## How to confirm

@@ -15,18 +15,19 @@ _RETIES = re.compile(r"tie_weight|retie|tied_(weight|param|pointer|mod)")
 
 
 class ToEmptyUntiesWeights(Rule):
-    """Modules are materialised one by one with `to_empty`, which unties shared weights.
+    """`to_empty` is called on one module after the other, which unties shared weights.
 
     ## What it does
 
     Finds `to_empty(..)` in a `param_init_fn` for FSDP (a function of that name, a lambda or function given as
-    `param_init_fn=`, or assigned to it) where nothing that hands over such a function ties weights again.
+    `param_init_fn=`, or assigned to it) if no code that passes such a function ties the weights again.
 
     ## Why it breaks
 
-    `to_empty` makes new storage for each module that it is called on. A weight that two modules share (embedding and
-    head) becomes two: each rank trains them apart, the loss spikes, and no rank raises. FSDP calls `param_init_fn` for
-    each module in turn, so a model that was built on the meta device loses all of its ties this way.
+    `to_empty` allocates new storage for each module that it is called on. A weight that two modules share (embedding
+    and head) becomes two: each rank trains them separately, the loss spikes, and no rank raises. FSDP calls
+    `param_init_fn` for each module in turn, so a model that was built on the meta device loses all of its ties this
+    way.
 
     ## Example
 
@@ -110,13 +111,13 @@ class ToEmptyUntiesWeights(Rule):
 
     ## When it is silent
 
-    `to_empty` on the whole model; projects that tie again in this file or in another one that knows of
-    `param_init_fn`; and a model that the file itself builds from a class without ties. Where the model comes from
-    outside, the finding is about what the function does to those that have ties.
+    `to_empty` on the whole model; projects that tie the weights again in this file or in another one that mentions
+    `param_init_fn`; and a model that the file itself builds from a class without ties. If the model comes from
+    elsewhere, the finding applies to models with ties.
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: one parameter before the wrap is two after it.
+    `ddp-lint verify train.py`: one parameter before the wrap becomes two after it.
 
     ## Fix safety
 

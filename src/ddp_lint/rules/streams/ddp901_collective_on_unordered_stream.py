@@ -30,7 +30,7 @@ def _parameters(function: cst.FunctionDef) -> set[str]:
 
 
 class CollectiveOnUnorderedStream(Rule):
-    """A collective runs on a side stream that waits for nothing, or that nothing waits for.
+    """A collective runs on a side stream without a wait before or after it.
 
     ## What it does
 
@@ -39,10 +39,10 @@ class CollectiveOnUnorderedStream(Rule):
 
     ## Why it breaks
 
-    Streams run side by side unless one waits. Without `wait_stream` before, rank 0 may send a tensor that
-    is half written; without one afterwards, rank 1 may read it before the sum arrived. Both depend on timing and
-    raise nothing. Measured on 2 x H200: without the first wait the values are wrong in 3 of 4 tries and differ
-    between the ranks; without the second in 4 of 4.
+    Streams run concurrently unless one waits for the other. Without `wait_stream` before, rank 0 may send a tensor
+    that is half written; without one afterwards, rank 1 may read it before the sum arrived. Both depend on timing and
+    raise nothing. Measured on 2 x H200: without the first wait the values are wrong in 3 of 4 tries and differ between
+    the ranks; without the second in 4 of 4.
 
     ## Example
 
@@ -117,7 +117,7 @@ class CollectiveOnUnorderedStream(Rule):
 
     ## Fix safety
 
-    No automatic fix: which stream fills the tensor is the author's knowledge.
+    No automatic fix: only the author knows which stream fills the tensor.
 
     ## References
 

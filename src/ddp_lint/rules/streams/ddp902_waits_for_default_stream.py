@@ -13,8 +13,8 @@ class WaitsForDefaultStream(Rule):
 
     ## What it does
 
-    Finds `side.wait_stream(torch.cuda.default_stream())`, and the same with an accelerator abstraction, in code
-    that keeps streams of its own.
+    Finds `side.wait_stream(torch.cuda.default_stream())`, and the same with an accelerator abstraction, in code that
+    has its own streams.
 
     ## Why it breaks
 
@@ -100,7 +100,7 @@ class WaitsForDefaultStream(Rule):
 
     ## Fix safety
 
-    Unsafe: `current_stream()` is what is nearly always meant.
+    Unsafe: `current_stream()` is nearly always what is meant.
 
     ## References
 

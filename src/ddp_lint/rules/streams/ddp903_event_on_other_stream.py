@@ -13,7 +13,7 @@ from ddp_lint.source.tree import descendants
 
 
 class EventOnOtherStream(Rule):
-    """The event that guards a copy is recorded on another stream than the copy runs on.
+    """The event for a copy is recorded on another stream than the copy runs on.
 
     ## What it does
 
@@ -22,9 +22,9 @@ class EventOnOtherStream(Rule):
 
     ## Why it breaks
 
-    An event marks what its own stream has been given so far. Recorded on another stream it completes at once, and
-    a stream that waits for it reads data that the first stream is still copying: one rank steps with old parameters,
-    dependent on timing.
+    An event marks the work that was submitted to its stream so far. Recorded on another stream it completes at once,
+    and a stream that waits for it reads data that the first stream is still copying: one rank steps with old
+    parameters, dependent on timing.
 
     ## Example
 

@@ -7,7 +7,7 @@ from ddp_lint.rules.triggers import Triggers
 
 
 class BatchedP2pNotAllWaited(Rule):
-    """Of a batch of sends and receives only one handle is waited for.
+    """Only one handle of a batch of sends and receives is waited for.
 
     ## What it does
 
@@ -16,10 +16,10 @@ class BatchedP2pNotAllWaited(Rule):
 
     ## Why it breaks
 
-    Each work is one send or receive. The others may still be running when the rank goes on: it reads a
-    receive buffer that is not filled, or frees a send buffer that its peer has not read. NCCL merges a batch into
-    one work today and hides it; gloo and other backends return one work an operation. Measured on gloo: the buffer
-    read right away still holds its old value.
+    Each work is one send or receive. The others may still be running when the rank continues: it reads a receive
+    buffer that is not filled, or frees a send buffer that its peer has not read. NCCL merges a batch into one work
+    today and hides it; gloo and other backends return one work per operation. Measured on gloo: a buffer that is read
+    immediately still has its old value.
 
     ## Example
 

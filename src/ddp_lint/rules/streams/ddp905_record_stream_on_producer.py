@@ -13,7 +13,7 @@ _DEPTH = 3  # of methods that call one another inside the block
 
 
 class RecordStreamOnProducer(Rule):
-    """record_stream is given the stream that produced the tensor, which protects nothing.
+    """record_stream is called with the stream that produced the tensor, which has no effect.
 
     ## What it does
 
@@ -22,10 +22,10 @@ class RecordStreamOnProducer(Rule):
 
     ## Why it breaks
 
-    The allocator already knows the stream that a tensor was made on. `record_stream` must name the other stream
-    that uses it; inside the block `current_stream()` is the side stream itself. When the tensor is freed its memory
-    is handed out again while the main stream still reads it: wrong values on one rank, dependent on timing.
-    Measured on 2 x H200: a tensor used on another stream without record_stream gave a wrong sum in 7 of 8 tries.
+    The allocator already knows the stream that a tensor was made on. `record_stream` must name the other stream that
+    uses it; inside the block `current_stream()` is the side stream itself. When the tensor is freed its memory is
+    reused while the main stream still reads it: wrong values on one rank, dependent on timing. Measured on 2 x H200: a
+    tensor used on another stream without record_stream gave a wrong sum in 7 of 8 tries.
 
     ## Example
 

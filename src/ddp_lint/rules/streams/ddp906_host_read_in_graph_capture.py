@@ -8,7 +8,7 @@ from ddp_lint.source.tree import descendants
 
 
 class HostReadInGraphCapture(Rule):
-    """A CUDA graph capture contains what cannot be captured.
+    """A CUDA graph capture contains an operation that cannot be captured.
 
     ## What it does
 
@@ -17,9 +17,9 @@ class HostReadInGraphCapture(Rule):
 
     ## Why it breaks
 
-    A capture records work without running it, so a value cannot be read, and NCCL cannot build a communicator on
-    the way. Measured on 2 x H200: "CUDA error: operation failed due to a previous error during capture" on every
-    rank. After one warm-up collective the capture is right in every mode that was tried, on the side stream and on
+    A capture records work without running it, so a value cannot be read, and NCCL cannot create a communicator during
+    the capture. Measured on 2 x H200: "CUDA error: operation failed due to a previous error during capture" on every
+    rank. After one warm-up collective the capture is correct in every mode that was tried, on the side stream and on
     the default one.
 
     ## Example

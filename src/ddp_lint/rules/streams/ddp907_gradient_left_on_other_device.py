@@ -17,18 +17,18 @@ class GradientLeftOnOtherDevice(Rule):
     ## What it does
 
     Finds a `torch.autograd.Function` (offloading or fetching weights and activations) whose `forward` returns an
-    argument on another device, `x.cuda()`, `x.cpu()` or `x.to(device)`, and whose `backward` hands back the gradient
-    that it was given, as it is.
+    argument on another device, `x.cuda()`, `x.cpu()` or `x.to(device)`, and whose `backward` returns its gradient
+    unchanged.
 
     ## Why it breaks
 
     The gradient of a tensor has to be on the tensor's device. For a plain tensor rank 0 and rank 1 raise "Function
-    UploadBackward returned an invalid gradient at index 0 - expected device cpu but got cuda:0". For a DTensor, which
-    is what the parameters of `fully_shard` are, that check is left out, and the next node, which is on the CPU and has
-    no stream, ends the backward with "opt_ready_stream && opt_parent_stream INTERNAL ASSERT FAILED" from autograd's
-    engine, a message that names neither. Measured on an H200 (torch 2.11) under
-    `fully_shard(offload_policy=CPUOffloadPolicy())`; `x.to(device)` without a function of one's own moves the
-    gradient back by itself, and `save_on_cpu` and the like are right under FSDP2.
+    UploadBackward returned an invalid gradient at index 0 - expected device cpu but got cuda:0". For a DTensor (a
+    parameter of `fully_shard`) there is no such check, and the next node, which is on the CPU and has no stream, ends
+    the backward with "opt_ready_stream && opt_parent_stream INTERNAL ASSERT FAILED" from autograd's engine, a message
+    that names neither. Measured on an H200 (torch 2.11) under `fully_shard(offload_policy=CPUOffloadPolicy())`;
+    `x.to(device)` without a custom function moves the gradient back by itself, and `save_on_cpu` and similar tools are
+    correct under FSDP2.
 
     ## Example
 
@@ -107,7 +107,7 @@ class GradientLeftOnOtherDevice(Rule):
 
     ## When it is silent
 
-    `x.to(dtype)`; a gradient that `backward` moves, or makes in any other way; functions that return several tensors.
+    `x.to(dtype)`; a gradient that `backward` moves or computes in another way; functions that return several tensors.
 
     ## How to confirm
 

@@ -22,7 +22,7 @@ _HOST_WAITS = {"synchronize", "item", "tolist"}
 
 
 class UploadWithoutRecordStream(Rule):
-    """A batch that a side stream uploaded is used on another stream, and nothing keeps its memory.
+    """A batch that a side stream uploaded is used on another stream without keeping its memory.
 
     ## What it does
 
@@ -32,10 +32,10 @@ class UploadWithoutRecordStream(Rule):
 
     ## Why it breaks
 
-    The allocator gives memory back to the stream that it was made on. `wait_stream` orders the upload before its use,
-    but when Python drops the batch its memory is free for `side` at once, and `side` waits for nobody: the next
-    upload overwrites it while the main stream still reads it. Each rank trains on a batch that is part another, without
-    an error, dependent on timing. Measured on 2 x H200: a tensor used on another stream without record_stream gave a
+    The allocator returns memory to the stream on which it was allocated. `wait_stream` orders the upload before its
+    use, but when Python drops the batch its memory is free for `side` at once, and `side` does not wait: the next
+    upload overwrites it while the main stream still reads it. Each rank trains on a mixture of two batches, without an
+    error, depending on timing. Measured on 2 x H200: a tensor used on another stream without record_stream gave a
     wrong sum in 7 of 8 tries.
 
     ## Example
@@ -140,8 +140,8 @@ class UploadWithoutRecordStream(Rule):
 
     ## Fix safety
 
-    No automatic fix: each tensor of the batch needs its `record_stream`. Where that is many,
-    `side.wait_stream(torch.cuda.current_stream())` before the block does it for all.
+    No automatic fix: each tensor of the batch needs its `record_stream`. With many tensors, one
+    `side.wait_stream(torch.cuda.current_stream())` before the block is enough for all.
 
     ## References
 

@@ -55,20 +55,20 @@ class _Made:
 
 
 class ReadAcrossStreams(Rule):
-    """A tensor is made on one stream and read on another one, which never waits for the first.
+    """A tensor is computed on one stream and read on another that never waits for the first.
 
     ## What it does
 
     Finds a tensor that a function computes on the current stream and uses under `with torch.cuda.stream(side)` without
-    `side.wait_stream(...)` in between, and one that is made on the side stream and used behind the block without
+    `side.wait_stream(...)` in between, and one that is computed on the side stream and used after the block without
     `torch.cuda.current_stream().wait_stream(side)`.
 
     ## Why it breaks
 
-    Streams run side by side: the reader starts while the writer is still at work, and takes what happens to be in the
-    memory. It depends on timing, so rank 0 may be right in a step in which rank 1 is not, and the collective that
-    follows carries the wrong values to all. Measured on 2 x H200 (NCCL, torch 2.11): without a wait before the block
-    wrong final values in 3 of 4 runs, other ones on each rank; without a wait behind it 1.0 for 2.0 in 4 of 4.
+    Streams run concurrently: the reader starts while the writer still runs, and reads the current content of the
+    memory. It depends on timing, so in one step rank 0 may be correct and rank 1 not, and the following collective
+    sends the wrong values to all ranks. Measured on 2 x H200 (NCCL, torch 2.11): without a wait before the block wrong
+    final values in 3 of 4 runs, different on each rank; without a wait after it 1.0 instead of 2.0 in 4 of 4.
 
     ## Example
 
@@ -137,10 +137,10 @@ class ReadAcrossStreams(Rule):
 
     ## When it is silent
 
-    Where the reader has waited since, directly or through a third stream; where an event, `synchronize()` or the
-    `wait()` of a handle lies between; tensors on the host, whose upload a stream orders itself; uses of the shape or
-    the device alone; results that are only returned or kept, whose user may wait; calls of functions behind the block,
-    which may wait too; tensors that another function has made.
+    If the reader has waited since, directly or through a third stream. If an event, `synchronize()` or the `wait()` of
+    a handle is in between. Tensors on the host, whose upload is ordered by its stream; uses of only the shape or the
+    device; results that are only returned or stored, whose user may wait; calls of functions after the block, which
+    may also wait; tensors from another function.
 
     ## How to confirm
 

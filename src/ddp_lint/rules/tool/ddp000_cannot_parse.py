@@ -6,10 +6,10 @@ class CannotParse(Documented):
 
     ## What it does
 
-    Reports a file that cannot be parsed, at the place where the parser gave up. The other files are checked as usual.
-    Always on, whatever is selected: a file that a rule wanted to read and could not must not look clean. A file that
-    holds nothing any active rule looks for is not parsed, and not reported. `--ignore DDP000` or `per-file-ignores`
-    turn it off, for instance for templates.
+    Reports a file that cannot be parsed, at the place where the parser failed. The other files are checked as usual.
+    The rule is always on, independent of the selection, because a file that could not be checked must not look clean.
+    A file without anything that an active rule looks for is not parsed and not reported. `--ignore DDP000` or
+    `per-file-ignores` turn it off, for instance for templates.
 
     ## Example
 

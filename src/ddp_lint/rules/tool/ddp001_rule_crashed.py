@@ -7,7 +7,7 @@ class RuleCrashed(Documented):
     ## What it does
 
     Names the rule that raised an exception and the exception. That rule's findings in this file are incomplete; all
-    other rules and files were checked as usual, and the run goes on.
+    other rules and files were checked as usual, and the run continues.
 
     ## What to do
 

@@ -7,9 +7,9 @@ class UnusedSuppression(Documented):
     ## What it does
 
     Reports `# noqa: DDP...` and `# ddp-lint: ignore[...]` comments, and codes in them, that suppressed nothing in this
-    run, codes in them that no rule has, and such comments of ddp-lint's own as are not written as they must be. Codes
-    of other tools in a `# noqa` list are theirs and left alone, and so is a bare `# noqa`. A code whose rule did not
-    run (it is off by default, or was not selected) is not reported.
+    run, codes in them that no rule has, and ddp-lint comments with wrong syntax. Codes of other tools in a `# noqa`
+    list and a bare `# noqa` are not reported. A code whose rule did not run (it is off by default, or was not
+    selected) is not reported.
 
     ## Why it matters
 

@@ -25,21 +25,21 @@ _PLAIN_MODULE_USES = frozenset(
 
 
 class ForwardBypassesWrapper(Rule):
-    """The training forward goes around the DDP or FSDP wrapper, so gradients are never averaged.
+    """The training forward bypasses the DDP or FSDP wrapper, so gradients are never averaged.
 
     ## What it does
 
-    Finds training forwards that call `model.module(x)`, a method behind `.module`, the unwrapped twin of a wrapped
-    model, or what `unwrap_model` or a helper of the project took out of it, where the result flows into a loss whose
+    Finds training forwards that call `model.module(x)`, a method of `.module`, the unwrapped original of a wrapped
+    model, or the result of `unwrap_model` or of a helper of the project, if the output is used in a loss whose
     `backward()` is called or that a trainer's loss method returns.
 
     ## Why it breaks
 
-    DDP arms its gradient hooks in `DistributedDataParallel.forward`. A forward that goes around it leaves them
-    unarmed: rank 0 steps with the gradients of its own batch, rank 1 with those of its own, and the replicas drift
-    apart from the first step. Nothing is printed, the loss falls, and the checkpoint holds one rank's model.
-    Measured on 2 x H200 and on gloo: no error, parameters differ by 0.0099 after two steps. Under FSDP the inner
-    module computes on sharded parameters and fails.
+    DDP prepares its gradient reduction in `DistributedDataParallel.forward`. A forward that bypasses it does not
+    prepare it: rank 0 steps with the gradients of its own batch, rank 1 with those of its own, and the replicas drift
+    apart from the first step. Nothing is printed, the loss falls, and the checkpoint holds one rank's model. Measured
+    on 2 x H200 and on gloo: no error, parameters differ by 0.0099 after two steps. Under FSDP the inner module
+    computes on sharded parameters and fails.
 
     ## Example
 
@@ -98,9 +98,9 @@ class ForwardBypassesWrapper(Rule):
     ## When it is silent
 
     Checkpoints, EMA, evaluation and everything else under `no_grad`, results that are detached or never reach a
-    `backward()`, forwards besides one of DDP's own before the same `backward()` (the hooks are armed then), a wrapper
-    class that calls its own `self.module`, and FSDP2 (`fully_shard` wraps in place: there is
-    no twin).
+    `backward()`, forwards in addition to one of the DDP model before the same `backward()` (then the reduction is
+    prepared), a wrapper class that calls its own `self.module`, and FSDP2 (`fully_shard` wraps in place: there is no
+    second object).
 
     ## How to confirm
 

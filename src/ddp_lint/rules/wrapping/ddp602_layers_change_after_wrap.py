@@ -24,9 +24,9 @@ class LayersChangeAfterWrap(Rule):
 
     ## Why it breaks
 
-    DDP registers its gradient hooks in the constructor, on the parameters that exist then. A layer added later has
-    no hook: rank 0 and rank 1 train it on their own batches, without an error. A cast replaces what the buckets
-    were built for. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo (torch 2.13): no error, ranks differ by
+    DDP registers its gradient hooks in the constructor, on the parameters that exist then. A layer added later has no
+    hook: rank 0 and rank 1 train it on their own batches, without an error. A cast replaces the parameters that the
+    buckets were built for. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo (torch 2.13): no error, ranks differ by
     0.0065 (added layer) and 0.0099 (cast) after two steps; FSDP1 behaves like DDP for an added layer.
 
     ## Example

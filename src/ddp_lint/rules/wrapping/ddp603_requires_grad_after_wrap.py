@@ -21,18 +21,17 @@ class RequiresGradAfterWrap(Rule):
 
     ## What it does
 
-    Finds `requires_grad_(True)` or `p.requires_grad = True` on a DDP model for parameters that were frozen when it
-    was wrapped, the freezing of a part of a wrapped model, and a flip of `find_unused_parameters` on the live DDP
+    Finds `requires_grad_(True)` or `p.requires_grad = True` on a DDP model for parameters that were frozen when it was
+    wrapped, the freezing of a part of a wrapped model, and assignments to `find_unused_parameters` of an existing DDP
     object.
 
     ## Why it breaks
 
-    DDP hooks the parameters that require gradients when the constructor runs. Unfrozen later, a parameter has no
-    hook: rank 0 and rank 1 step with local gradients and drift apart. Measured on 2 x H200 (NCCL, torch 2.11) and
-    on gloo (torch 2.13): no error, ranks differ by 0.01 after two steps. Frozen later, a parameter keeps its place
-    in a bucket that never fills: step 2 fails with "Expected to have finished reduction in the prior iteration".
-    The reducer was built with the constructor's `find_unused_parameters`; setting the attribute later leaves it as
-    it was.
+    DDP hooks the parameters that require gradients when the constructor runs. Unfrozen later, a parameter has no hook:
+    rank 0 and rank 1 step with local gradients and drift apart. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo
+    (torch 2.13): no error, ranks differ by 0.01 after two steps. Frozen later, a parameter keeps its place in a bucket
+    that never fills: step 2 fails with "Expected to have finished reduction in the prior iteration". The reducer was
+    built with the constructor's `find_unused_parameters`; setting the attribute later has no effect.
 
     ## Example
 
@@ -93,9 +92,9 @@ class RequiresGradAfterWrap(Rule):
 
     ## When it is silent
 
-    Under FSDP (measured harmless); a whole model switched off and on again, as GAN training does with the
-    discriminator, because its hooks exist; freezing before the wrap; freezing with `find_unused_parameters=True`;
-    a change after which the model is wrapped again.
+    Under FSDP (measured harmless); a whole model turned off and on again, as in GAN training with the discriminator,
+    because its hooks exist; freezing before the wrap; freezing with `find_unused_parameters=True`; a change after
+    which the model is wrapped again.
 
     ## How to confirm
 

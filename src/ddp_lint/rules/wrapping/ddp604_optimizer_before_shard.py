@@ -49,10 +49,10 @@ class OptimizerBeforeShard(Rule):
 
     ## Why it breaks
 
-    `fully_shard` swaps every parameter for a sharded DTensor, and FSDP1 for a flat parameter. The optimizer keeps
-    the old tensors, which get no gradient any more: `step()` changes nothing that the model uses, on every rank,
-    and prints nothing. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo (torch 2.13): the model stays at its
-    initial weights, 0.038 off after two steps.
+    `fully_shard` swaps every parameter for a sharded DTensor, and FSDP1 for a flat parameter. The optimizer keeps the
+    old tensors, which no longer get a gradient: on every rank `step()` changes nothing that the model uses, without an
+    error. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo (torch 2.13): the model stays at its initial weights,
+    0.038 off after two steps.
 
     ## Example
 
@@ -108,8 +108,8 @@ class OptimizerBeforeShard(Rule):
 
     ## When it is silent
 
-    Under DDP, and under FSDP1 with `use_orig_params=True` (measured right); optimizers handed to
-    `accelerator.prepare` or Lightning, which build them anew; an optimizer built again after the wrap.
+    Under DDP, and under FSDP1 with `use_orig_params=True` (measured right); optimizers passed to `accelerator.prepare`
+    or Lightning, which rebuild them; an optimizer that is built again after the wrap.
 
     ## How to confirm
 

@@ -12,7 +12,7 @@ from ddp_lint.source.wraps import Wrap
 
 
 class NoSyncMissingOnFsdp2(CallOnSharded):
-    """no_sync is asked of a fully_shard model, which has none.
+    """A fully_shard model has no `no_sync` method.
 
     ## What it does
 
@@ -21,9 +21,9 @@ class NoSyncMissingOnFsdp2(CallOnSharded):
 
     ## Why it breaks
 
-    FSDP2 models have no `no_sync`. `getattr` with a default falls back in silence, so every micro-batch reduce-
-    scatters its gradients on every rank: accumulation is right but pays the communication each time. A plain call
-    raises AttributeError on every rank.
+    FSDP2 models have no `no_sync`. `getattr` with a default falls back silently, so every micro-batch reduce-scatters
+    its gradients on every rank: the accumulation is correct, but each micro-batch communicates. A plain call raises
+    AttributeError on every rank.
 
     ## Example
 
@@ -78,7 +78,7 @@ class NoSyncMissingOnFsdp2(CallOnSharded):
 
     ## When it is silent
 
-    Files without FSDP2, and files that call `set_requires_gradient_sync`, which is what FSDP2 offers instead.
+    Files without FSDP2, and files that call `set_requires_gradient_sync`, which is the replacement in FSDP2.
 
     ## How to confirm
 

@@ -18,10 +18,10 @@ class ClipGradNormPerShard(CallOnSharded):
 
     ## Why it breaks
 
-    An FSDP1 rank holds only its shard of each gradient. The plain function computes the norm of that shard, so rank
-    0 and rank 1 see different norms and scale their shards differently: the update is no multiple of the gradient.
-    Measured (gloo and NCCL): true norm 0.303, rank 0 sees 0.174 and rank 1 sees 0.248. FSDP2's DTensors and DDP are
-    right with the plain function.
+    An FSDP1 rank holds only its shard of each gradient. The plain function computes the norm of that shard, so rank 0
+    and rank 1 see different norms and scale their shards differently: the update is not a multiple of the gradient.
+    Measured (gloo and NCCL): true norm 0.303, rank 0 sees 0.174 and rank 1 sees 0.248. The plain function is correct
+    with FSDP2's DTensors and with DDP.
 
     ## Example
 

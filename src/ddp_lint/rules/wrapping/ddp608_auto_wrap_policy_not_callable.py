@@ -29,9 +29,9 @@ class AutoWrapPolicyNotCallable(Rule):
 
     ## Why it breaks
 
-    FSDP calls the policy for every submodule with `module`, `recurse` and `nonwrapped_numel`. A class or a result
-    is not that: the constructor raises on every rank, or wraps nothing, so that each rank gathers the whole model
-    at once.
+    FSDP calls the policy for every submodule with `module`, `recurse` and `nonwrapped_numel`. A class or the result of
+    a call does not accept these arguments: the constructor raises on every rank, or wraps nothing, so that each rank
+    gathers the whole model at once.
 
     ## Example
 
@@ -83,7 +83,7 @@ class AutoWrapPolicyNotCallable(Rule):
     ## When it is silent
 
     `functools.partial`, `ModuleWrapPolicy`, `CustomPolicy`, lambdas, names and calls whose value is not known; a set
-    of classes for anything but FSDP itself (Lightning's strategies and torchtune make a policy out of it).
+    of classes for anything but FSDP itself (Lightning's strategies and torchtune convert it to a policy).
 
     ## How to confirm
 

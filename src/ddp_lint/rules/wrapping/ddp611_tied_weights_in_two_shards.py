@@ -22,7 +22,7 @@ class _Tie:
 
 
 class TiedWeightsInTwoShards(Rule):
-    """Weights that are tied are sharded as two FSDP units.
+    """Tied weights are sharded as two FSDP units.
 
     ## What it does
 

@@ -40,7 +40,7 @@ def _parameter_of(reduction: cst.Call) -> str:
 
 
 class ShardReadAsWhole(Rule):
-    """A norm, sum or test of a sharded parameter is read on each rank as if it were global.
+    """A norm, sum or test of a sharded parameter is used on each rank as if it were global.
 
     ## What it does
 
@@ -111,7 +111,7 @@ class ShardReadAsWhole(Rule):
 
     ## Fix safety
 
-    No automatic fix: `full_tensor()` gathers, which every rank has to do.
+    No automatic fix: `full_tensor()` is a collective, which every rank has to call.
 
     ## References
 

@@ -25,10 +25,10 @@ class ReentrantCheckpointUnderDdp(Rule):
 
     ## Why it breaks
 
-    The reentrant variant runs a backward of its own inside backward, so DDP's hook of one parameter fires twice, or
-    fires for a parameter that was declared unused. Measured on gloo (torch 2.13): a layer checkpointed twice keeps
-    gradients that are not averaged, other ones on rank 0 than on rank 1, and the ranks drift apart without an error;
-    with `find_unused_parameters` backward raises "Expected to mark a variable ready only once" on every rank.
+    The reentrant variant runs a second backward inside backward, so DDP's hook of one parameter fires twice, or fires
+    for a parameter that was declared unused. Measured on gloo (torch 2.13): a layer checkpointed twice keeps gradients
+    that are not averaged and differ between rank 0 and rank 1, and the ranks drift apart without an error; with
+    `find_unused_parameters` backward raises "Expected to mark a variable ready only once" on every rank.
 
     ## Example
 

@@ -20,7 +20,7 @@ _RANK_NAMES = frozenset({"rank", "local_rank", "global_rank", "get_rank", "proce
 
 
 class RankSeedBeforeShard(Rule):
-    """Each rank seeds differently before it builds a model that FSDP shards as it is.
+    """Each rank uses another seed before it builds a model that FSDP shards without synchronising it.
 
     ## What it does
 
@@ -80,9 +80,9 @@ class RankSeedBeforeShard(Rule):
 
     ## When it is silent
 
-    DDP (it broadcasts), FSDP1 with `sync_module_states=True`, a seed that is set to one value again before the
-    model is built, a checkpoint loaded before the wrap, a model that was built (or copied from one) before the seed,
-    on the meta device, or that gets constants before the wrap: there the seed decides nothing.
+    DDP (it broadcasts), FSDP1 with `sync_module_states=True`, a seed that is set to one value again before the model
+    is built, a checkpoint loaded before the wrap, a model that was built (or copied from one) before the seed, on the
+    meta device, or that is set to constants before the wrap: there the seed has no effect.
 
     ## How to confirm
 
@@ -90,7 +90,7 @@ class RankSeedBeforeShard(Rule):
 
     ## Fix safety
 
-    No automatic fix: seed alike for the model, per rank afterwards.
+    No automatic fix: use the same seed to build the model, and a seed per rank afterwards.
 
     ## References
 

@@ -14,7 +14,7 @@ _SHARDED = "sharded_grad_scaler.ShardedGradScaler"
 
 
 class GradScalerPerShard(Rule):
-    """A plain GradScaler decides on each FSDP1 rank alone whether a step is skipped.
+    """With a plain GradScaler each FSDP1 rank decides on its own whether to skip a step.
 
     ## What it does
 
@@ -83,8 +83,8 @@ class GradScalerPerShard(Rule):
 
     ## When it is silent
 
-    `ShardedGradScaler`, DDP and FSDP2 models, a scaler created with `enabled=False`, functions that make one of both
-    kinds as the wrapper needs. A scaler that goes into an object which is made anew once the model is sharded.
+    `ShardedGradScaler`, DDP and FSDP2 models, a scaler created with `enabled=False`, functions that create the kind of
+    scaler that the wrapper needs, and a scaler in an object that is created again after the model is sharded.
 
     ## How to confirm
 

@@ -20,8 +20,8 @@ class ForwardSkipsHooks(CallOnSharded):
     ## Why it breaks
 
     FSDP2 gathers the parameters in a forward pre-hook and frees them in a forward hook, and only `model(x)` runs
-    hooks. After a direct `forward` every rank computes on its shard: a DTensor error, or with a wrapper of one's
-    own parameters that are never gathered and gradients that are never reduced.
+    hooks. After a direct `forward` every rank computes on its shard: a DTensor error, or in a custom wrapper
+    parameters that are never gathered and gradients that are never reduced.
 
     ## Example
 
@@ -75,7 +75,7 @@ class ForwardSkipsHooks(CallOnSharded):
 
     ## Fix safety
 
-    Safe: `model(x)` is what `forward` is reached by.
+    Safe: `model(x)` calls `forward`.
 
     ## References
 

@@ -16,10 +16,10 @@ class ContainerWrapped(Rule):
 
     ## Why it breaks
 
-    DDP works in `forward`, and these containers have none: they exist to be indexed, and
-    `wrapped.module["encoder"](x)` goes around the wrapper. The reducer is never armed, rank 0 and rank 1 each train
-    a model of their own, and nothing is printed. Measured on 2 x H200 and gloo for a call behind `.module`: ranks
-    differ by 0.0099 after two steps.
+    DDP works in `forward`, and these containers have none: they are meant to be indexed, and
+    `wrapped.module["encoder"](x)` bypasses the wrapper. The reducer is never prepared, rank 0 and rank 1 each train a
+    separate model, and nothing is printed. Measured on 2 x H200 and gloo for a call on `.module`: ranks differ by
+    0.0099 after two steps.
 
     ## Example
 

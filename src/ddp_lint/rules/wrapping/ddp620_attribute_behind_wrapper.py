@@ -46,13 +46,13 @@ class _Asked:
 
 
 class AttributeBehindWrapper(Rule):
-    """An attribute of the model is asked of the DDP wrapper, which has none of them.
+    """An attribute of the model is read from the DDP wrapper, which does not have it.
 
     ## What it does
 
     Finds `model.config`, `model.encode(x)` and the like where `model` is what `DistributedDataParallel(...)` or
-    `accelerator.prepare(...)` returned, or the model that transformers' `Trainer` hands to `compute_loss`, and the
-    name is none that DDP or `nn.Module` answers to.
+    `accelerator.prepare(...)` returned, or the model that transformers' `Trainer` passes to `compute_loss`, and
+    neither DDP nor `nn.Module` has an attribute of that name.
 
     ## Why it breaks
 
@@ -132,10 +132,10 @@ class AttributeBehindWrapper(Rule):
 
     ## When it is silent
 
-    Attributes that the file sets on the wrapper itself; names that are bound anew after the wrap; code under a test of
-    the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError; with accelerate
-    also files that configure DeepSpeed or FSDP, or select the latter, which forward attributes, and tests, which one
-    process runs. A method that only the constructor calls, before it wraps.
+    Attributes that the file sets on the wrapper itself; names that are assigned again after the wrap; code under a
+    test of the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError; with
+    accelerate also files that configure DeepSpeed or FSDP, which forward attributes, and tests, which run in one
+    process. A method that only the constructor calls, before it wraps.
 
     ## How to confirm
 

@@ -24,21 +24,21 @@ _OPTIMIZING = frozenset({"zero_grad", "step", "update", "unscale_", "backward", 
 
 
 class SecondBackwardAfterForward(Rule):
-    """Two backward passes follow the forwards of one DDP model: the second one's gradients are not averaged.
+    """Two backward passes follow a forward of one DDP model: the gradients of the second are not averaged.
 
     ## What it does
 
-    Finds two `backward()` calls in one function on what came out of the same DistributedDataParallel model, with no
-    forward of the model between them: two losses on one output (`retain_graph=True`), or two outputs first and two
-    backward passes then; also one `backward()` in a loop that has no forward in it.
+    Finds two `backward()` calls in one function on outputs of the same DistributedDataParallel model, with no forward
+    of the model between them: two losses on one output (`retain_graph=True`), or two outputs followed by two backward
+    passes; also one `backward()` in a loop without a forward.
 
     ## Why it breaks
 
-    A forward of DDP readies the averaging for one backward. The first backward after it averages and ends it; in the
-    next one the hooks do nothing, rank 0 and rank 1 add the gradients of their own batches, and nothing is said.
-    Measured on gloo (torch 2.13): the gradients of the ranks differ by 0.2 (one output) and 0.33 (two outputs), with
-    and without `find_unused_parameters` and `static_graph`; on 2 x H200 (NCCL, torch 2.11) the parameters by 0.0094.
-    FSDP1 raises, FSDP2 is right.
+    A forward of DDP prepares the averaging for one backward. The first backward after it averages; in the next one the
+    hooks do nothing, rank 0 and rank 1 add the gradients of their own batches, and no error is raised. Measured on
+    gloo (torch 2.13): the gradients of the ranks differ by 0.2 (one output) and 0.33 (two outputs), with and without
+    `find_unused_parameters` and `static_graph`; on 2 x H200 (NCCL, torch 2.11) the parameters by 0.0094. FSDP1 raises,
+    FSDP2 is correct.
 
     ## Example
 
@@ -101,9 +101,9 @@ class SecondBackwardAfterForward(Rule):
 
     ## When it is silent
 
-    A forward between the two, also one that a function called in between may run; two arms of one `if`; a first
-    backward that only some runs reach; outputs that were detached; `backward(inputs=...)`; functions that mention
-    `no_sync` or reduce the gradients by hand.
+    A forward between the two, also in a function that is called in between; two branches of one `if`; a first backward
+    that only some runs reach; outputs that were detached; `backward(inputs=...)`; functions that mention `no_sync` or
+    reduce the gradients by hand.
 
     ## How to confirm
 

@@ -24,18 +24,18 @@ class _Turn:
 
 
 class NoSyncBeforeStep(Rule):
-    """The micro-batch before the optimizer's step runs under no_sync, because the two count differently.
+    """The micro-batch before the optimizer step runs under no_sync: the two conditions count differently.
 
     ## What it does
 
     Compares the condition under which gradient accumulation enters `no_sync` with the one under which it steps:
-    `no_sync` while `i % n != 0` and a step when `(i + 1) % n == 0` never meet.
+    `no_sync` while `i % n != 0` and a step when `(i + 1) % n == 0` never hold for the same micro-batch.
 
     ## Why it breaks
 
     The averaging happens in the backward that runs outside of `no_sync`. Here that is the first micro-batch of each
-    round; what rank 0 and rank 1 add to it afterwards, up to the step, stays their own. Measured on gloo (torch 2.13):
-    the gradients of the ranks differ at every step, without an error.
+    round; the gradients that rank 0 and rank 1 add afterwards, up to the step, are not averaged. Measured on gloo
+    (torch 2.13): the gradients of the ranks differ at every step, without an error.
 
     ## Example
 

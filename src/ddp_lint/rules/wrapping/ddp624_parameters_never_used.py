@@ -32,19 +32,19 @@ _CLASSES = 400
 
 
 class ParametersNeverUsed(Rule):
-    """A layer or parameter is registered, and nothing in the project uses it.
+    """A layer or parameter is registered, but no code in the project uses it.
 
     ## What it does
 
     Finds `self.x = nn.Linear(..)`, another layer with parameters, or `nn.Parameter(..)` in the constructor of a module
-    that a file of the project wraps in DDP, directly or as a part, where the name `x` occurs nowhere else.
+    that a file of the project wraps in DDP, directly or as a part, if the name `x` occurs nowhere else.
 
     ## Why it breaks
 
     DDP waits in every backward until each parameter that it was built with has a gradient. This one never gets any, so
     the reduction of step 1 never ends: the forward of step 2 raises "Expected to have finished reduction in the prior
-    iteration before starting a new one" on rank 0 and rank 1 (measured on gloo, torch 2.13). One process trains on
-    without a word. With `find_unused_parameters=True` there is no error, and every step pays for the search.
+    iteration before starting a new one" on rank 0 and rank 1 (measured on gloo, torch 2.13). With one process there is
+    no error. With `find_unused_parameters=True` there is no error, and every step pays for the search.
 
     ## Example
 
@@ -106,9 +106,9 @@ class ParametersNeverUsed(Rule):
     ## When it is silent
 
     Names that any file of the project reads, also as a string; classes with a base that the project does not have (it
-    may use the layer), that go over their children, or that set `requires_grad`; projects that pass
-    `find_unused_parameters` or `static_graph` anywhere, or hand the wrap to a framework; modules that no DDP of the
-    project is seen to wrap.
+    may use the layer), that iterate over their children, or that set `requires_grad`; projects that pass
+    `find_unused_parameters` or `static_graph` anywhere, or leave the wrapping to a framework; modules that no DDP call
+    in the project is known to wrap.
 
     ## How to confirm
 
@@ -116,7 +116,7 @@ class ParametersNeverUsed(Rule):
 
     ## Fix safety
 
-    No automatic fix: checkpoints may hold the layer.
+    No automatic fix: checkpoints may contain the layer.
 
     ## References
 

@@ -36,21 +36,21 @@ class _State:
 
 
 class KeysOfAnotherWrap(Rule):
-    """A checkpoint is saved from the DDP wrapper and loaded into the model inside of it, or the other way round.
+    """A checkpoint is saved from the DDP wrapper and loaded into the inner model, or the other way round.
 
     ## What it does
 
     Finds, in one file, `torch.save(model.state_dict(), path)` after `model = DDP(model)` together with
     `model.load_state_dict(torch.load(path))` before the wrap (or on `model.module`), and the reverse: saved from
-    `model.module`, loaded into the wrapper. Also where the state is one entry of a checkpoint, `checkpoint["model"]`,
-    of which another entry is read as it was saved.
+    `model.module`, loaded into the wrapper. Also if the state is one entry of a checkpoint, `checkpoint["model"]`, and
+    another entry matches what was saved.
 
     ## Why it breaks
 
-    DDP keeps the model as its attribute `module`, so each key of its state begins with `module.`. The run trains and
-    saves without a word; on the day that it is to be resumed, `load_state_dict` raises `Missing key(s) in state_dict`
-    on rank 0 and rank 1. With `strict=False` nothing is loaded and nothing raises: training starts anew. Measured on
-    2 x H200: DDP's state into the plain model raises; FSDP1 names its parameters without a prefix.
+    DDP keeps the model as its attribute `module`, so each key of its state begins with `module.`. Training and saving
+    work; when the run is resumed, `load_state_dict` raises `Missing key(s) in state_dict` on rank 0 and rank 1. With
+    `strict=False` nothing is loaded and nothing raises: training starts from the beginning. Measured on 2 x H200:
+    DDP's state into the plain model raises; FSDP1 names its parameters without a prefix.
 
     ## Example
 
@@ -120,16 +120,16 @@ class KeysOfAnotherWrap(Rule):
 
     ## When it is silent
 
-    Both sides wrapped, or both not; files that name the prefix `module.` or take it off; a checkpoint of which nothing
-    shows that this file has saved it; saving and loading in arms that exclude each other; FSDP.
+    Both sides wrapped, or both not; files that mention the prefix `module.` or remove it; a checkpoint that is not
+    known to be saved by this file; saving and loading in branches that exclude each other; FSDP.
 
     ## How to confirm
 
-    `ddp-lint verify train.py`, where the run loads what it has saved: the RuntimeError on every rank.
+    `ddp-lint verify train.py`, if the run loads what it has saved: the RuntimeError on every rank.
 
     ## Fix safety
 
-    No automatic fix: checkpoints that exist have the keys that they have.
+    No automatic fix: the keys of existing checkpoints cannot be changed.
 
     ## References
 

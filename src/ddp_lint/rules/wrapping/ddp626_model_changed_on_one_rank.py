@@ -16,21 +16,21 @@ _GROWS = ("append", "insert", "add_module", "register_module", "register_paramet
 
 
 class ModelChangedOnOneRank(Rule):
-    """Layers are added or frozen on one rank alone before the model is wrapped.
+    """Layers are added or frozen on one rank only before the model is wrapped.
 
     ## What it does
 
-    Finds, under a test for rank 0 (or `is_main_process`), what changes the parameters that train of a model that the
-    same function wraps later, by a wrapper or by `accelerator.prepare`: `model.head = nn.Linear(..)`,
+    Finds, under a test for rank 0 (or `is_main_process`), changes to the trainable parameters of a model that the same
+    function wraps later, by a wrapper or by `accelerator.prepare`: `model.head = nn.Linear(..)`,
     `model.layers.append(..)`, `p.requires_grad = False`, `model.backbone.requires_grad_(False)`.
 
     ## Why it breaks
 
-    The wrapper pairs the parameters of the ranks by their place in the list of those that need gradients. Where rank 0
-    has others than rank 1, DDP raises `DDP expects same model across all ranks` on one rank, or a mismatch of shapes
-    (`appears to not match sizes of the same param in process 0`), while the other ranks wait in the constructor; FSDP
-    does not compare, and hangs or mixes up shards. Measured on 2 x H200 with NCCL and on gloo. (Weights are another
-    matter: DDP sends those of rank 0 to all, so that loading them on rank 0 alone is right.)
+    The wrapper pairs the parameters of the ranks by their position in the list of those that need gradients. If rank 0
+    has different ones than rank 1, DDP raises `DDP expects same model across all ranks` on one rank, or a mismatch of
+    shapes (`appears to not match sizes of the same param in process 0`), while the other ranks wait in the
+    constructor; FSDP does not compare, and hangs or mixes up shards. Measured on 2 x H200 with NCCL and on gloo.
+    (Loading weights on rank 0 only is correct, because DDP sends those of rank 0 to all ranks.)
 
     ## Example
 
@@ -89,16 +89,16 @@ class ModelChangedOnOneRank(Rule):
 
     ## When it is silent
 
-    Weights that rank 0 loads or initialises alone under DDP; other attributes than layers, parameters and
+    Weights that only rank 0 loads or initialises under DDP; other attributes than layers, parameters and
     `requires_grad`; a model that this function does not wrap afterwards, or wraps on the same rank alone.
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: the constructor raises, or its collective is not met by the other rank.
+    `ddp-lint verify train.py`: the constructor raises, or the other rank does not join its collective.
 
     ## Fix safety
 
-    No automatic fix: take the change out of the branch.
+    No automatic fix: move the change out of the branch.
 
     ## References
 
