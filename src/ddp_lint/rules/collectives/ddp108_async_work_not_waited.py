@@ -179,10 +179,10 @@ class AsyncWorkNotWaited(Rule):
         called = self.module.code(pending.call.func)
         self.report(
             pending.call,
-            f"`{called}(...)` drops its handle, so nobody can wait for it",
+            f"`{called}(...)` drops its handle, so no code can wait for it",
             notes=[_later(pending, touched)],
-            labels=[(touched, "touched here, while the communication may still run")] if touched is not None else [],
-            help="keep the handle and call `.wait()` on it before the tensor is used, or leave out `async_op`",
+            labels=[(touched, "used here while the communication may still run")] if touched is not None else [],
+            help="keep the handle and call `.wait()` on it before the tensor is used, or omit `async_op`",
             confidence=Confidence.LOW if not asked
             else Confidence.HIGH if certain and touched is not None
             else Confidence.MEDIUM,
@@ -195,7 +195,7 @@ class AsyncWorkNotWaited(Rule):
         if not self._used_again(handle, pending.call):
             self.report(
                 pending.call,
-                f"nobody waits for the handle `{handle}` of `{called}(...)`",
+                f"no code waits for the handle `{handle}` of `{called}(...)`",
                 notes=[_later(pending, None)],
                 help=f"call `{handle}.wait()` before the tensor is used",
                 confidence=Confidence.MEDIUM,
@@ -205,10 +205,10 @@ class AsyncWorkNotWaited(Rule):
         if touched is not None:
             self.report(
                 pending.call,
-                f"`{pending.name_in(self.module.code(touched))}` is touched before `{handle}.wait()`: "
-                "a rank may see it before the others' parts are in",
-                labels=[(touched, f"touched here, before anyone waits for `{handle}`")],
-                help=f"call `{handle}.wait()` first, or let what runs in between use other tensors",
+                f"`{pending.name_in(self.module.code(touched))}` is used before `{handle}.wait()`: "
+                "a rank may read it before the others' data has arrived",
+                labels=[(touched, f"used here before the wait for `{handle}`")],
+                help=f"call `{handle}.wait()` first, or use other tensors in between",
             )
 
     def _appended(self, pending: _Pending, argument: cst.Arg) -> None:
@@ -220,7 +220,7 @@ class AsyncWorkNotWaited(Rule):
             return
         self.report(
             pending.call,
-            f"nobody waits for the handles in `{handles}`",
+            f"no code waits for the handles in `{handles}`",
             notes=[_later(pending, None)],
             labels=[(append, f"`{handles}` is only appended to")],
             help=f"for work in {handles}: work.wait()",
@@ -370,9 +370,9 @@ def _buffers(entry: Collective, call: cst.Call, *, outputs: bool) -> frozenset[s
 
 def _later(pending: _Pending, touched: cst.CSTNode | None) -> str:
     if touched is not None:
-        return "its tensor is touched while the other ranks' parts may still be under way"
+        return "its tensor is used while the data of the other ranks may still be in transit"
     if pending.outputs:
-        return f"whoever reads `{min(pending.outputs)}` next may see it before the other ranks' parts have arrived"
+        return f"the next read of `{min(pending.outputs)}` may precede the data of the other ranks"
     return "its buffer may be reused or freed while a peer still needs it"
 
 

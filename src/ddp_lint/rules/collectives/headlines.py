@@ -10,13 +10,13 @@ import pathlib
 from ddp_lint.divergence import Kind, Mismatch
 from ddp_lint.divergence.event_graph import as_written
 
-_SKIP = "let all ranks skip the round together: all_reduce the decision before the `continue` (MAX: any rank skips)"
+_SKIP = "let all ranks skip the iteration together: all_reduce the decision before the `continue` (MAX: any rank skips)"
 _EXIT = "let all ranks leave together: broadcast the decision before the exit, or raise an error, which ends the job"
 #: Cause to what a condition depends on.
 _DEPENDS = {
     "clock": "each rank's own clock",
     "data": "each rank's own data",
-    "file": "when and where each rank looks",
+    "file": "the time and the node at which each rank looks",
     "future": "each rank's own background work",
     "host": "each rank's own host",
     "made": "which rank looks first",
@@ -27,20 +27,20 @@ _DEPENDS = {
 #: Which rank a handler is for, by cause.
 _CATCHES = {
     "memory": "a rank that runs out of memory in this `try`",
-    "data": "a rank whose own batch is refused in this `try`",
+    "data": "a rank whose batch raises in this `try`",
     "failure": "a rank whose own work fails in this `try`",
 }
 _ARGUMENTS = {
     "root": (
-        "names another root on each rank: every rank sends its own data, or all wait",
+        "has a different root on each rank: every rank sends its own data, or all wait",
         "name one root, e.g. src=0; `group_src` counts within the group",
     ),
     "reduce op": (
-        "reduces with one operation on {first} and another on {second}: the result means nothing",
+        "reduces with one operation on {first} and another on {second}: the result is meaningless",
         "pass the same reduce operation on all ranks",
     ),
     "payload": (
-        "gets a tensor of another shape on each rank: it hangs, aborts or returns wrong numbers",
+        "gets tensors of different shapes on the ranks: it hangs, aborts or returns wrong numbers",
         "exchange the sizes first and pad to the largest, or gather objects",
     ),
 }
@@ -66,7 +66,7 @@ def facts(mismatch: Mismatch) -> tuple[str, ...]:
     if mismatch.group:
         found.append(f"the ranks of {mismatch.group} have to take part")
     if mismatch.by_node and "rank 8" in mismatch.ranks:
-        found.append("rank 8 stands for the first rank of a second node, with local rank 0")
+        found.append("rank 8 is the first rank of a second node: its local rank is 0")
     return (*found, *mismatch.notes)
 
 
@@ -104,15 +104,15 @@ def _condition(mismatch: Mismatch) -> str:
     if mismatch.caught:
         who = _CATCHES.get(mismatch.cause, f"a rank that ends in {test}")
         if mismatch.called_in_handler:
-            return f"{who} alone calls {what}, and waits in it"
+            return f"only {who} calls {what}, and waits in it"
         return f"{who} skips {what}; the others wait in it"
     if mismatch.rounds:
-        return f"ranks go round the loop over {test} unequally often: the longest waits in {what}"
+        return f"the loop over {test} runs a different number of times on each rank: the longest hangs in {what}"
     if not mismatch.condition:
         return f"which ranks reach {what} depends on {_depends(mismatch)}: they wait for the others"
     if mismatch.exit is not None:
         return f"{_leaver(mismatch)} {_leaves(mismatch)} and skips {what}; the others wait in it"
-    return f"{test} may differ between ranks: those in {what} wait for the others"
+    return f"{test} may differ between ranks: one side hangs in {what}"
 
 
 def _only(mismatch: Mismatch) -> str:
@@ -128,7 +128,7 @@ def _only(mismatch: Mismatch) -> str:
 
 def _leaves(mismatch: Mismatch) -> str:
     assert mismatch.exit is not None
-    return f"{'skips the round' if mismatch.skips else 'returns'} at line {mismatch.exit.line}"
+    return f"{'skips the iteration' if mismatch.skips else 'returns'} at line {mismatch.exit.line}"
 
 
 def _leaver(mismatch: Mismatch) -> str:
@@ -157,9 +157,9 @@ def _order(mismatch: Mismatch) -> str:
     first, second = mismatch.ranks
     what = called(mismatch)
     if mismatch.cause == "order":
-        return f"each process has an order of its own here: {what} on one rank pairs with another call of its peer"
+        return f"the order here differs between processes: {what} on one rank pairs with another call of its peer"
     if mismatch.reason == "tensors":
-        return f"{what} gets the same tensors in another order on {second}: wrong ones pair, without an error"
+        return f"{what} gets the tensors in another order on {second}: the wrong ones are combined, without an error"
     return f"{what} comes first on {first}, another collective on {second}: the two pair, or both wait"
 
 
@@ -170,19 +170,19 @@ def _argument(mismatch: Mismatch) -> str:
 
 def _group(mismatch: Mismatch) -> str:
     if mismatch.reason == "members":
-        return f"{called(mismatch)} makes another group on each rank, where every rank has to make every group"
+        return f"{called(mismatch)} creates a different group on each rank, but every rank has to create every group"
     if mismatch.cause not in ("rank", "membership"):
         return _condition(mismatch)
-    return f"{_only(mismatch)} calls {called(mismatch)}, which every rank of the world has to, members or not"
+    return f"{_only(mismatch)} calls {called(mismatch)}, but every rank of the world has to call it, member or not"
 
 
 def _loop(mismatch: Mismatch) -> str:
     what = called(mismatch)
     if mismatch.exit is not None:
         line, depends = mismatch.exit.line, _depends(mismatch)
-        return f"a rank that leaves the loop at line {line} by {depends} lets the others hang in {what}"
+        return f"if a rank leaves the loop at line {line} by {depends}, the others hang in {what}"
     loop = f"the loop over `{mismatch.condition}`" if mismatch.condition else "the loop"
-    return f"ranks leave {loop} after different numbers of rounds: the longest hangs in {what}"
+    return f"ranks leave {loop} after different numbers of iterations: the longest hangs in {what}"
 
 
 def _step(mismatch: Mismatch) -> str:
@@ -190,17 +190,17 @@ def _step(mismatch: Mismatch) -> str:
     backward = mismatch.reason == "backward"
     after = "the others hang in its all_reduce" if backward else "the replicas drift apart"
     if mismatch.reason == "decides":
-        return f"{what} decides by {_depends(mismatch)}: {after}"
+        return f"{what} depends on {_depends(mismatch)}: {after}"
     if mismatch.rounds:
         after = "one hangs in the all_reduce of its backward" if backward else after
-        return f"ranks go round the loop over `{mismatch.condition}` unequally often: {after}"
+        return f"the loop over `{mismatch.condition}` runs a different number of times on each rank: {after}"
     if mismatch.cause in ("rank", "membership") and mismatch.exit is None:
         return f"{_only(mismatch)} runs {what}: {after}"
     if mismatch.exit is not None:
         return f"{_leaver(mismatch)} {_leaves(mismatch)} and skips this {'backward' if backward else 'step'}: {after}"
     if mismatch.caught:
         who = _CATCHES.get(mismatch.cause, f"a rank that ends in `{mismatch.condition}`")
-        return f"{who} {'alone runs' if mismatch.called_in_handler else 'skips'} {what}: {after}"
+        return f"{f'only {who} runs' if mismatch.called_in_handler else f'{who} skips'} {what}: {after}"
     return f"`{mismatch.condition}` may differ between ranks: where one skips {what}, {after}"
 
 
@@ -222,20 +222,20 @@ _HEADLINES = {
 
 def _outside(mismatch: Mismatch) -> str:
     test = f"`{mismatch.condition}`" if mismatch.condition else "the rank test"
-    return f"call it on all ranks of the group, outside {test}; keep under it what one rank does alone (print, write)"
+    return f"call it on all ranks of the group, outside {test}; keep only work of one rank under it (print, write)"
 
 
 def _one_order(mismatch: Mismatch) -> str:
     if mismatch.cause == "order":
-        return "walk a sorted sequence, so that all ranks issue their collectives in one order"
-    return "issue the collectives in one order on all ranks, outside the rank test"
+        return "iterate over a sorted sequence, so that all ranks issue their collectives in the same order"
+    return "issue the collectives in the same order on all ranks, outside the rank test"
 
 
 def _agreed(mismatch: Mismatch) -> str:
     if mismatch.cause == "file":
         return "let rank 0 look and broadcast the answer, then branch on it"
     if mismatch.cause == "exception":
-        return "note the failure, let all ranks reduce it behind the handler, then raise or go on together"
+        return "store the failure, all_reduce it after the handler, then let all ranks raise or continue together"
     return "agree first: all_reduce the decision (MAX for any rank, MIN for all) or broadcast rank 0's, then branch"
 
 
@@ -243,7 +243,7 @@ def _together(mismatch: Mismatch) -> str:
     if mismatch.reason == "decides":
         return "average the number over the ranks (all_reduce) before the step"
     if mismatch.rounds:
-        return "give all ranks as many rounds (pad the shares to one length), or wrap the loop in `Join`"
+        return "give all ranks the same number of iterations (pad the shares), or wrap the loop in `Join`"
     if mismatch.cause in ("rank", "membership"):
         return "run it on all ranks, outside the rank test"
     return "agree on the condition first (all_reduce it), then let all ranks run or skip it together"
@@ -251,18 +251,18 @@ def _together(mismatch: Mismatch) -> str:
 
 _REMEDIES = {
     Kind.BRANCH: _outside,
-    Kind.IMPLICIT: lambda _: "call it on all ranks; it lets one rank alone write what has to be written once",
+    Kind.IMPLICIT: lambda _: "call it on all ranks; it writes on one rank what has to be written once",
     Kind.FORWARD: lambda _: (
-        "evaluate on all ranks; under DDP one rank alone may call the module inside, `model.module(...)`"
+        "evaluate on all ranks; under DDP a single rank may call the inner module, `model.module(...)`"
     ),
     Kind.CONDITION: _agreed,
     Kind.ORDER: _one_order,
     Kind.ARGUMENT: lambda mismatch: _ARGUMENTS[mismatch.reason][1],
     Kind.GROUP: lambda _: (
-        "make every group on every rank, in one order, and let each rank keep the one that it belongs to"
+        "create every group on every rank, in the same order, and let each rank keep the one that it belongs to"
     ),
     Kind.LOOP: lambda _: (
-        "move it behind the loop, or agree in each round on going on (all_reduce a flag); for DDP see `Join`"
+        "move it after the loop, or agree in each iteration whether to continue (all_reduce a flag); for DDP see `Join`"
     ),
     Kind.STEP: _together,
 }

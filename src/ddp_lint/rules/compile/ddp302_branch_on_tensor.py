@@ -122,9 +122,9 @@ class BranchOnTensor(HostRule):
                     labels=place.labels,
                     notes=[
                         place.outcome,
-                        "each rank decides by its own batch: rank 0 and rank 1 may take different arms",
+                        "each rank decides by its own batch: rank 0 and rank 1 may take different branches",
                     ],
-                    help="torch.where, torch.nan_to_num or mask arithmetic instead of the branch",
+                    help="use torch.where, torch.nan_to_num or mask arithmetic instead of the branch",
                     confidence=self._sureness(test, place),
                 )
                 return

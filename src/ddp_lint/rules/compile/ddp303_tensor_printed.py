@@ -113,7 +113,7 @@ class TensorPrinted(HostRule):
             "GPU, and a compiled graph breaks",
             notes=[place.outcome],
             labels=place.labels,
-            help="return the value and print it in the training loop, on one rank, every so many steps",
+            help="return the value and print it in the training loop, on one rank, every n steps",
             confidence=Confidence.HIGH if place.surely_compiled else None,
         )
 

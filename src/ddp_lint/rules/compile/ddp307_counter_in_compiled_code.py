@@ -152,7 +152,7 @@ class CounterInCompiledCode(HostRule):
             return
         self.report(
             node,
-            f"`{attribute}` {changes} in every call, and each time torch.compile compiles the function anew, up to its "
+            f"`{attribute}` {changes} in every call: torch.compile compiles the function again each time, up to its "
             "limit of 8",
             labels=place.labels,
             help="count outside of the compiled code, or in a buffer (`self.calls.add_(1)`)",

@@ -66,7 +66,7 @@ class Place:
         if self.compiled is None:
             return []
         way = f", which calls `{'` -> `'.join(self.compiled.chain)}`" if self.compiled.chain else ""
-        happens = "asks here whether it is compiled" if self.compiled.assumed else "is compiled here"
+        happens = "tests here whether it is compiled" if self.compiled.assumed else "is compiled here"
         return [(self.compiled.root, f"{self.compiled.what} {happens}{way}")]
 
     @property

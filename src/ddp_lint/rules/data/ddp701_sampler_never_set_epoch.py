@@ -168,7 +168,7 @@ class SamplerNeverSetEpoch(Rule):
 
     def _passes(self, loop: cst.For | None) -> list[tuple[cst.CSTNode, str]]:
         """Where the passes are made that all look alike."""
-        labels: list[tuple[cst.CSTNode, str]] = [(call, "a pass begins here") for call in self._restarts[:2]]
+        labels: list[tuple[cst.CSTNode, str]] = [(call, "an epoch starts here") for call in self._restarts[:2]]
         if loop is not None:
             labels.append((loop.iter, "each of these epochs repeats the first"))
             labels += [(inner.iter, "read in the same order in every epoch") for inner in self._read_by(loop)]

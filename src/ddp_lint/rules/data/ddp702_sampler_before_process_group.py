@@ -118,7 +118,7 @@ class SamplerBeforeProcessGroup(Rule):
                 self.report(
                     call,
                     f"{how} before the process group exists: rank 0 and rank 1 both read the whole dataset",
-                    labels=[(node, "the group exists from here on")],
+                    labels=[(node, "the group is initialised here")],
                     help="initialise the process group first",
                 )
 

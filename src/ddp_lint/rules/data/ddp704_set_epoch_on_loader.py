@@ -89,7 +89,7 @@ class SetEpochOnLoader(Rule):
         self.report(
             node,
             f"{self.module.quoted(loader)} is a DataLoader, which has no `set_epoch()`: its sampler has",
-            notes=["every rank fails here, or repeats the order of the first epoch where the call is guarded"],
+            notes=["every rank fails here, or repeats the order of the first epoch if the call is guarded"],
             help=f"call {self.module.code(loader)}.sampler.set_epoch(...)",
             fix=Fix("set the sampler's epoch", Applicability.SAFE, (edit,)),
         )

@@ -96,7 +96,7 @@ class SamplerOverWholeWorld(Rule):
         if argument(node, 1, "num_replicas") is None and argument(node, 2, "rank") is None:
             self.report(
                 node,
-                "the data are divided by the whole world: ranks of one model-parallel group get different samples",
+                "the data is divided by the whole world: ranks of one model-parallel group get different samples",
                 notes=["the ranks of the group compute parts of different batches"],
                 help="pass num_replicas= and rank= of the data-parallel group",
             )

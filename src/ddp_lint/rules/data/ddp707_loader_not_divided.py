@@ -123,10 +123,10 @@ class LoaderNotDivided(Rule):
         name = assigned_name(self.module, sampler)
         self.report(
             node,
-            f"`{name}` is given to no loader: every rank reads all of this data",
-            notes=["rank 0 and rank 1 each read all of it, and an epoch costs the world size as much"],
-            labels=[(sampler, "the sampler that was to divide it is made here")],
-            help=f"pass sampler={name}, and shuffle only where there is none",
+            f"`{name}` is passed to no loader: every rank reads all of this data",
+            notes=["rank 0 and rank 1 each read all of it, and an epoch takes world size times as long"],
+            labels=[(sampler, "the sampler for it is created here")],
+            help=f"pass sampler={name}, and shuffle only without a sampler",
         )
 
     def _sampler_left_out(self, node: cst.Call) -> cst.Call | None:
@@ -164,7 +164,7 @@ class LoaderNotDivided(Rule):
         self.report(
             node,
             "no sampler divides this data: every rank reads all of it",
-            notes=["rank 0 and rank 1 each read all of it, and an epoch costs the world size as much"],
+            notes=["rank 0 and rank 1 each read all of it, and an epoch takes world size times as long"],
             labels=[(wrap.call, "the model that it feeds is wrapped here")],
             help="pass sampler=DistributedSampler(dataset) and call set_epoch in the epoch loop",
         )

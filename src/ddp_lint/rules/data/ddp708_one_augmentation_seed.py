@@ -145,10 +145,10 @@ class OneAugmentationSeed(Rule):
         self._reported.add(function)
         self.report(
             node,
-            "one seed for `random` or NumPy on all ranks: they augment their different samples alike",
+            "all ranks seed `random` or NumPy alike: they draw the same augmentations for different samples",
             notes=[f"rank 0 and rank 1 draw the same numbers, also those of `{drawn[0]}`"],
             labels=[(drawn[1], "draws at random")],
-            help="once the weights are made, seed random, numpy and torch by rank: workers seed from torch's generator",
+            help="after building the model, seed random, numpy and torch by rank: workers seed from torch's generator",
         )
 
     # ---- the generator of a loader
@@ -168,10 +168,10 @@ class OneAugmentationSeed(Rule):
             if self._is_divided(loader) and self._has_plain_workers(loader):
                 self.report(
                     node,
-                    "one seed for the generator of a divided loader: the workers of all ranks augment alike",
+                    "all ranks seed this loader's generator alike: their workers draw the same augmentations",
                     notes=[f"rank 0 and rank 1 draw the same numbers, also those of `{drawn[0]}`"],
                     labels=[(loader, "seeds its workers from it"), (drawn[1], "draws at random")],
-                    help="add the rank to the seed: the order of the samples is the sampler's",
+                    help="add the rank to the seed: the sampler decides the order of the samples",
                 )
                 return
 

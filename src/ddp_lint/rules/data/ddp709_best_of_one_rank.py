@@ -155,8 +155,8 @@ class BestOfOneRank(Rule):
         who = "rank 0" if on_one_rank(self.module, branch) else "each rank"
         self.report(
             made,
-            f"`{metric}` is that of this rank's part of the data, and decides which checkpoint is the best",
-            notes=[f"{who} chooses by the samples that the sampler has given to it, not by all"],
+            f"`{metric}` covers only this rank's part of the data, but decides which checkpoint is the best",
+            notes=[f"{who} decides by its own part of the samples, not by all of them"],
             labels=[(loader, "each rank reads its own part"), (branch, "the best so far is decided here")],
             help="all_reduce the sums and counts before they are compared",
         )

@@ -393,7 +393,7 @@ class LoadWithoutMapLocation(Rule):
     # ---- the finding
 
     def _report(self, call: cst.Call, where: str, evidence: Evidence) -> None:
-        target = where or "the GPU that the file was saved from, whatever set_device says"
+        target = where or "the GPU that the file was saved from, independent of set_device"
         missing = "" if where else "; without that GPU the load fails"
         called = self.module.quoted(call.func)
         message = f"{called} without `map_location` puts every rank's copy on the GPU it was saved from"
@@ -403,7 +403,7 @@ class LoadWithoutMapLocation(Rule):
             call,
             message,
             notes=[
-                f"rank 0 and rank 1 both load onto {target}: it holds a copy and a CUDA context of every rank{missing}"
+                f"rank 0 and rank 1 both load onto {target}: it has a copy and a CUDA context of every rank{missing}"
             ],
             labels=[(evidence.span, evidence.text)],
             help="pass map_location=\"cpu\" (load_state_dict copies to each parameter's device), or this rank's device",

@@ -132,7 +132,7 @@ class CudaInDatasetWorker(Rule):
         if isinstance(owner, cst.ClassDef) and node.name.value in _SAMPLES:
             for call, read in self._kept_on_gpu(owner, node):
                 if self._runs_in_worker(call):
-                    self._report(call, "keeps on a GPU what is read", (read, "read in the workers"))
+                    self._report(call, "puts on a GPU what is read", (read, "read in the workers"))
 
     def _kept_on_gpu(self, owner: cst.ClassDef, method: cst.FunctionDef) -> Iterator[tuple[cst.Call, cst.CSTNode]]:
         """What `__init__` puts on a GPU under an attribute, with the first place where `method` reads it."""

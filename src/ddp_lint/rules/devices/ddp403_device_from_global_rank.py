@@ -161,7 +161,7 @@ class DeviceFromGlobalRank(Rule):
         self.report(
             value,
             f"the global rank is the GPU index in {where}: on the second node no GPU has that number",
-            notes=["rank 8, the first of the second node, selects GPU 8: invalid device ordinal"],
+            notes=["on two nodes with 8 GPUs, rank 8 selects GPU 8: invalid device ordinal"],
             labels=labels,
             confidence=Confidence.LOW if is_benchmark(self.module) else None,
             help='use the local rank: int(os.environ["LOCAL_RANK"])',

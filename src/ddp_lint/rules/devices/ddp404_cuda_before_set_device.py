@@ -211,7 +211,7 @@ class CudaBeforeSetDevice(Rule):
             f"{what} before set_device: every rank opens a CUDA context on GPU 0",
             notes=["a collective there fails with 'Duplicate GPU detected'"],
             labels=[(label, "the rank chooses its GPU only here")],
-            help="call torch.cuda.set_device(local_rank) first thing in each rank",
+            help="call torch.cuda.set_device(local_rank) first in each rank",
         )
 
     # ---- never
@@ -233,7 +233,7 @@ class CudaBeforeSetDevice(Rule):
                 if self._on_current_gpu(call, []).startswith("puts"):
                     self.report(
                         call,
-                        "nothing chooses a GPU for the rank: all put their tensors on cuda:0, and NCCL fails",
+                        "no code chooses a GPU for the rank: all ranks put their tensors on cuda:0, and NCCL fails",
                         notes=["the first NCCL collective fails with 'Duplicate GPU detected'"],
                         help='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group',
                     )
@@ -277,7 +277,7 @@ class CudaBeforeSetDevice(Rule):
             f"the spawned worker `{worker.name}` never calls set_device: it opens a context on GPU 0 on every rank",
             notes=["by the CUDA tensors that it unpickles or makes"],
             labels=[(process, "started here, once per rank")],
-            help="call torch.cuda.set_device with the rank's device before the worker touches a tensor",
+            help="call torch.cuda.set_device with the rank's device before the worker uses a tensor",
             confidence=Confidence.LOW,
         )
 

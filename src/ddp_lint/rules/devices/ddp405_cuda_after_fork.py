@@ -220,7 +220,7 @@ class CudaAfterFork(Rule):
     def _report(self, node: cst.Call, place: str, sure: Confidence | None) -> None:
         self.report(
             node,
-            f"{place} in a forked worker: it fails where this rank has used CUDA before",
+            f"{place} in a forked worker: it fails if this rank has used CUDA before",
             notes=[
                 "the worker raises 'Cannot re-initialize CUDA in forked subprocess', and the other ranks wait for it"
             ],
@@ -250,10 +250,10 @@ class CudaAfterFork(Rule):
                 )
                 self.report(
                     call,
-                    "tensors go into a pool without `.cpu()`: those on a GPU break the workers that unpickle them",
-                    notes=[f"if they are on a GPU, each worker {outcome} as it unpickles them"],
+                    "tensors go to a pool without `.cpu()`: if they are on a GPU, the workers fail to unpickle them",
+                    notes=[f"if they are on a GPU, each worker {outcome} when it unpickles them"],
                     labels=[(origin, "detached, but still on its device")],
-                    help="hand over .cpu() copies or NumPy arrays",
+                    help="pass .cpu() copies or NumPy arrays",
                 )
                 return
 
@@ -296,7 +296,7 @@ class CudaAfterFork(Rule):
             self.report(
                 node,
                 "a manager process is forked from each rank, with its CUDA context, sockets and held locks",
-                notes=["it hangs or crashes as they are used"],
+                notes=["it hangs or crashes when they are used"],
                 labels=[(evidence.span, evidence.text)],
                 help='get_context("spawn").Manager()',
             )

@@ -94,13 +94,13 @@ class LocalRankAsRank(Rule):
         size = argument(node, None, "world_size")
         count = self._device_count(size) if size is not None else None
         if count is not None:
-            labels.append((count, "the GPUs of this node, taken for the ranks of the job"))
+            labels.append((count, "the GPUs of this node, used as the number of ranks of the job"))
         self.report(
             given,
-            "the local rank is registered as the job's rank: two nodes have two ranks 0, and the job waits",
-            notes=["the ranks above the number of GPUs of a node never come"],
+            "the local rank is passed as the job's rank: two nodes have two ranks 0, and the job hangs",
+            notes=["the ranks above the number of GPUs of a node never register"],
             labels=labels,
-            help="leave rank and world_size out: torchrun sets RANK and WORLD_SIZE",
+            help="omit rank and world_size: torchrun sets RANK and WORLD_SIZE",
             fix=self._fix(given),
         )
 

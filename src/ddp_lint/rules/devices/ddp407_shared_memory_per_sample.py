@@ -139,10 +139,10 @@ class SharedMemoryPerSample(Rule):
             return
         self.report(
             node,
-            "every sample takes a shared memory segment and an open file, on every rank",
+            "every sample needs a shared memory segment and an open file, on every rank",
             notes=[
-                "rank 0 and rank 1 each hold a whole copy in /dev/shm; the one that runs out of files or "
-                "space (SIGBUS) leaves the other waiting"
+                "rank 0 and rank 1 each have a complete copy in /dev/shm; if one runs out of files or space (SIGBUS), "
+                "the other waits"
             ],
             labels=[(owner.name, "each rank builds this dataset")],
             help="share one stacked tensor (or none: forked workers share pages anyway), or memory-map the files",

@@ -115,7 +115,7 @@ class CudaTensorShared(Rule):
                 f"the {what} is on CUDA, where `{func.attr.value}()` does nothing: each worker opens a context on this "
                 "rank's GPU",
                 labels=[(moved, "put on the GPU here")],
-                notes=["the memory lives only as long as the process that made it"],
+                notes=["the memory is freed when the process that allocated it ends"],
                 help="share it while it is on the CPU, and copy it to each process's own GPU",
             )
 

@@ -168,8 +168,8 @@ class ExitHidesFailure(Rule):
                 node,
                 f"{written} in `finally` exits 0 after an exception: torchrun reports success while other ranks hang",
                 notes=["an exception on rank 1 is dropped here; rank 0 waits for it in the next collective"],
-                labels=[(attempt.body.body[0], "an exception from here never gets past the `finally`")],
-                help="leave it out, or exit with 0 only on the way that worked and with 1 in `except`",
+                labels=[(attempt.body.body[0], "an exception raised here is lost in the `finally`")],
+                help="remove it, or exit with 0 only after success and with 1 in `except`",
                 fix=self._without(node),
             )
         return True
@@ -237,8 +237,8 @@ class ExitHidesFailure(Rule):
         if speaks_of_failure(own) or logs_an_error(branch.body) or (own and asks_for_failure(test)):
             self.report(
                 node,
-                f"this branch reports a failure and exits 0 by {self.module.quoted(node)}: launcher and CI "
-                "take it for success",
+                f"this branch reports a failure and exits 0 by {self.module.quoted(node)}: the launcher and "
+                "CI report success",
                 help="raise an exception, or exit with a status other than 0",
                 confidence=Confidence.MEDIUM if several_ranks(self.module) is not None else Confidence.LOW,
                 fix=self._with_status_one(node),

@@ -114,9 +114,9 @@ class SwallowedFailure(Rule):
                 continue
             work = next((call for call in calls_in(node.body) if does_work(self.module, call)), None)
             if work is not None and self._ends_here(node):
-                self._report(handler, work, "goes on as if it had worked and ends with status 0")
+                self._report(handler, work, "continues as after a success and ends with status 0")
             elif work is not None and self._is_step(node, work) and several_ranks(self.module) is not None:
-                self._report(handler, work, "goes on with the next step")
+                self._report(handler, work, "continues with the next step")
             elif "BaseException" in caught(handler):
                 self._report_interrupts(handler)
 
@@ -143,10 +143,10 @@ class SwallowedFailure(Rule):
         kind = " or ".join(k or "any exception" for k in caught(handler))
         self.report(
             self._head(handler),
-            "this context manager drops a failure: the rank goes on, and the others hang in what it skipped",
+            "this context manager drops a failure: the rank continues, and the others hang in what it skipped",
             notes=[
-                f"the failure ({kind}) of a `with` block ends here: rank 1 goes on behind the block as if "
-                "it had worked, rank 0 waits in a collective that rank 1 never enters"
+                f"the failure ({kind}) of a `with` block ends here: rank 1 continues after the block, "
+                "and rank 0 waits in a collective that rank 1 never enters"
             ],
             labels=[(place, "the body of the `with` runs here")],
             help="re-raise at the end of the handler",
@@ -198,13 +198,13 @@ class SwallowedFailure(Rule):
         kind = " or ".join(k or "any exception" for k in caught(handler))
         self.report(
             self._head(handler),
-            f"when {self.module.quoted(work.func)} fails, this handler lets the rank go on while the "
+            f"when {self.module.quoted(work.func)} fails, this handler lets the rank continue while the "
             "others hang in a collective",
             notes=[
                 f"when it fails on rank 1, the handler only logs it and the rank {what}; rank 0 waits in a "
                 "collective that rank 1 never enters"
             ],
-            labels=[(work, f"a failure in here ({kind}) is forgotten")],
+            labels=[(work, f"a failure in here ({kind}) is dropped")],
             help="re-raise after the message, or exit with a status other than 0",
             fix=self._raise_again(handler),
         )
@@ -212,7 +212,7 @@ class SwallowedFailure(Rule):
     def _report_interrupts(self, handler: cst.ExceptHandler) -> None:
         self.report(
             self._head(handler),
-            "`except BaseException` that only logs also takes SystemExit: a rank that was asked to stop goes on",
+            "`except BaseException` that only logs also catches SystemExit: a rank that should stop continues",
             help="catch Exception, or re-raise",
             confidence=Confidence.LOW,
         )

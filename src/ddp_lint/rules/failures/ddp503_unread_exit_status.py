@@ -148,7 +148,7 @@ class UnreadExitStatus(Rule):
             self._told.add(joined)
             self.report(
                 joined,
-                "a worker that raised or was killed goes unnoticed: nothing reads its `exitcode` after join()",
+                "a worker that raised or was killed is not noticed: no code reads its `exitcode` after join()",
                 labels=[(started, "the worker starts here")] if started is not None else [],
                 help="after join(), raise when exitcode is not 0; or use torch.multiprocessing.spawn, which raises "
                 "itself",
@@ -262,7 +262,7 @@ class UnreadExitStatus(Rule):
             if self._fails_alone(call) and not any(isinstance(a, cst.Try) for a in self.module.ancestors(call)):
                 self.report(
                     call,
-                    "a failure in this thread ends the thread alone: the launcher exits 0 although a rank failed",
+                    "a failure in this thread ends only the thread: the launcher exits 0 although a rank failed",
                     labels=[(node, "the thread is started here")],
                     help="keep the status or the exception, and raise it in the main thread after join(); or use "
                     "concurrent.futures, whose result() raises",
@@ -342,8 +342,8 @@ class UnreadExitStatus(Rule):
             return
         self.report(
             node.test,
-            "the exit status of the launched process is only printed: this process ends with 0 all the same",
-            labels=[(arm, "reported, not acted upon")],
+            "the exit status of the launched process is only printed: this process ends with 0",
+            labels=[(arm, "only reported")],
             help="raise, or exit with the status",
         )
 

@@ -84,10 +84,9 @@ class KillCountedAsSuccess(Rule):
             if "0" in members and any(_is_kill(m) for m in members):
                 self.report(
                     node,
-                    "a killed worker (-9) counts as finished: the launcher reports success although a rank died",
+                    "a killed worker (-9) counts as success: the launcher exits 0 although a rank died",
                     notes=["the out-of-memory killer and the scheduler kill with -9"],
-                    help="treat every status but 0 as a failure, and remember which workers the launcher stopped "
-                    "itself",
+                    help="treat every status but 0 as a failure, and record which workers the launcher stopped itself",
                 )
 
 

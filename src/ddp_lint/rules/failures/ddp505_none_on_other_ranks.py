@@ -153,7 +153,7 @@ class NoneOnOtherRanks(Rule):
         self.report(
             use,
             f"`{target.value}` is None on all ranks but the first: `.{use.attr.value}` raises AttributeError there",
-            notes=["rank 0 goes on, rank 1 ends here"],
+            notes=["rank 0 continues, rank 1 ends here"],
             labels=[(made, "None on the other ranks")],
             help=f"use it under `if {target.value} is not None:`",
         )

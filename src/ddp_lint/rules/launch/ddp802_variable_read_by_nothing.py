@@ -79,10 +79,10 @@ class VariableReadByNothing(NameRule):
     def problem(cls, name: str) -> Misnamed | None:
         instead = table("environment")["unread"].get(name)
         if instead:
-            message = f"nothing in torch or NCCL reads {name}: every rank runs with the default"
+            message = f"no code in torch or NCCL reads {name}: every rank runs with the default"
             return Misnamed(message, f"use {instead}")
         right = misspelt(name)
-        message = f"nothing reads {name}; {right} is read: every rank runs with its default"
+        message = f"no code reads {name}; {right} is read: every rank runs with its default"
         return Misnamed(message, f"write {right}", right) if right else None
 
     def is_meant(self, write: Write, found: Misnamed) -> bool:

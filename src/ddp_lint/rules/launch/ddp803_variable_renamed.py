@@ -85,9 +85,9 @@ class VariableRenamed(NameRule):
         if not new:
             return None
         if name == _EXPORTED:
-            message = f"{name} does nothing under torchrun, which exports {new}"
+            message = f"{name} has no effect under torchrun, which exports {new}"
         else:
-            message = f"{name} is the old name of {new}: it acts only while the new one is unset"
+            message = f"{name} is the old name of {new}: it has an effect only if the new one is unset"
         return Misnamed(message, f"write {new}", new)
 
     def is_meant(self, write: Write, found: Misnamed) -> bool:

@@ -39,7 +39,7 @@ _CUT = re.compile(r"strftime|timespec|%")
 class _Outcome(enum.Enum):
     """What becomes of the same call on several ranks, and what to do instead."""
 
-    WRITTEN = "their bytes mix, or the last one wins"
+    WRITTEN = "their bytes mix, or only the last write remains"
     MADE = "all but the first fail with FileExistsError"
     REMOVED = "all but the first fail with FileNotFoundError"
 
@@ -288,7 +288,7 @@ class RanksWriteOneFile(Rule):
 
 _PREPARING_METHODS = frozenset(name.rpartition(".")[2] for name in PREPARING)
 _SAID = {
-    _Outcome.WRITTEN: ("writes", "write on rank 0 alone and let the others wait, or put the rank into the path"),
+    _Outcome.WRITTEN: ("writes", "write on rank 0 only and let the others wait, or put the rank into the path"),
     _Outcome.MADE: ("makes", "exist_ok=True"),
-    _Outcome.REMOVED: ("removes", "remove it on rank 0 alone and let the others wait"),
+    _Outcome.REMOVED: ("removes", "remove it on rank 0 only and let the others wait"),
 }

@@ -93,7 +93,7 @@ class LauncherVariableOverwritten(WriteRule):
         if sets and isinstance(write.value, (cst.SimpleString, cst.FormattedString)) and not self._asked(write):
             self.report(
                 write.key,
-                f"{write.name} is overwritten with one value on every rank: the ranks do not find each other",
+                f"{write.name} is overwritten with the same value on every rank: the ranks do not find each other",
                 notes=[self._outcome(write.name)],
                 help=f'os.environ.setdefault("{write.name}", ...) keeps what the launcher set',
                 fix=default_instead(self.module, write, "keep the launcher's value"),
@@ -103,8 +103,7 @@ class LauncherVariableOverwritten(WriteRule):
         """What comes of it: the launcher gives all ranks one address, and each a number of its own."""
         if variable.startswith("MASTER_"):
             return (
-                "where the launcher has set another, rank 1 looks for rank 0 where nobody listens and "
-                "init_process_group fails"
+                "if the launcher has set another one, rank 1 connects to the wrong address and init_process_group fails"
             )
         if variable == "WORLD_SIZE":
             return "with any other number of ranks rank 0 and rank 1 wait for each other in init_process_group"

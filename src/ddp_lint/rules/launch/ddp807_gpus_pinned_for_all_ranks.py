@@ -112,7 +112,7 @@ class GpusPinnedForAllRanks(Rule):
             self._report(
                 write,
                 [(own.span, own.text)],
-                "rank 0 and rank 1 are left with the same GPUs, whatever the job was given",
+                "rank 0 and rank 1 get the same GPUs, independent of what the job was given",
             )
             return
         if self.module.function_of(write.node) is not None or not self.module.name:
@@ -128,5 +128,5 @@ class GpusPinnedForAllRanks(Rule):
             f"CUDA_VISIBLE_DEVICES is fixed here: {reason}",
             labels=labels,
             help="leave it to the launcher, or os.environ.setdefault in the script's own entry",
-            fix=default_instead(self.module, write, "keep the job's own choice"),
+            fix=default_instead(self.module, write, "keep the value of the job"),
         )

@@ -145,9 +145,9 @@ class FileReadBeforeWritten(Rule):
             if self._is_raced(calls, write, call) and several_ranks(self.module) is not None:
                 self.report(
                     call,
-                    "rank 1 is here while rank 0 still writes the file: it fails, or reads half of it or an older one",
-                    labels=[(write, "rank 0 alone writes it")],
-                    help="dist.barrier() between the two, for all ranks",
+                    "rank 1 reads while rank 0 still writes the file: it fails, or gets half of it or an older one",
+                    labels=[(write, "only rank 0 writes it")],
+                    help="call dist.barrier() between the two, on all ranks",
                 )
                 return
 

@@ -27,7 +27,7 @@ _STEPS = 4  # names and parts that are followed
 _SATURATING = {
     "softmax": ("torch.nn.functional.log_softmax", "log_softmax"),
     "sigmoid": ("torch.nn.functional.logsigmoid", "logsigmoid"),
-    "gumbel_softmax": ("the logits themselves, or clamp(min=eps) with an eps that the dtype can hold", ""),
+    "gumbel_softmax": ("the logits themselves, or clamp(min=eps) with an eps that the dtype can represent", ""),
 }
 
 
@@ -121,9 +121,7 @@ class LogOfSaturated(Rule):
         if evaluation_only(self.module, node) or self._is_called_without_gradient(node):
             return
         if self._is_added_mask(node, operand):
-            self._report(
-                node, "the mask of a row that is masked whole is all 0", "(mask + tiny).log(), or masked_fill", None
-            )
+            self._report(node, "the mask of a fully masked row is all 0", "(mask + tiny).log(), or masked_fill", None)
             return
         operand = self._behind_name(operand)
         if isinstance(operand, cst.BinaryOperation) and isinstance(operand.operator, cst.Add):

@@ -136,10 +136,10 @@ class ClipBeforeUnscale(Rule):
             node,
             f"clips gradients before `{scaler}` has unscaled them: every rank's steps are far too small",
             notes=[
-                f"the gradients are multiplied by the scale of `{scaler}` (65536 at first), so the norm is "
-                "cut to a fraction of what was meant"
+                f"the gradients are multiplied by the scale of `{scaler}` (65536 at first), so they "
+                "are clipped to a fraction of what was meant"
             ],
-            labels=[(scaled, "scaled here"), *([(step, "divided only in here")] if step is not None else [])],
+            labels=[(scaled, "scaled here"), *([(step, "unscaled only in here")] if step is not None else [])],
             help=f"call {scaler}.unscale_(optimizer) before clipping",
             fix=self._fix(node, scaler, step),
         )

@@ -121,14 +121,14 @@ class ClipOnEveryMicroBatch(Rule):
                     "with a GradScaler the second micro-batch raises: unscale_() has already been called since the "
                     "last update()",
                     labels=[(unscaled, "unscales in every micro-batch"), (where, what)],
-                    notes=["without one, what the early micro-batches have added up is cut again and again"],
+                    notes=["without one, the gradients of the early micro-batches are clipped again and again"],
                     help="unscale and clip once, right before scaler.step",
                 )
             elif where is not None:
                 self.report(
                     node,
-                    "clips accumulated gradients after every micro-batch: the early ones are cut again and again",
-                    notes=["under no_sync rank 0 and rank 1 cut by a norm of their own"],
+                    "clips accumulated gradients after every micro-batch: the early ones are clipped repeatedly",
+                    notes=["under no_sync rank 0 and rank 1 clip by their own norms"],
                     labels=[(where, what)],
                     help="clip once, right before the step",
                 )
@@ -150,7 +150,7 @@ class ClipOnEveryMicroBatch(Rule):
                 return None
             for item in up.items if isinstance(up, cst.With) else ():
                 if isinstance(item.item, cst.Call) and called(item.item) == "accumulate":
-                    return item.item, "the optimizer steps in the last of these rounds"
+                    return item.item, "the optimizer steps in the last of these iterations"
         return None
 
     def _by_round(self, node: cst.Call) -> tuple[cst.CSTNode, str] | None:
@@ -169,7 +169,7 @@ class ClipOnEveryMicroBatch(Rule):
         cleared = any(called(c) == "zero_grad" and around.issuperset(guards(self.module, c)) for c in calls)
         if cleared or None in rounds or any(_speaks_of_rounds(test) for test in around - shared):
             return None
-        return (rounds[0], "steps in these rounds only") if rounds[0] is not None else None
+        return (rounds[0], "steps only in these iterations") if rounds[0] is not None else None
 
     def _round_of(self, node: cst.CSTNode) -> cst.BaseExpression | None:
         """The condition around a node that counts rounds: ``(i + 1) % n == 0``."""

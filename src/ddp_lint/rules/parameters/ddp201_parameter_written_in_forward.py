@@ -109,7 +109,7 @@ class ParameterWrittenInForward(InPlaceRule):
         ranks = (
             "rank 0 and rank 1 write different values from their own batches and drift apart"
             if from_batch
-            else "replicas stay equal only while all ranks write the same"
+            else "replicas stay equal only if all ranks write the same values"
         )
         way = self.way(reached) if reached.entry == "forward" else ""
         self.report(

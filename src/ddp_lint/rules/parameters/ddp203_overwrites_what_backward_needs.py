@@ -104,13 +104,13 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
         tensor = self.module.code(write.target)
         role = "its result" if save.as_output else "its input"
         if write.value.detached:
-            outcome = "gradients are wrong, and nothing raises"
+            outcome = "gradients are wrong, without an error"
         else:
             outcome = "`backward()` raises on every rank"
         self.report(
             write.node,
-            f"`{tensor}` is overwritten after `{save.what}` kept it for backward: {outcome}",
-            labels=[(save.node, f"`{save.what}` keeps {role} for backward")],
+            f"`{tensor}` is overwritten after `{save.what}` saved it for backward: {outcome}",
+            labels=[(save.node, f"`{save.what}` saves {role} for backward")],
             help="make a new tensor instead: `x = x + y` for `x += y`, torch.where or cat for a part",
             fix=self.out_of_place(write),
         )

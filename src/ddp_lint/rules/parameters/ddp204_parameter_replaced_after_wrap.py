@@ -136,7 +136,7 @@ class ParameterReplacedAfterWrap(InPlaceRule):
     def _report(self, node: cst.CSTNode, wrap: Wrap, what: str) -> None:
         self.report(
             node,
-            f"a parameter is replaced after `{wrap.outer}` was wrapped: the new one is not kept in step",
+            f"a parameter is replaced after `{wrap.outer}` was wrapped: the new one is not synchronised",
             notes=[what],
             labels=[(wrap.call, "the wrapper registers the parameters here")],
             help="replace parameters first, wrap last",

@@ -150,9 +150,9 @@ class TwoForwardsBeforeBackward(Rule):
                     second,
                     f"`{name}` runs forward twice before backward: DDP overwrites its buffers between, and "
                     "backward raises",
-                    labels=[(first, "the first forward keeps the buffers for its backward")],
+                    labels=[(first, "the first forward saves the buffers for its backward")],
                     notes=["only if the model has buffers, as BatchNorm has; torch 2.13 does not raise"],
-                    help="one forward over torch.cat of the batches, or DDP(.., broadcast_buffers=False)",
+                    help="run one forward over torch.cat of the batches, or use DDP(.., broadcast_buffers=False)",
                 )
         self._pending.clear()
 

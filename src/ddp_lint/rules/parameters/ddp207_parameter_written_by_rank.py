@@ -111,8 +111,8 @@ class ParameterWrittenByRank(InPlaceRule):
         self.report(
             write.node,
             f"the parameters of `{wrap.outer}` are written with {self.module.quoted(rank)}: the replicas "
-            "differ from here on",
-            notes=["rank 0 and rank 1 hold different values, and nothing evens them out"],
+            "differ afterwards",
+            notes=["rank 0 and rank 1 have different values, and nothing synchronises them"],
             labels=[(wrap.call, "parameters were the same on all ranks after the wrap")],
             help="write the same value on every rank, or before the wrap",
         )

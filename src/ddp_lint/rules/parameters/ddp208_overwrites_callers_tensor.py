@@ -186,17 +186,17 @@ class _Caller:
         """What still needs the tensor once the call has it, '' where nothing is seen to."""
         maker = self._keeping(given, keeps_output)
         if maker or not isinstance(given, ast.Name) or self.site.around is None:
-            return f"`{maker}` keeps its result for backward" if maker else ""
+            return f"`{maker}` saves its result for backward" if maker else ""
         mentions = [
             n for n in walk(self.site.around) if isinstance(n, ast.Name) and n.id == given.id and n is not given
         ]
         made = [n for n in mentions if isinstance(n.ctx, ast.Store) and n.lineno < given.lineno]
         since = max((n.lineno for n in made), default=0)
         if len(made) == 1 and (maker := self._keeping(self._made_by(made[0]), keeps_output)):
-            return f"`{maker}` keeps its result for backward"
+            return f"`{maker}` saves its result for backward"
         for read in (n for n in mentions if isinstance(n.ctx, ast.Load) and not self._is_asked(n)):
             if since < read.lineno < given.lineno and (layer := self._keeping(self._parents.get(read), keeps_input)):
-                return f"`{layer}` keeps it for backward"
+                return f"`{layer}` saves it for backward"
             if self._is_after(read):
                 return f"line {read.lineno} reads it again"
         return ""

@@ -126,9 +126,7 @@ class ParameterOverAnotherOnesStorage(Rule):
         self.report(
             node,
             "two Parameters share memory: CUDA optimizers race, and each rank loses different updates",
-            notes=[
-                f"`{target}` and `{value.name}` lie over one storage; FSDP splits them and each trains its own copy"
-            ],
+            notes=[f"`{target}` and `{value.name}` share one storage; FSDP splits them, and each trains its own copy"],
             help=f"share the object (`{target} = {value.name}`) to tie them, or `.clone()` to start from equal values",
         )
 

@@ -102,7 +102,7 @@ class WeightsTiedAfterWrap(Rule):
         self.report(
             node,
             f"weights are tied after `{wrap.outer}` was wrapped: the second step raises, or the replicas drift apart",
-            notes=["the wrapper waits for a gradient that never comes"],
+            notes=["the wrapper waits for a gradient that never arrives"],
             labels=[(wrap.call, "the wrapper registers the parameters here")],
             help="tie first, wrap last",
         )

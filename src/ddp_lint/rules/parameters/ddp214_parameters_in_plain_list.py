@@ -182,7 +182,7 @@ class ParametersInPlainList(Rule):
 
     def _report(self, node: cst.CSTNode, name: str, *, makes_new: bool) -> None:
         if makes_new:
-            what = "is a plain list: its parameters are on no optimizer's or wrapper's list, and never trained"
+            what = "is a plain list: the optimizer and the wrapper do not see its parameters, so they are never trained"
         else:
             what = "holds second references to parameters: FSDP1 raises, FSDP2 reads tensors without a gradient"
         self.report(

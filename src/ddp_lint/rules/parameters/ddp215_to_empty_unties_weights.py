@@ -139,7 +139,7 @@ class ToEmptyUntiesWeights(Rule):
             return
         self.report(
             node,
-            "`to_empty` module by module unties shared weights: each rank trains two where there was one",
+            "`to_empty` module by module unties shared weights: each rank trains two weights instead of one",
             help="tie the weights again after materialising and before the wrap (`model.tie_weights()`)",
         )
 

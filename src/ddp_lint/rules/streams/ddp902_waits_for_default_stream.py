@@ -135,8 +135,8 @@ class WaitsForDefaultStream(Rule):
         edit = Edit(self.module.span(awaited.func.attr), "current_stream")
         self.report(
             node,
-            f"`{side}` waits for the default stream alone: a rank may send values that are still being written",
-            notes=["where the data are produced on another stream (autograd follows the stream of the forward)"],
+            f"`{side}` waits only for the default stream: a rank may send values that are still being written",
+            notes=["if the data is produced on another stream (autograd follows the stream of the forward)"],
             help="wait for the current stream, which is the one that produces the data",
             fix=Fix("wait for the current stream", Applicability.UNSAFE, (edit,)),
         )

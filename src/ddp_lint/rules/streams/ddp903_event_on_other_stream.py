@@ -121,7 +121,7 @@ class EventOnOtherStream(Rule):
             if recorded is not None and dotted(recorded[1]) not in (used, ""):
                 self.report(
                     recorded[0],
-                    f"the event is on `{dotted(recorded[1])}`, the work on `{used}`: who waits for it "
+                    f"the event is on `{dotted(recorded[1])}`, the work on `{used}`: a stream that waits for it "
                     "reads unfinished data",
                     labels=[(block.items[0], "the work is issued on this stream")],
                     help=f"record it on `{used}`",

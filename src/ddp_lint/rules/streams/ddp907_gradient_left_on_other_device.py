@@ -149,7 +149,7 @@ class GradientLeftOnOtherDevice(Rule):
                     "for a DTensor in autograd's engine with 'opt_ready_stream && opt_parent_stream "
                     "INTERNAL ASSERT FAILED'"
                 ],
-                labels=[(back, "handed back where it is")],
+                labels=[(back, "returned on its current device")],
                 help=f"keep `ctx.device = {moved}.device` and return `{gradient[0]}.to(ctx.device)`",
             )
 

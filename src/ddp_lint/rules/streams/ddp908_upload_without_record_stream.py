@@ -179,8 +179,8 @@ class UploadWithoutRecordStream(Rule):
         self.report(
             upload,
             f"the next upload on `{stream}` overwrites `{name}` while the stream that uses it still reads it",
-            notes=[f"`{name}` is memory of `{stream}`, which takes it back once Python drops it"],
-            labels=[(handover, f"the stream that uses it waits for `{stream}`, and `{stream}` for nobody")],
+            notes=[f"`{name}` is memory of `{stream}`, which can reuse it as soon as Python drops the tensor"],
+            labels=[(handover, f"the stream that uses it waits for `{stream}`, but `{stream}` does not wait")],
             help="call record_stream(torch.cuda.current_stream()) on each tensor after this wait, or let "
             f"`{stream}` wait for the current stream before the block",
         )

@@ -216,11 +216,11 @@ class ReadAcrossStreams(Rule):
         self.report(
             name,
             f"`{name.value}` is read on {on}, which does not wait for the stream that makes it: it may be half written",
-            notes=["whether it is depends on timing: rank 0 may be right in a step in which rank 1 is not"],
+            notes=["this depends on timing: in one step rank 0 may be correct and rank 1 not"],
             labels=[(last.node, f"made on {f'`{last.stream}`' if last.stream else 'the current stream'}")],
             help=f"{side}.wait_stream(torch.cuda.current_stream()) before the block"
             if stream
-            else f"torch.cuda.current_stream().wait_stream({side}) behind the block",
+            else f"torch.cuda.current_stream().wait_stream({side}) after the block",
         )
 
     # ---- streams

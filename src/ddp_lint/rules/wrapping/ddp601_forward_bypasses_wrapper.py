@@ -160,7 +160,7 @@ class ForwardBypassesWrapper(Rule):
             return False
         self.report(
             node,
-            f"`{name}(...)` goes around the wrapper: its hooks do not run, and no gradient is averaged",
+            f"`{name}(...)` bypasses the wrapper: its hooks do not run, and no gradient is averaged",
             notes=["no rank gathers the parameters either"],
             help="call the outermost module, and let its forward dispatch",
             confidence=Confidence.MEDIUM,
@@ -184,11 +184,11 @@ class ForwardBypassesWrapper(Rule):
             node,
             f"`{name}(...)` runs the module inside `{head}`: its gradients are not averaged",
             notes=[
-                f"the gradient hooks of `{head}` stay unarmed: rank 0 and rank 1 step with the gradients "
+                f"the gradient hooks of `{head}` do not run: rank 0 and rank 1 step with the gradients "
                 "of their own batches"
             ],
             labels=labels,
-            help=f"call `{head}(...)`; a further entry point has to be dispatched from `forward`",
+            help=f"call `{head}(...)`; dispatch further entry points from `forward`",
             confidence=Confidence.HIGH if wrap is not None else Confidence.MEDIUM,
         )
 
@@ -212,8 +212,8 @@ class ForwardBypassesWrapper(Rule):
             if backward is not None:
                 self.report(
                     node,
-                    f"`{name}(...)` goes around `{wrap.outer}`, which wraps it: its gradients are not averaged",
-                    notes=["rank 0 and rank 1 each train a model of their own"],
+                    f"`{name}(...)` bypasses its wrapper `{wrap.outer}`: its gradients are not averaged",
+                    notes=["rank 0 and rank 1 each train a separate model"],
                     labels=[
                         (wrap.call, f"`{name}` is wrapped as `{wrap.outer}` here"),
                         (backward, "this backward averages nothing"),
@@ -235,7 +235,7 @@ class ForwardBypassesWrapper(Rule):
         end = backward or loss_of(self.module, node)
         if end is None:
             return False
-        effect = "this backward averages nothing" if backward is not None else "the loss that is trained with"
+        effect = "this backward averages nothing" if backward is not None else "the loss that is used for training"
         wrapper, place = found
         wrap, is_part = self._wraps.of(wrapper, node), "." in dotted(node.func)
         may_be_armed = is_part and (wrap is None or wrap.kind == "ddp")
@@ -246,7 +246,7 @@ class ForwardBypassesWrapper(Rule):
             node,
             f"`{name}` was unwrapped at line {taken.line}, so its gradients are not averaged; keep "
             f"`{wrapper}` and call that",
-            notes=[f"rank 0 and rank 1 each train a `{name}` of their own"],
+            notes=[f"rank 0 and rank 1 each train a separate `{name}`"],
             labels=[(place, f"unwrapped from `{wrapper}` here"), (end, effect)],
             help=_instead(wrapper, dotted(node.func)),
             confidence=Confidence.MEDIUM,
@@ -271,7 +271,7 @@ class ForwardBypassesWrapper(Rule):
             self.report(
                 node,
                 f"`{name}(...)` calls the raw module, the trainer wraps `{wrapped}`: its gradients are not averaged",
-                notes=["rank 0 and rank 1 each train a model of their own"],
+                notes=["rank 0 and rank 1 each train a separate model"],
                 labels=[(other, f"so does `{raw}`: the wrapped one is `{twin}`") for other, raw, twin in calls[1:]],
                 help=f"call `{wrapped}(...)`, the object that DDP wrapped",
                 confidence=Confidence.MEDIUM,

@@ -139,7 +139,7 @@ class RequiresGradAfterWrap(Rule):
             if wrap is not None and wrap.kind == "ddp":
                 self.report(
                     node,
-                    f"find_unused_parameters on the live DDP object `{owner}` has no effect: its reducer "
+                    f"find_unused_parameters on the existing DDP object `{owner}` has no effect: its reducer "
                     "keeps the old value",
                     labels=[(wrap.call, "known to be DDP here")],
                     help="pass it to the constructor, or wrap again",

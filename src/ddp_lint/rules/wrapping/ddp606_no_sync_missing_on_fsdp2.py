@@ -112,7 +112,7 @@ class NoSyncMissingOnFsdp2(CallOnSharded):
             self.report(
                 node,
                 "a fully_shard model has no `no_sync`: every micro-batch reduce-scatters its gradients on every rank",
-                notes=["the default is taken in silence"],
+                notes=["the default is used silently"],
                 help="for FSDP2 call model.set_requires_gradient_sync(False) and (True) around accumulation",
             )
 

@@ -182,7 +182,7 @@ class TiedWeightsInTwoShards(Rule):
     def _report(self, second: Wrap, first: Wrap, tie: cst.Assign) -> None:
         self.report(
             second.call,
-            f"`{second.inner}` and `{first.inner}` share a weight but become two FSDP units: they are no longer tied",
+            f"`{second.inner}` and `{first.inner}` share a weight but are two FSDP units: they are no longer tied",
             notes=["each rank trains two different weights (torch 2.11), or the wrap fails (torch 2.13)"],
             labels=[(first.call, "the other unit"), (tie, "tied here")],
             help="shard the modules that share it as one unit: fully_shard([embed, head])",

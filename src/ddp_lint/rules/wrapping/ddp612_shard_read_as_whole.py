@@ -156,10 +156,10 @@ class ShardReadAsWhole(Rule):
     def _report(self, read: cst.CSTNode, wrap: Wrap) -> None:
         self.report(
             read,
-            f"{self.module.quoted(read)} is the number of this rank's shard, not of the whole parameter",
+            f"{self.module.quoted(read)} is the value of this rank's shard, not of the whole parameter",
             notes=["rank 0 and rank 1 read different values"],
             labels=[(wrap.call, "sharded here")],
-            help="take it of `p.full_tensor()`, or all_reduce the number, on every rank",
+            help="compute it from `p.full_tensor()`, or all_reduce the number, on every rank",
         )
 
     def _made_global(self, function: cst.CSTNode) -> bool:

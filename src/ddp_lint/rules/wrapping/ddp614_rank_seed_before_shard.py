@@ -189,8 +189,8 @@ class RankSeedBeforeShard(Rule):
             seed,
             "seeds each rank differently before the model is built: FSDP shards a mixture of initial weights",
             notes=["rank 0 and rank 1 each contribute shards of their own initial weights"],
-            labels=[(wrap.call, "sharded as it is, without a broadcast")],
-            help="seed alike until the model is wrapped; for FSDP1 pass sync_module_states=True",
+            labels=[(wrap.call, "sharded here without a broadcast")],
+            help="use the same seed until the model is wrapped; for FSDP1 pass sync_module_states=True",
         )
 
     def _mentions_rank(self, seed: cst.BaseExpression) -> bool:

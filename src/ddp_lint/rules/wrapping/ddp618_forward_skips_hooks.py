@@ -116,8 +116,7 @@ class ForwardSkipsHooks(CallOnSharded):
         edit = Edit(self.module.span(node.func), owner)
         self.report(
             node,
-            f"`{owner}.forward(...)` runs no hooks: the parameters are not gathered, each rank computes on "
-            "what it holds",
+            f"`{owner}.forward(...)` runs no hooks: the parameters are not gathered, each rank computes on its shard",
             labels=labels,
             help=f"call `{owner}(...)`",
             confidence=confidence,

@@ -107,6 +107,6 @@ class ContainerWrapped(Rule):
             self.report(
                 node,
                 f"wraps a {container.rpartition('.')[2]}, which has no forward: no gradient is ever averaged",
-                notes=["its children are called around the wrapper, on rank 0 and rank 1 alike"],
+                notes=["its children are called without the wrapper, on rank 0 and rank 1"],
                 help="wrap each child, or one module whose forward calls the children",
             )

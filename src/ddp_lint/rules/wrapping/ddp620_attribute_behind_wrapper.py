@@ -209,9 +209,9 @@ class AttributeBehindWrapper(Rule):
         self.report(
             asked.node,
             f"`{name}` is the DDP wrapper, which has no `{attribute}`: AttributeError on several processes",
-            notes=["on one process it works, as nothing is wrapped there"],
+            notes=["on one process it works, because nothing is wrapped there"],
             labels=[(asked.made, asked.how), *((o.node, f"nor `{o.attribute}`") for o in others[:_TOLD])],
-            help=f"ask the module inside: `{name}.module.{attribute}`, or accelerate's unwrap_model({name})",
+            help=f"use the inner module: `{name}.module.{attribute}`, or accelerate's unwrap_model({name})",
             confidence=asked.confidence,
         )
 
@@ -239,7 +239,7 @@ class AttributeBehindWrapper(Rule):
             and self._prepares(value)
             and self._is_module(use, name)
         ):
-            return value, "on several processes it comes back wrapped in DDP", Confidence.MEDIUM
+            return value, "on several processes this returns it wrapped in DDP", Confidence.MEDIUM
         return None
 
     def _may_be_given(self, bindings: Sequence[Binding]) -> bool:
@@ -284,7 +284,7 @@ class AttributeBehindWrapper(Rule):
         for entry in _GIVEN:
             given = name == entry.parameter and function.name.value in entry.methods
             if given and any(self.module.is_subclass(owner, base) for base in entry.classes):
-                return binding.node, "the trainer passes the model as it wrapped it", Confidence.MEDIUM
+                return binding.node, "the trainer passes the wrapped model", Confidence.MEDIUM
         return None
 
     def _is_module(self, use: cst.CSTNode, name: str) -> bool:

@@ -120,12 +120,12 @@ class SearchForUnusedParameters(Rule):
             if other is not None:
                 self._report(arg, f"use the strategy {other}", set_argument(self.module, arg, f'"{other}"'))
         elif is_true(arg.value) and not is_true(argument(node, None, "static_graph")):
-            self._report(arg, "take the argument out", remove_argument(self.module, node, arg))
+            self._report(arg, "remove the argument", remove_argument(self.module, node, arg))
 
     def _report(self, arg: cst.Arg, title: str, edit: Edit) -> None:
         self.report(
             arg,
-            "find_unused_parameters walks the autograd graph in every step: lost time unless a step leaves some out",
-            help="run `ddp-lint verify`; where it confirms that every step uses them all, leave it out",
+            "find_unused_parameters searches the autograd graph in every step: wasted time if all are used",
+            help="run `ddp-lint verify`; if it confirms that every step uses all parameters, remove the argument",
             fix=Fix(title, Applicability.DISPLAY, (edit,)),
         )

@@ -140,7 +140,7 @@ class SecondBackwardAfterForward(Rule):
         for first, second in itertools.pairwise(backwards):
             between = calls[place[first] + 1 : place[second]]
             if self._always_before(first, second) and not self._readies(model, between):
-                self._report(model, wrap, second, [(first, "averages, and ends the averaging")])
+                self._report(model, wrap, second, [(first, "averages the gradients")])
                 return
         for only in backwards:
             loop = next((up for up in self.module.ancestors(only) if isinstance(up, (cst.For, cst.While))), None)
@@ -152,8 +152,8 @@ class SecondBackwardAfterForward(Rule):
     def _report(self, model: str, wrap: Wrap, node: cst.Call, labels: list[tuple[cst.CSTNode, str]]) -> None:
         self.report(
             node,
-            f"no forward of `{model}` readies DDP for this backward: its gradients are not averaged",
-            notes=["rank 0 and rank 1 step with those of their own batches"],
+            f"no forward of `{model}` prepares DDP for this backward: its gradients are not averaged",
+            notes=["rank 0 and rank 1 step with the gradients of their own batches"],
             labels=[*labels, (wrap.call, "wrapped here")],
             help="add the losses and call backward() once, or run a forward between the two",
         )

@@ -134,13 +134,13 @@ class NoSyncBeforeStep(Rule):
             if steps and all(step.offset != turn.offset for step in steps) and not self._changes(place, turn.counter):
                 self.report(
                     turn.node,
-                    f"no_sync and step go by different rounds of `{turn.counter}`: the gradients of a step "
+                    f"no_sync and the step use different iterations of `{turn.counter}`: the gradients of a step "
                     "are not averaged",
                     notes=[
                         "the backward before the step runs under no_sync: rank 0 and rank 1 step with "
-                        "gradients of their own"
+                        "their own gradients"
                     ],
-                    labels=[(steps[0].node, "steps in this round")],
+                    labels=[(steps[0].node, "steps in this iteration")],
                     help="leave the micro-batch before the step outside no_sync: use one condition for both",
                 )
 

@@ -144,7 +144,7 @@ class ParametersNeverUsed(Rule):
                 line,
                 f'no forward uses `self.{name}`: under DDP step 2 raises "Expected to have finished reduction" on '
                 "every rank",
-                help="delete it; or, where a later step uses it, pass find_unused_parameters=True",
+                help="delete it; or, if a later step uses it, pass find_unused_parameters=True",
             )
 
     def _layers(self, function: cst.FunctionDef) -> Iterator[tuple[cst.CSTNode, str]]:

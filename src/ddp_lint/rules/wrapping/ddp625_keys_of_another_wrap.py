@@ -23,7 +23,7 @@ _HANDLED = re.compile(r"""["']module\.|consume_prefix|remove_prefix|removeprefix
 class _State:
     """A call of `state_dict` or `load_state_dict`.
 
-    `wrap`: what wraps the model, None for a model that nothing wraps. `inside`: the call is one of the module inside of
+    `wrap`: what wraps the model, None for a model that nothing wraps. `inside`: the call is one of the inner module of
     it, or of the module before the wrap. `key`: under which key of a checkpoint, '' for all of it. `path`: of the
     file, as code, '' where nothing shows it.
     """
@@ -163,13 +163,15 @@ class KeysOfAnotherWrap(Rule):
         strict = argument(loaded.call, 1, "strict")
         lenient = strict is not None and self.module.code(strict) == "False"
         outcome = "nothing is loaded, without an error" if lenient else "it raises on every rank"
-        keys = "begin with `module.`, and no name here does" if loaded.inside else "lack the prefix `module.`"
+        keys = (
+            "begin with `module.`, but the names of this model do not" if loaded.inside else "lack the prefix `module.`"
+        )
         wrap = loaded.wrap or save.wrap
         self.report(
             loaded.call,
             f"the keys of this checkpoint {keys}: {outcome}",
             labels=[
-                (save.call, f"saved from {'the module inside' if save.inside else 'the DDP wrapper'}"),
+                (save.call, f"saved from {'the inner module' if save.inside else 'the DDP wrapper'}"),
                 *([(wrap.call, "the wrapper")] if wrap is not None else ()),
             ],
             help="save model.module.state_dict(), and load it into the model before the wrap or into model.module",
@@ -213,7 +215,7 @@ class KeysOfAnotherWrap(Rule):
             yield _State(call, *side, key, self._path(made, 0))
 
     def _side(self, call: cst.Call, method: str) -> tuple[Wrap | None, bool] | None:
-        """The DDP wrap that a call of a model's method belongs to, and whether it is one of the module inside; None
+        """The DDP wrap that a call of a model's method belongs to, and whether it is one of the inner module; None
         where nothing shows it."""
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != method:
             return None

@@ -112,7 +112,7 @@ class ModelChangedOnOneRank(Rule):
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target
         if isinstance(target, cst.Attribute) and target.attr.value == "requires_grad":
-            self._check(node, target.value, "freezes or frees parameters")
+            self._check(node, target.value, "freezes or unfreezes parameters")
         elif isinstance(target, (cst.Attribute, cst.Subscript)) and self._makes_module(node.value):
             self._check(node, target.value, "gives the model another layer")
 
@@ -121,7 +121,7 @@ class ModelChangedOnOneRank(Rule):
             return
         method = node.func.attr.value
         if method == "requires_grad_":
-            self._check(node, node.func.value, "freezes or frees parameters")
+            self._check(node, node.func.value, "freezes or unfreezes parameters")
         elif method in _GROWS and any(self._makes_module(arg.value) for arg in node.args):
             self._check(node, node.func.value, "gives the model another layer")
 
@@ -138,10 +138,10 @@ class ModelChangedOnOneRank(Rule):
         if call is not None:
             self.report(
                 node,
-                f"one rank alone {what} before the wrap: the others wait for it, or pair other parameters",
-                notes=["rank 0 and rank 1 bring different lists of parameters to the wrapper"],
+                f"only one rank {what} before the wrap: the others hang, or average the wrong parameters",
+                notes=["rank 0 and rank 1 pass different parameters to the wrapper"],
                 labels=[(call, "the wrapper pairs the parameters of all ranks here")],
-                help="change the model on every rank alike",
+                help="make the same change on every rank",
             )
 
     def _wrapped_later(self, node: cst.CSTNode, name: str) -> Wrap | None:
