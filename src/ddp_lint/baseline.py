@@ -44,14 +44,16 @@ class Baseline:
         try:
             document = json.loads(file.read_bytes())
             if document["version"] != _VERSION:
-                raise ConfigError(f"baseline {shown(file)} is of another version of ddp-lint: write it anew")
+                raise ConfigError(
+                    f"baseline {shown(file)} is from another version of ddp-lint: write it again with --write-baseline"
+                )
             rows = [Row(*(str(row[f.name]) for f in dataclasses.fields(Row))) for row in document["findings"]]
         except FileNotFoundError:
-            raise ConfigError(f"baseline {shown(file)} does not exist: make it with --write-baseline") from None
+            raise ConfigError(f"baseline {shown(file)} does not exist: create it with --write-baseline") from None
         except OSError as e:
             raise ConfigError(f"baseline {shown(file)} cannot be read: {(e.strerror or str(e)).lower()}") from None
         except (ValueError, KeyError, TypeError):
-            raise ConfigError(f"{shown(file)} is no baseline: write it anew with --write-baseline") from None
+            raise ConfigError(f"{shown(file)} is not a baseline: write it again with --write-baseline") from None
         return cls(file, rows)
 
     def renewed(self, findings: Iterable[Finding], checked: Iterable[pathlib.Path]) -> Baseline:

@@ -71,7 +71,7 @@ def _git(folder: pathlib.Path, *args: str, fails: bool = False) -> bytes:
     except OSError:
         raise ConfigError("--since needs git, which is not installed") from None
     if result.returncode and not fails:
-        reason = os.fsdecode(result.stderr).strip().splitlines() or ["it gives no reason"]
+        reason = os.fsdecode(result.stderr).strip().splitlines() or ["no reason given"]
         raise ConfigError(f"--since: git fails: {reason[0].removeprefix('fatal: ')}")
     return b"" if result.returncode else result.stdout
 

@@ -113,10 +113,10 @@ class Option:
 
 OPTIONS = (
     Option(
-        "select", "strings", "Codes, prefixes or slugs to look for, instead of those on by default.", '["DDP1", "DDP4"]'
+        "select", "strings", "Codes, prefixes or slugs to check, instead of those on by default.", '["DDP1", "DDP4"]'
     ),
-    Option("extend-select", "strings", "More of them, besides `select` or the default.", '["DDP301"]'),
-    Option("ignore", "strings", "Codes, prefixes or slugs not to look for.", '["DDP002"]'),
+    Option("extend-select", "strings", "More codes, in addition to `select` or the default.", '["DDP301"]'),
+    Option("ignore", "strings", "Codes, prefixes or slugs not to check.", '["DDP002"]'),
     Option(
         "per-file-ignores",
         "ignores",
@@ -126,24 +126,31 @@ OPTIONS = (
     Option(
         "exclude",
         "strings",
-        "Patterns of files and folders to leave out, instead of the default list.",
+        "Patterns of files and folders to exclude, instead of the default list.",
         '["third_party/"]',
     ),
-    Option("extend-exclude", "strings", "More of them, besides `exclude` or the default.", '["vendor/", "*_pb2.py"]'),
+    Option(
+        "extend-exclude",
+        "strings",
+        "More patterns, in addition to `exclude` or the default.",
+        '["vendor/", "*_pb2.py"]',
+    ),
     Option(
         "force-exclude",
         "flag",
-        "Leave excluded files out even when they are named on the command line, and those that no rule reads.",
+        "Exclude files even if they are named on the command line, and files that no rule reads.",
         "true",
     ),
-    Option("respect-gitignore", "flag", "Leave out what `.gitignore` files leave out. Default: true.", "false"),
+    Option("respect-gitignore", "flag", "Exclude what `.gitignore` files exclude. Default: true.", "false"),
     Option(
         "target-torch",
         "version",
-        "The oldest PyTorch that the code must run with: rules whose hazard it no longer has are off.",
+        "The oldest PyTorch that the code must run with: rules for hazards that it no longer has are off.",
         '"2.4"',
     ),
-    Option("preview", "flag", "Also look for what is off by default.", "true"),
+    Option(
+        "preview", "flag", "Also check rules that are off by default, and report findings of low confidence.", "true"
+    ),
     Option(
         "rank-expressions",
         "names",
@@ -159,7 +166,7 @@ OPTIONS = (
     Option(
         "collectives",
         "names",
-        "Functions of this project that all ranks have to call together.",
+        "Functions of this project that all ranks must call together.",
         '["myproject.dist.sync_all"]',
     ),
     Option(
@@ -282,7 +289,7 @@ def _deny_near_name(table: Table, tool: Iterable[str]) -> None:
 def _check(table: Table, key: str, value: object) -> None:
     option = next((o for o in OPTIONS if o.key == key), None)
     if option is None and key == "tool":
-        raise table.error(key, f"in {_shown(table.file)} the keys stand by themselves, without [tool.ddp-lint]")
+        raise table.error(key, f"in {_shown(table.file)} write the keys without the table [tool.ddp-lint]")
     if option is None:
         known = [o.key for o in OPTIONS]
         raise table.error(key, f"unknown key '{key}'{did_you_mean(key, known)} (known: {', '.join(known)})")

@@ -131,7 +131,7 @@ class Text:
         """
         place = self.path.resolve(strict=True)
         if not place.is_relative_to(root.resolve()):
-            raise OSError(errno.EPERM, f"it links to {place}, which lies outside of {root}")
+            raise OSError(errno.EPERM, f"it links to {place}, which is outside of {root}")
         files.write(place, self.encoded(content))
 
 

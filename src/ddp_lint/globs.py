@@ -125,7 +125,7 @@ class _Rule:
         anchored = "/" in text
         text = text.removeprefix("/")
         if not text:
-            return cls(problem="it names nothing")
+            return cls(problem="it is empty")
         if not _WILD.search(text):
             return cls((), negated, folders, anchored, "/" * anchored + text)
         try:
@@ -224,7 +224,7 @@ def _segments(text: str) -> Iterator[_Segment | None]:
             if character == "\\":
                 at += 1
                 if at == len(text):
-                    raise ValueError("there is nothing behind the backslash at its end")
+                    raise ValueError("it ends with a backslash")
             runs[-1].append(re.escape(text[at]))
         at += 1
     yield _segment(text[started:], runs)
@@ -243,7 +243,7 @@ def _bracket(text: str, at: int) -> tuple[int, str]:
     while first or text[at : at + 1] != "]":
         first = False
         if at >= len(text):
-            raise ValueError("its '[' is never closed")
+            raise ValueError("its '[' is not closed")
         character = text[at]
         if character == "-" and before and text[at + 1 : at + 2] not in ("", "]"):
             at, high = _literal(text, at + 1)
@@ -267,7 +267,7 @@ def _literal(text: str, at: int) -> tuple[int, str]:
     """The character at a place, behind its backslash where it has one."""
     at += text[at] == "\\"
     if at >= len(text):
-        raise ValueError("its '[' is never closed")
+        raise ValueError("its '[' is not closed")
     return at, text[at]
 
 

@@ -85,7 +85,7 @@ class Verifier:
         __tracebackhide__ = True
         if inputs is None:
             if args or kwargs:
-                pytest.fail("ddp_lint.verify: give inputs as well as the model's arguments", pytrace=False)
+                pytest.fail("ddp_lint.verify: pass inputs= as well as the model's arguments", pytrace=False)
             return ""
         import torch
 
@@ -102,7 +102,7 @@ def _place(model: Any) -> tuple[pathlib.Path, str]:
     file = inspect.getsourcefile(model)
     if file is None or "<locals>" in model.__qualname__:
         pytest.fail(
-            f"ddp_lint.verify: {model.__qualname__} lives in a function, where no other process finds it: "
+            f"ddp_lint.verify: {model.__qualname__} is defined in a function, where other processes cannot import it: "
             "define it at the top of a module",
             pytrace=False,
         )

@@ -41,11 +41,11 @@ def test_what_is_gone_is_told_and_pruned(check: Check, project: pathlib.Path) ->
     result = check("--baseline", FILE)
     assert result.exit_code == 0
     assert "gone: a.py: DDP601" in result.stderr
-    assert f"2 findings of {FILE} are gone: take them out with --prune" in result.stderr
+    assert f"2 findings of {FILE} no longer occur: remove them with --prune" in result.stderr
     # Not looked at, or not looked for: nothing is known of it.
     assert "a.py" not in check("--baseline", FILE, "c.py").stderr
     assert "gone: a.py" not in check("--baseline", FILE, "--select", "DDP4").stderr
-    assert "2 findings taken out" in check("--baseline", FILE, "--prune").stderr
+    assert "2 findings removed" in check("--baseline", FILE, "--prune").stderr
     assert [row["path"] for row in json.loads((project / FILE).read_text())["findings"]] == ["c.py"]
     assert check("--baseline", FILE).stderr == ""
 
@@ -65,7 +65,7 @@ def test_the_configuration_names_it(check: Check, project: pathlib.Path) -> None
     missing = check()
     assert (missing.exit_code, missing.stderr) == (
         2,
-        "error: baseline known.json does not exist: make it with --write-baseline\n",
+        "error: baseline known.json does not exist: create it with --write-baseline\n",
     )
     assert check("--write-baseline").exit_code == 0
     assert check().exit_code == 0
@@ -78,7 +78,7 @@ def test_wrong_use_is_told(check: Check, project: pathlib.Path) -> None:
     (project / "broken.json").write_text("{")
     (project / "a.py").write_text(CLEAN)
     for args, message in (
-        (("--baseline", "broken.json"), "broken.json is no baseline: write it anew with --write-baseline"),
+        (("--baseline", "broken.json"), "broken.json is not a baseline: write it again with --write-baseline"),
         (("--prune",), "--prune needs a baseline: name it with --baseline"),
         (("--write-baseline", "--fix"), "--write-baseline and --fix cannot be combined: run one after the other"),
         (("--write-baseline", "-"), "--write-baseline cannot be used with - (standard input)"),

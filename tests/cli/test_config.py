@@ -63,7 +63,7 @@ def test_a_file_of_its_own_has_no_table(check: Check, project: pathlib.Path) -> 
     write(project, "\n[tool.ddp-lint]\npreview = true\n", "ddp-lint.toml")
     result = check(".")
     assert result.exit_code == 2
-    assert "ddp-lint.toml:2: in ddp-lint.toml the keys stand by themselves, without [tool.ddp-lint]" in result.stderr
+    assert "ddp-lint.toml:2: in ddp-lint.toml write the keys without the table [tool.ddp-lint]" in result.stderr
 
 
 def test_a_broken_file_in_one_folder_leaves_the_others(check: Check, project: pathlib.Path) -> None:

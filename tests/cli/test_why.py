@@ -79,7 +79,7 @@ def test_the_doubt_is_told(check: Check, project: pathlib.Path) -> None:
 
 def test_what_is_held_back_in_a_test_says_so(check: Check, project: pathlib.Path) -> None:
     (project / "test_m.py").write_text(SOURCE)
-    said = "`dist.broadcast` is not reported: what is found in a test is shown with --preview only"
+    said = "`dist.broadcast` is not reported: findings in a test are shown only with --preview"
     assert check("--why", "test_m.py:19").stdout.startswith(said)
     assert f"test_m.py:19: {said}" in check("-v").stderr
     assert check("--preview", "--why", "test_m.py:19").stdout.startswith("`dist.broadcast` is reported: DDP")

@@ -12,14 +12,17 @@ from ddp_lint import __version__
 
 #: Verb -> (where its click command is, under the verb's name; its line in --help).
 _VERBS = {
-    "check": ("ddp_lint.cli.check", "Check files and folders for what breaks under DDP and FSDP."),
-    "verify": ("ddp_lint.cli.verify", "Run a model or script on two ranks and prove each finding."),
-    "diagnose": ("ddp_lint.cli.diagnose", "Read the log of a job that died: what happened, which rank, which line."),
+    "check": ("ddp_lint.cli.check", "Find hangs and silent errors under DDP and FSDP in files and folders."),
+    "verify": ("ddp_lint.cli.verify", "Run a model or script on two ranks and report which findings are real."),
+    "diagnose": (
+        "ddp_lint.cli.diagnose",
+        "Read the log of a job that hung or died: report the cause, the rank and the line.",
+    ),
     "rule": ("ddp_lint.cli.rule", "Explain a rule, or list them all."),
-    "server": ("ddp_lint.cli.server", "Serve findings to an editor (a language server)."),
-    "config": ("ddp_lint.cli.config", "Explain an option of the configuration, or list them all."),
+    "server": ("ddp_lint.cli.server", "Run the language server for editors."),
+    "config": ("ddp_lint.cli.config", "Explain a configuration option, or list them all."),
     "completion": ("ddp_lint.cli.completion", "Print the script that completes ddp-lint's commands in a shell."),
-    "dev": ("ddp_lint.cli.dev", "For contributors: make a rule, write the generated documentation."),
+    "dev": ("ddp_lint.cli.dev", "For contributors: create a rule, update the generated documentation."),
 }
 
 

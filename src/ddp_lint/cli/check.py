@@ -70,56 +70,71 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATHS]...", shell_complete=completing.files)
 @_options(
-    click.option("--select", **_CODES, help="Look for these codes, prefixes or slugs only (comma-separated)."),
-    click.option("--extend-select", **_CODES, help="Look for these besides."),
-    click.option("--ignore", **_CODES, help="Do not look for these."),
-    click.option("--preview/--no-preview", default=None, help="Also look for what is off by default."),
+    click.option("--select", **_CODES, help="Check only these codes, prefixes or slugs (comma-separated)."),
+    click.option("--extend-select", **_CODES, help="Check these in addition."),
+    click.option("--ignore", **_CODES, help="Do not check these."),
+    click.option(
+        "--preview/--no-preview",
+        default=None,
+        help="Also check rules that are off by default, and report findings of low confidence.",
+    ),
     click.option("--fix", is_flag=True, help="Apply safe fixes."),
-    click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: also those that may change behaviour."),
-    click.option("--diff", is_flag=True, help="Print what --fix would change, and change nothing."),
+    click.option(
+        "--unsafe-fixes", is_flag=True, help="With --fix or --diff: also apply fixes that may change behaviour."
+    ),
+    click.option("--diff", is_flag=True, help="Print what --fix would change, without changing files."),
 )
 @_options(
     click.option(
         "--since",
         metavar="REV",
-        help="Report what touches the lines and functions that have changed since this git revision.",
+        help="Report only findings that the changes since this git revision affect.",
     ),
-    click.option("--staged", is_flag=True, help="For pre-commit: --since HEAD, where PATHS are the changed files."),
+    click.option("--staged", is_flag=True, help="For pre-commit: like --since HEAD, with PATHS as the changed files."),
     click.option(
         "--baseline",
         type=click.Path(dir_okay=False, path_type=pathlib.Path),
-        help="Do not report what this file accepts.",
+        help="Do not report the findings in this baseline file.",
     ),
-    click.option("--write-baseline", is_flag=True, help="Accept all findings: write them into the baseline."),
-    click.option("--prune", is_flag=True, help="Take what is not found any more out of the baseline."),
-    click.option("--add-ignore", is_flag=True, help="Write an ignore comment, with a reason to fill in, per finding."),
+    click.option(
+        "--write-baseline", is_flag=True, help="Write all findings to the baseline, so that they are accepted."
+    ),
+    click.option("--prune", is_flag=True, help="Remove findings that no longer occur from the baseline."),
+    click.option(
+        "--add-ignore", is_flag=True, help="Write an ignore comment for each finding, with a reason to fill in."
+    ),
 )
 @_options(
     click.option(
         "--output-format", type=click.Choice(FORMATS), envvar="DDP_LINT_OUTPUT_FORMAT", help="[default: full]"
     ),
     click.option(
-        "-o", "--output-file", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="Write the report there."
+        "-o",
+        "--output-file",
+        type=click.Path(dir_okay=False, path_type=pathlib.Path),
+        help="Write the report to this file.",
     ),
-    click.option("--statistics", is_flag=True, help="Print how often each rule found something, not the findings."),
-    click.option("--exit-zero", is_flag=True, help="Exit with 0 also when something was found."),
-    click.option("-q", "--quiet", is_flag=True, help="Print the findings and nothing else."),
+    click.option("--statistics", is_flag=True, help="Print the number of findings per rule instead of the findings."),
+    click.option("--exit-zero", is_flag=True, help="Exit with status 0 even if there are findings."),
+    click.option("-q", "--quiet", is_flag=True, help="Print only the findings."),
     click.option(
-        "-v", "--verbose", is_flag=True, help="Also say what was done, and why collectives were not reported."
+        "-v", "--verbose", is_flag=True, help="Also print statistics of the run, and why collectives were not reported."
     ),
     click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True),
 )
 @_options(
     click.option(
-        "--exclude", **_GLOBS, help="Leave these out (comma-separated), instead of what the configuration excludes."
+        "--exclude", **_GLOBS, help="Exclude these patterns (comma-separated) instead of those in the configuration."
     ),
-    click.option("--extend-exclude", **_GLOBS, help="Leave these out besides."),
-    click.option("--force-exclude/--no-force-exclude", default=None, help="Leave them out even when named in PATHS."),
+    click.option("--extend-exclude", **_GLOBS, help="Exclude these patterns in addition."),
+    click.option(
+        "--force-exclude/--no-force-exclude", default=None, help="Exclude files even if they are named in PATHS."
+    ),
     click.option(
         "--stdin-filename",
         default="stdin.py",
         metavar="NAME",
-        help="The name of the text, when PATHS is -.",
+        help="The file name of the text, if PATHS is -.",
         shell_complete=completing.files,
     ),
 )
@@ -127,22 +142,27 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     click.option(
         "--config",
         type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
-        help="Read this configuration file, whatever is near the files.",
+        help="Read this configuration file instead of the nearest one.",
     ),
     click.option("--isolated", is_flag=True, help="Read no configuration file."),
     click.option("--no-cache", is_flag=True, envvar="DDP_LINT_NO_CACHE", help="Neither read nor write the cache."),
     click.option(
-        "-j", "--jobs", type=click.IntRange(0), default=0, metavar="N", help="Processes. [default: as many as pay off]"
+        "-j",
+        "--jobs",
+        type=click.IntRange(0),
+        default=0,
+        metavar="N",
+        help="Number of processes. [default: chosen by the amount of work]",
     ),
     click.option("--watch", is_flag=True, help="Check again whenever a file changes, until Ctrl-C."),
-    click.option("--show-files", is_flag=True, help="Print the files that would be checked, and stop."),
-    click.option("--show-settings", is_flag=True, help="Print the settings that they would be checked with, and stop."),
-    click.option("--why", metavar="FILE:LINE", help="Explain why the collective there is reported, or is not."),
+    click.option("--show-files", is_flag=True, help="Print the files that would be checked, and exit."),
+    click.option("--show-settings", is_flag=True, help="Print the settings for these files, and exit."),
+    click.option("--why", metavar="FILE:LINE", help="Explain why the collectives on this line are reported or not."),
 )
 def check(paths: tuple[str, ...], **given: Any) -> None:
-    """Check files and folders (default: the working directory) for what breaks under DDP and FSDP.
+    """Check files and folders (default: the working directory) for hangs and silent errors under DDP and FSDP.
 
-    Exit status: 0 nothing found, 1 something found, 2 wrong usage or configuration, or a file that cannot be read.
+    Exit status: 0 no findings, 1 findings, 2 wrong usage or configuration, or a file that cannot be read.
     """
     try:
         sys.exit(_run(paths, given))
@@ -170,7 +190,7 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
     try:
         pathlib.Path.cwd()
     except OSError:
-        raise ConfigError("the working directory is gone; change to one that exists") from None
+        raise ConfigError("the working directory does not exist any more; change to another one") from None
     configuration = Configuration(_overrides(given))
     options = _Options(**{f.name: given[f.name] for f in dataclasses.fields(_Options)})
     if given["why"]:
@@ -206,7 +226,7 @@ def _watch(paths: tuple[str, ...], given: dict[str, Any], options: _Options) -> 
     from ddp_lint.cli.watch import watch
 
     if "-" in paths:
-        raise ConfigError("--watch checks files, and no standard input")
+        raise ConfigError("--watch checks files; it cannot check standard input")
 
     def again() -> None:
         gc.unfreeze()  # of the run before
@@ -249,7 +269,7 @@ def _deny_together(paths: tuple[str, ...], options: _Options) -> None:
         raise ConfigError(f"{both[0]} and {both[1]} cannot be combined: run one after the other")
     since = "--staged" if options.staged else "--since" if options.since else ""
     if since and options.write_baseline:
-        raise ConfigError(f"--write-baseline and {since} cannot be combined: a baseline accepts what is there")
+        raise ConfigError(f"--write-baseline and {since} cannot be combined: a baseline accepts all findings")
     if options.staged and options.since:
         raise ConfigError("--staged and --since cannot be combined: --staged is --since HEAD")
     for name in (*(name for name in both[:1] if name in ("--write-baseline", "--add-ignore")), since):
@@ -260,7 +280,7 @@ def _deny_together(paths: tuple[str, ...], options: _Options) -> None:
 def _run_files(discovered: Discovered, options: _Options, narrowing: Narrowing) -> int:
     started = time.perf_counter()
     if not discovered.files and not discovered.errors and not options.quiet:
-        say("warning: found no files to check", options.color)
+        say("warning: no files to check: name a folder with *.py or *.ipynb files", options.color)
     output_format = _format(options, discovered.files.values())
     parts = _check(discovered, options, narrowing)
     if options.write_baseline:

@@ -23,9 +23,9 @@ def _keys(context: click.Context, parameter: click.Parameter, incomplete: str) -
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 def config(key: str | None, output_format: str, color: str) -> None:
-    """Explain an option of [tool.ddp-lint], or list them all.
+    """Explain an option of [tool.ddp-lint], or list all options.
 
-    `ddp-lint check --show-settings` prints what the options of a project were understood to be.
+    `ddp-lint check --show-settings` prints the resulting settings of a project.
     """
     from ddp_lint.config import DEFAULT_EXCLUDE, OPTIONS, TYPES, did_you_mean
 

@@ -26,20 +26,22 @@ _LARGE = 64 << 20
     "--source",
     type=click.Path(exists=True, file_okay=False, path_type=pathlib.Path),
     metavar="DIR",
-    help="The working tree of the job: its lines are looked up there, and `check` is asked about them. "
-    "[default: the working directory]",
+    help="The source tree of the job, to show its lines and to run `check` on them. [default: the working directory]",
 )
-@click.option("--no-source", is_flag=True, help="Only read the logs.")
-@click.option("--text", metavar="TEXT", help="Say what is known of an error text, and stop.")
+@click.option("--no-source", is_flag=True, help="Read only the logs, no source.")
+@click.option("--text", metavar="TEXT", help="Explain an error text, and exit.")
 @click.option("--output-format", type=click.Choice(_FORMATS), default="full", show_default=True)
 @click.option(
-    "-o", "--output-file", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="Write the answer there."
+    "-o",
+    "--output-file",
+    type=click.Path(dir_okay=False, path_type=pathlib.Path),
+    help="Write the report to this file.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Also list all events, and the last collectives of each rank.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 def diagnose(paths: tuple[str, ...], **given: Any) -> None:
-    """Read what a job left behind and say what happened, which rank is to blame, and which line.
+    """Read the logs and dumps of a job and report what happened, which rank caused it, and at which line.
 
     Takes logs (of one rank or of all, plain or gzip), folders (torchrun's --log-dir, SLURM's files, dumps of the Flight
     Recorder, stacks of py-spy), or - for standard input. Nothing is executed and nothing leaves the machine.
@@ -60,7 +62,7 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
     color = given["output_file"] is None and wants_color(given["color"], sys.stdout)
     if given["text"] is not None:
         if paths:
-            raise click.UsageError("--text takes the place of logs: give one or the other")
+            raise click.UsageError("--text and logs cannot be combined: give one of them")
         return _explain(given["text"], given["output_format"], given["output_file"], color)
     if not paths and (sys.stdin is None or sys.stdin.isatty()):
         raise click.UsageError("name a log, a folder of logs or dumps, or - for standard input")
@@ -116,7 +118,7 @@ def _explain(text: str, output_format: str, file: pathlib.Path | None, color: bo
         if output_format == "json":
             write("null\n", file)
         else:
-            say("no known error text is in there; give the whole log instead: ddp-lint diagnose LOG")
+            say("this text contains no known error; give the whole log instead: ddp-lint diagnose LOG")
         return FOUND
     if output_format == "json":
         content = {"id": known.id, "kind": known.kind, "role": known.role, "cause": known.cause, "fix": known.fix}

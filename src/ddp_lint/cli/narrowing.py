@@ -95,12 +95,14 @@ class Narrowing:
                 continue
             if prune:
                 baseline.without(gone).write()
-                say(f"{shown(file)}: {count(len(gone), 'finding')} taken out", color)
+                say(f"{shown(file)}: {count(len(gone), 'finding')} removed", color)
                 continue
             for row in gone[:_LISTED]:
                 say(f"gone: {row.path}: {row.code} {row.message}", color)
             more = f" ({len(gone) - _LISTED} not listed)" if len(gone) > _LISTED else ""
-            say(f"{count(len(gone), 'finding')} of {shown(file)} are gone{more}: take them out with --prune", color)
+            say(
+                f"{count(len(gone), 'finding')} of {shown(file)} no longer occur{more}: remove them with --prune", color
+            )
 
     def write(self, parts: Sequence[Part], color: str) -> None:
         """Accept all findings of the files that were checked; what the baseline says of other files stays."""

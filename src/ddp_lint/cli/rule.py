@@ -17,13 +17,13 @@ from ddp_lint.output.style import Style
 @click.command()
 @click.argument("name", required=False, metavar="[CODE|SLUG]", shell_complete=completing.codes)
 @click.option("--all", "every", is_flag=True, help="Print the pages of all rules.")
-@click.option("--list", "listing", is_flag=True, help="Print one line a rule.")
+@click.option("--list", "listing", is_flag=True, help="Print one line per rule.")
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 def rule(name: str | None, every: bool, listing: bool, output_format: str, color: str) -> None:
-    """Explain a rule: what it finds, why that breaks, what to write instead, and how to confirm it. Without one, list.
+    """Explain a rule: what it finds, why that breaks, what to write instead, and how to confirm it.
 
-    CODE|SLUG is a code (DDP201), a prefix (DDP2) or a name (load-without-map-location).
+    CODE|SLUG is a code (DDP201), a prefix (DDP2) or a name (load-without-map-location). Without it, list all rules.
     """
     from ddp_lint.config import ConfigError, codes_of
     from ddp_lint.rules.registry import documented

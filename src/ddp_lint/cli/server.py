@@ -10,7 +10,7 @@ from ddp_lint.cli.console import fail
 
 
 @click.command()
-@click.option("--stdio", is_flag=True, hidden=True, help="What it does anyway; some editors always say so.")
+@click.option("--stdio", is_flag=True, hidden=True, help="The default; accepted because some editors always pass it.")
 def server(stdio: bool) -> None:
     """Serve findings to an editor: a language server on standard input and output.
 

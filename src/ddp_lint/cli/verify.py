@@ -27,7 +27,7 @@ def _wraps(context: click.Context, parameter: click.Parameter, value: str) -> tu
     chosen = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     unknown = [wrap for wrap in chosen if wrap not in WRAPS]
     if unknown or not chosen:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(WRAPS)}" if unknown else "name at least one")
+        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(WRAPS)}" if unknown else "name at least one")
     return chosen
 
 
@@ -41,9 +41,14 @@ def _launcher_options(command: Any) -> Any:
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("target", required=False, shell_complete=completing.files)
 @click.argument("script_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS]")
-@click.option("-m", "module", metavar="MODULE", help="Run a module as `python -m` does, in place of TARGET.")
+@click.option("-m", "module", metavar="MODULE", help="Run a module like `python -m` instead of TARGET.")
 @click.option(
-    "--nproc", "--nproc-per-node", type=click.IntRange(1), default=2, show_default=True, help="Ranks on this machine."
+    "--nproc",
+    "--nproc-per-node",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Number of ranks on this machine.",
 )
 @click.option(
     "--wrap",
@@ -52,36 +57,38 @@ def _launcher_options(command: Any) -> Any:
     callback=_wraps,
     show_default=True,
     metavar="LIST",
-    help=f"How models are wrapped, of {', '.join(WRAPS)}.",
+    help=f"The wrappers to try, from {', '.join(WRAPS)}.",
 )
 @click.option(
     "--device",
     type=click.Choice(["auto", "cuda", "cpu"]),
     default="auto",
     show_default=True,
-    help="auto: CUDA when there is a GPU for each rank. cuda: ranks share GPUs where there are fewer.",
+    help="auto: CUDA if there is a GPU for each rank. cuda: ranks share the GPUs if there are fewer.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(2),
-    help="Training steps of a model (some damage shows only in the second). A script ends after that many steps of its "
-    "optimizers.  [default: 3, for a script all]",
+    help="Training steps of a model (some damage shows only in the second). A script ends after that many optimizer "
+    "steps.  [default: 3, for a script all]",
 )
 @click.option(
     "--shim/--no-shim",
     default=True,
     show_default=True,
-    help="On the CPU: what a script says of cuda and nccl means cpu and gloo.",
+    help="On the CPU: replace cuda and nccl in the script by cpu and gloo.",
 )
-@click.option("--write-example", is_flag=True, help="Write the suggested ddp_lint_example() into TARGET; run nothing.")
-@click.option("--since", metavar="REV", help="Prove only findings on lines that changed since this git revision.")
+@click.option(
+    "--write-example", is_flag=True, help="Write the suggested ddp_lint_example() into TARGET, without running it."
+)
+@click.option("--since", metavar="REV", help="Check only findings on lines that changed since this git revision.")
 @click.option(
     "--world-size",
     type=click.IntRange(1),
     metavar="N",
-    help="A dry run as ranks of a job of N: what each would call, without communication.",
+    help="Dry run as ranks of a job of N: compare their calls, without communication.",
 )
-@click.option("--ranks", metavar="LIST", help="With --world-size: the ranks to run, as 0,1,8-15,63 or all.")
+@click.option("--ranks", metavar="LIST", help="With --world-size: the ranks to run, such as 0,1,8-15,63 or all.")
 @click.option(
     "--timeout",
     type=click.FloatRange(1),
@@ -94,13 +101,16 @@ def _launcher_options(command: Any) -> Any:
     "--select",
     multiple=True,
     metavar="CODES",
-    help="Prove these codes, prefixes or slugs only (comma-separated).",
+    help="Check only these codes, prefixes or slugs (comma-separated).",
     shell_complete=completing.codes,
 )
-@click.option("--preview/--no-preview", default=None, help="Also look for what is off by default.")
+@click.option("--preview/--no-preview", default=None, help="Also check rules that are off by default.")
 @click.option("--output-format", type=click.Choice(FORMATS), default="full", show_default=True)
 @click.option(
-    "-o", "--output-file", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="Write the report there."
+    "-o",
+    "--output-file",
+    type=click.Path(dir_okay=False, path_type=pathlib.Path),
+    help="Write the report to this file.",
 )
 @click.option(
     "--keep-traces",
@@ -112,12 +122,13 @@ def _launcher_options(command: Any) -> Any:
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @_launcher_options
 def verify(target: str | None, script_args: tuple[str, ...], **given: Any) -> None:
-    """Run TARGET under torchrun and say for each finding whether it is confirmed, refuted, not reached or inconclusive.
+    """Run TARGET under torchrun and report for each finding whether it is confirmed, refuted, not
+    reached or inconclusive.
 
     TARGET is a file with models, module:Class, or a training script, whose own arguments follow after --.
 
-    Exit status: 0 every run came to its end and nothing was confirmed or discovered; 1 something was, or a run died or
-    hung; 2 it could not be run.
+    Exit status: 0 every run completed and nothing was confirmed or discovered; 1 something was, or a run died or
+    hung; 2 it could not run.
     """
     try:
         with _interruptible():

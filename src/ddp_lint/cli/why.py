@@ -31,7 +31,7 @@ def why(place: str, configuration: Configuration, color: str) -> int:
         say(f"error: {name}: no such file", color)
         return FAILED
     if path.suffix == notebook.SUFFIX:
-        raise ConfigError("--why takes lines of Python files, and no notebooks")
+        raise ConfigError("--why takes a line of a Python file, not of a notebook")
     settings = configuration.of(path.parent)
     project = Project(settings.root, names=settings.names)
     facts = project.facts_of(path)
@@ -70,7 +70,7 @@ def _held_back(path: pathlib.Path, project: Project, settings: Settings) -> str:
     """Why no finding in this file is shown unasked; '' where they are."""
     if not settings.sure or surest_at(project.inside(path)) is not Confidence.LOW:
         return ""
-    return f"what is found in a {place_kind(project.inside(path))} is shown with --preview only"
+    return f"findings in a {place_kind(project.inside(path))} are shown only with --preview"
 
 
 def _silent(e: Explanation, held_back: str) -> str:

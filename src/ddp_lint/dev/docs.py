@@ -67,8 +67,8 @@ def _index() -> str:
     """All rules, family by family."""
     rules = documented().values()
     parts = [
-        "# Rules\n\nRules marked with ○ are off by default: select them by name, or use `--preview`. Of those marked\n"
-        "with ◐ a run decides, not the source: `verify` looks for them without being asked.\n"
+        "# Rules\n\nRules marked with ○ are off by default: select them by name, or use `--preview`. Rules marked\n"
+        "with ◐ need a run: `verify` always checks them, `check` only if they are selected.\n"
     ]
     for package, family in itertools.groupby(rules, key=lambda rule: rule.__module__.rpartition(".")[0]):
         title = (importlib.import_module(package).__doc__ or package).strip().partition("\n")[0]

@@ -35,7 +35,7 @@ def symptoms(root: pathlib.Path) -> list[Symptom]:
 
 @dataclasses.dataclass(frozen=True)
 class Complaint:
-    """What people complain of, what PyTorch prints ('': nothing), and the rule whose Example is the minimal sample."""
+    """A complaint of users, what PyTorch prints ('': nothing), and the rule whose Example is the minimal sample."""
 
     seen: str
     error: str
@@ -48,12 +48,12 @@ def complaints(root: pathlib.Path) -> list[Complaint]:
 
 
 def complaints_page(known: list[Complaint]) -> str:
-    """Each complaint with its sample, the finding of the marked line, and what becomes of it."""
+    """Each complaint with its sample, the finding of the marked line, and the proof."""
     head = (
-        "# What people complain of\n\n"
-        "The complaints about training on several GPUs that one reads most often, each with the smallest program that\n"
-        "shows it. `ddp-lint check` finds the marked line by default. `ddp-lint verify` confirms it on two ranks, and\n"
-        "refutes the remedy, in the tests of this project; what is marked with *GPU* needs two of them for that.\n"
+        "# Common complaints\n\n"
+        "The most common complaints about training on several GPUs, each with the smallest program that shows it.\n"
+        "`ddp-lint check` finds the marked line by default. In the tests of this project `ddp-lint verify` confirms it\n"
+        "on two ranks and refutes the remedy; those marked with *GPU* need two GPUs.\n"
     )
     return head + "".join(_complaint(number, one) for number, one in enumerate(known, 1))
 
@@ -79,13 +79,13 @@ def section(code: str, known: list[Symptom]) -> str:
     seen = "".join(f"- {symptom.seen} ({symptom.words})\n" for symptom in known if code in symptom.codes)
     names = ", ".join(f"`{name}`" for name in apis(code))
     parts = [f"## Symptoms\n\n{seen}"] if seen else []
-    parts += [f"## Names that it looks for\n\n{names}\n"] if names else []
+    parts += [f"## Names that it checks\n\n{names}\n"] if names else []
     return "".join(f"\n{part}" for part in parts)
 
 
 def symptoms_page(known: list[Symptom]) -> str:
     parts = [f"## {symptom.seen}\n\n*{symptom.words}*\n\n{_rules(symptom.codes)}" for symptom in known]
-    return "# Rules by symptom\n\nWhat is seen, and the rules that may find its cause.\n\n" + "\n".join(parts)
+    return "# Rules by symptom\n\nWhat you see, and the rules that may find the cause.\n\n" + "\n".join(parts)
 
 
 def apis_page() -> str:
@@ -97,7 +97,7 @@ def apis_page() -> str:
         f"| `{name}` | {', '.join(f'[{code}](rules/{code}.md)' for code in codes)} |\n"
         for name, codes in sorted(rules.items(), key=lambda item: (item[0].lower(), item[0]))
     )
-    return f"# Rules by API\n\nThe names that rules look for.\n\n| Name | Rules |\n| --- | --- |\n{rows}"
+    return f"# Rules by API\n\nThe names that the rules check.\n\n| Name | Rules |\n| --- | --- |\n{rows}"
 
 
 def _rules(codes: tuple[str, ...]) -> str:

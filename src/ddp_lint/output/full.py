@@ -284,14 +284,14 @@ def _witness(finding: Finding, style: Style) -> list[str]:
 
 def _step(step: Label | None, places: dict[Span, str], width: int, style: Style) -> str:
     if step is None:
-        return "does nothing here"
+        return "makes no calls here"
     return f"{style.blue(places[step.span].rjust(width))}  {step.message}"
 
 
 _WHO = {
     Applicability.SAFE: "--fix applies it",
     Applicability.UNSAFE: "--fix --unsafe-fixes applies it",
-    Applicability.DISPLAY: "to be done by hand",
+    Applicability.DISPLAY: "apply it by hand",
 }
 
 

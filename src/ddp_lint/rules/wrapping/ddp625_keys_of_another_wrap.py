@@ -163,9 +163,7 @@ class KeysOfAnotherWrap(Rule):
         strict = argument(loaded.call, 1, "strict")
         lenient = strict is not None and self.module.code(strict) == "False"
         outcome = "nothing is loaded, without an error" if lenient else "it raises on every rank"
-        keys = (
-            "begin with `module.`, but the names of this model do not" if loaded.inside else "lack the prefix `module.`"
-        )
+        keys = "begin with `module.`, those of the model do not" if loaded.inside else "lack the prefix `module.`"
         wrap = loaded.wrap or save.wrap
         self.report(
             loaded.call,
