@@ -30,12 +30,12 @@ def save(model, rank, flag, group):
         dist.broadcast(model.y, 0)
 """
 REASONS = {
-    7: "`dist.barrier` is not reported: every rank comes here",
+    7: "`dist.barrier` is not reported: every rank runs this",
     9: "`dist.barrier` is not reported: equal events: ",
     11: "`time.sleep` is not reported: not known to communicate",
     14: "`dist.all_reduce` is not reported: the guard is uniform: nothing here makes `flag` differ",
     15: "`model.sync` is not reported: not known to communicate: the callee is not resolved",
-    17: "`dist.all_reduce` is not reported: every rank comes here",
+    17: "`dist.all_reduce` is not reported: every rank runs this",
     19: "`dist.broadcast` is reported: DDP101 ",
 }
 
@@ -71,10 +71,10 @@ def test_the_doubt_is_told(check: Check, project: pathlib.Path) -> None:
     (project / "m.py").write_text(DOUBTS)
     rows = check("-v").stderr.splitlines()
     assert rows[0] == (
-        "m.py:6: `dist.all_gather_object` is not reported: in doubt: it is the same call whatever the element"
+        "m.py:6: `dist.all_gather_object` is not reported: in doubt: it is the same call for every element"
     )
     assert rows[1].startswith("m.py:8: `dist.barrier` is not reported: in doubt: `dist.get_rank(group) == mesh.")
-    assert rows[1].endswith("` may well be alike on all ranks of the group")
+    assert rows[1].endswith("` may be the same on all ranks of the group")
 
 
 def test_what_is_held_back_in_a_test_says_so(check: Check, project: pathlib.Path) -> None:

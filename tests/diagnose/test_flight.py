@@ -129,7 +129,7 @@ def test_a_hostile_pickle_is_refused(tmp_path):
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps({"entries": [Hostile(mark)]}, protocol=2))
     result = CliRunner().invoke(main, ["diagnose", str(tmp_path / "nccl_trace_rank_0")])
     assert result.exit_code == 2
-    assert "refused" in result.stderr
+    assert "rejected" in result.stderr
     assert not mark.exists()
 
 

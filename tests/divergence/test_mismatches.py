@@ -3442,7 +3442,7 @@ def test_calls_of_one_kind_under_one_branch_are_one_mismatch_that_shows_them(tmp
     (mismatch,) = mismatches(tmp_path, source)
     shown = [label.span.line for label in mismatch.labels if "too" in label.message]
     assert shown == [mismatch.span.line + n for n in (1, 2, 3)]
-    assert mismatch.notes == ("2 more calls are missed in the same way",)
+    assert mismatch.notes == ("2 more calls are skipped in the same way",)
 
 
 def test_a_caller_of_the_function_with_the_branch_is_no_further_call(tmp_path: pathlib.Path) -> None:
@@ -3804,7 +3804,7 @@ def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
         (
             "def f(files, x):\n    for file in files[dist.get_rank() :: 8]:\n        dist.all_reduce(x)\n",
             [
-                ["goes round once more", "waits in dist.all_reduce()"],
+                ["runs one more iteration", "waits in dist.all_reduce()"],
                 ["has left the loop", "reaches the end without it"],
             ],
         ),
@@ -3813,7 +3813,7 @@ def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:
             "        dist.all_reduce(x)\n",
             [
                 ["`len(batch) == 0` is False", "waits in dist.all_reduce()"],
-                ["`len(batch) == 0` is True", "goes on to the next round without it"],
+                ["`len(batch) == 0` is True", "continues with the next iteration without it"],
             ],
         ),
         (

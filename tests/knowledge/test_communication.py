@@ -97,7 +97,7 @@ def test_an_entry_without_evidence_is_refused() -> None:
 
 
 def test_an_unknown_table_is_refused() -> None:
-    with pytest.raises(KnowledgeError, match=r"\[\[colective\]\] is none of collective"):
+    with pytest.raises(KnowledgeError, match=r"\[\[colective\]\] is not one of collective"):
         build([("pkg", {"colective": [ENTRY]})])
 
 

@@ -27,7 +27,7 @@ def modes(*names: str, update: int) -> Evaluates:
 @pytest.mark.parametrize(
     ("ranks", "told"),
     [
-        ([[modes("", update=5)], []], "the model is in evaluation mode on rank 0 alone as the model trains, from"),
+        ([[modes("", update=5)], []], "the model is in evaluation mode on rank 0 only while the model trains, from"),
         ([[modes("bn", update=0)], [modes("bn", update=0), modes("bn", "drop", update=3)]], "bn, drop is in evalu"),
         ([[modes("bn", update=0)], [modes("bn", update=0)]], ""),
         ([[modes("", update=2), modes(update=2)], []], ""),

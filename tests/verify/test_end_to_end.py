@@ -113,7 +113,7 @@ def test_a_hang_is_confirmed_and_what_did_not_run_is_not_reached(tmp_path: pathl
     (tmp_path / "train.py").write_text(SCRIPT)
     status, report = verify(tmp_path, "train.py", "--timeout", "6", "--select", "DDP101")
     verdicts = {finding["line"]: (finding["verdict"], finding["reason"]) for finding in report["findings"]}
-    assert verdicts[13][0] == "confirmed" and "rank 1 calls nothing more" in verdicts[13][1]
+    assert verdicts[13][0] == "confirmed" and "rank 1 makes no further call" in verdicts[13][1]
     assert verdicts[11][0] == "not reached"
     assert status == 1
 
@@ -177,7 +177,7 @@ def test_two_nodes_each_tell_of_their_own_ranks(tmp_path: pathlib.Path) -> None:
     seen = {rank["rank"]: report for report in nodes for rank in report["runs"][0]["ranks"]}
     assert set(seen) == {0, 1}
     verdicts = [seen[rank]["findings"][0]["verdict"] for rank in (0, 1)]
-    assert verdicts == ["inconclusive", "not reached"], "no node alone knows that the other one calls nothing"
+    assert verdicts == ["inconclusive", "not reached"], "no node alone knows that the other one makes no further call"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_two_nodes_each_tell_of_their_own_ranks(tmp_path: pathlib.Path) -> None:
         (["model.py", "--world-size", "8"], "takes a training script"),
         (["model.py", "--world-size", "8", "--ranks", "8"], "ranks 0 to 7"),
         (["model.py", "--since", "v9"], "--since v9"),
-        (["entry.py:Net", "--write-example"], "has a ddp_lint_example() already"),
+        (["entry.py:Net", "--write-example"], "already has a ddp_lint_example()"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(tmp_path: pathlib.Path, arguments: list[str], says: str) -> None:

@@ -62,7 +62,7 @@ def ended(events: list[Event], how: str, *, log: str = "", status: int = 1) -> E
     [
         ("ModuleNotFoundError", "No module named 'yaml'", "pip install pyyaml"),
         ("ModuleNotFoundError", "No module named 'sklearn.metrics'", "pip install scikit-learn"),
-        ("URLError", "<urlopen error [Errno -2] Name or service not known>", "asks the network"),
+        ("URLError", "<urlopen error [Errno -2] Name or service not known>", "needs a download"),
         ("FileNotFoundError", "[Errno 2] No such file or directory: 'data.bin'", "data.bin' (/p/train.py:3)"),
     ],
 )

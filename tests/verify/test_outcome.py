@@ -120,7 +120,7 @@ def test_a_rank_whose_peer_came_to_its_end_waits_for_it(
     assert [one.how for one in ranks] == [how, "completed"]
     assert run(tmp_path, *ranks)[0] == outcome
     assert how == "exception" or ranks[0].message.startswith(
-        "waits for rank 1, which ended; it was told: RuntimeError: "
+        "waits for rank 1, which ended; its error was: RuntimeError: "
     )
 
 
@@ -200,4 +200,4 @@ def test_a_rank_that_is_busy_is_slow_and_not_stuck(tmp_path: pathlib.Path) -> No
 
 def test_who_is_interrupted_was_ended_by_the_user(tmp_path: pathlib.Path) -> None:
     ranks = rank(tmp_path, 0, Start(), code=-15, stopped=True), rank(tmp_path, 1, Start(), End(), code=0)
-    assert [one.message for one in ended_by_the_user(ranks)] == ["ended by you", "completed"]
+    assert [one.message for one in ended_by_the_user(ranks)] == ["interrupted", "completed"]

@@ -52,8 +52,8 @@ def complaints_page(known: list[Complaint]) -> str:
     head = (
         "# Common complaints\n\n"
         "The most common complaints about training on several GPUs, each with the smallest program that shows it.\n"
-        "`ddp-lint check` finds the marked line by default. In the tests of this project `ddp-lint verify` confirms it\n"
-        "on two ranks and refutes the remedy; those marked with *GPU* need two GPUs.\n"
+        "`ddp-lint check` finds the marked line by default. In the tests of this project `ddp-lint verify` confirms\n"
+        "it on two ranks and refutes the remedy; those marked with *GPU* need two GPUs.\n"
     )
     return head + "".join(_complaint(number, one) for number, one in enumerate(known, 1))
 

@@ -66,7 +66,7 @@ def looks_like_dump(data: bytes) -> bool:
 def load(path: pathlib.Path, name: str) -> Dump:
     """One dump. Raises BadDump, OSError."""
     if path.stat().st_size > _LARGEST:
-        raise BadDump(f"{name}: larger than {_LARGEST >> 20} MiB, no dump of a Flight Recorder is")
+        raise BadDump(f"{name}: larger than {_LARGEST >> 20} MiB, not a dump of the Flight Recorder")
     data = path.read_bytes()
     content = _unpickled(data, name) if data[:1] == b"\x80" else _parsed(data, name)
     if not isinstance(content, dict):
@@ -77,7 +77,7 @@ def load(path: pathlib.Path, name: str) -> Dump:
     try:
         return _dump(rank, name, content)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
-        raise BadDump(f"{name}: not a dump of the Flight Recorder that is understood ({type(e).__name__}: {e})") from e
+        raise BadDump(f"{name}: not a supported dump of the Flight Recorder ({type(e).__name__}: {e})") from e
 
 
 class _Unpickler(pickle.Unpickler):
@@ -88,10 +88,10 @@ class _Unpickler(pickle.Unpickler):
             return list
         if (module, name) == ("collections", "OrderedDict"):
             return dict
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which plain data does not: refused")
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which is not plain data: rejected")
 
     def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("it refers to objects outside of the file: refused")
+        raise pickle.UnpicklingError("it refers to objects outside of the file: rejected")
 
 
 def _unpickled(data: bytes, name: str) -> Any:
@@ -287,7 +287,7 @@ def diagnosis(flight: Flight) -> Diagnosis | None:
         root=tuple(_quotes(flight, first)),
         known=known,
         sure="high",
-        what=f"the dumps part at call {_seq(first)} of {_group(first.group)}: {first.kind.value}",
+        what=f"the dumps diverge at call {_seq(first)} of {_group(first.group)}: {first.kind.value}",
         who=_in_words(first),
     )
 
@@ -312,7 +312,7 @@ def _behind_without_dump(flight: Flight) -> Diagnosis | None:
         root=(Quote(dump.name, call.n, f"rank {dump.rank} waits in {match.describe(call)}", dump.rank),),
         known=signature("fr-missing"),
         sure="medium",
-        what="the ranks that left a dump agree; a rank that left none is missing",
+        what="the ranks with a dump agree; a rank without a dump is missing",
         who=f"no dump of rank{'s' * (len(flight.without) > 1)} {', '.join(map(str, flight.without[:8]))}",
     )
 
@@ -340,7 +340,7 @@ def _blamed(first: Mismatch, absent: Sequence[int]) -> tuple[int | None, Frame |
 def _quotes(flight: Flight, first: Mismatch) -> Iterable[Quote]:
     names = {dump.rank: dump.name for dump in flight.dumps}
     for rank, call in list(first.calls.items())[:6]:
-        action = "calls nothing more" if call is None else f"calls {match.describe(call)}{_at(call)}"
+        action = "makes no further call" if call is None else f"calls {match.describe(call)}{_at(call)}"
         yield Quote(names.get(rank, ""), call.n if call else 0, f"rank {rank} {action}", rank)
 
 
@@ -360,7 +360,7 @@ def _in_words(first: Mismatch) -> str:
     alike: dict[str, list[int]] = {}
     for rank, call in first.calls.items():
         alike.setdefault(
-            "calls nothing more" if call is None else f"calls {match.describe(call)}{_at(call)}", []
+            "makes no further call" if call is None else f"calls {match.describe(call)}{_at(call)}", []
         ).append(rank)
     parts = []
     for action, ranks in alike.items():

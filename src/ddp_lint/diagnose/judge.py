@@ -190,7 +190,7 @@ class _Cases:
     def _who(self, alike: Sequence[Event], rank: int | None) -> str:
         ranks = sorted({e.rank for e in alike if e.rank is not None})
         if rank is None and len(ranks) > 1:
-            return f"ranks {_listed(ranks)} failed alike"
+            return f"ranks {_listed(ranks)} failed in the same way"
         return ""
 
     def _rank_of(self, kind: str, root: Event, alike: Sequence[Event]) -> int | None:

@@ -24,7 +24,7 @@ _TELLING = re.compile(
 )
 _COLLECT = (
     "run again with `torchrun --log-dir logs --tee 3`, @record on main(), TORCH_FR_BUFFER_SIZE=2000 and "
-    "TORCH_NCCL_DUMP_ON_TIMEOUT=1, and give the folder to diagnose"
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1, and pass the folder to diagnose"
 )
 _HANG_ENVIRONMENT = "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_DISTRIBUTED_DEBUG=DETAIL"
 
@@ -70,7 +70,7 @@ def _headline(found: Diagnosis, style: Style) -> str:
         function = f" in {found.place.function}" if found.place.function not in ("", "<module>") else ""
         parts.append(f"{found.place.path}:{found.place.line}{function}")
     name = found.kind + (f", {found.subkind}" if found.subkind else "")
-    what = kind_in_words(found.kind) if found.kind != "unknown" else "nothing in here says why the job ended"
+    what = kind_in_words(found.kind) if found.kind != "unknown" else "the log does not show why the job ended"
     return f"{'  '.join(parts)}  {what} [{name}]"
 
 
@@ -128,14 +128,14 @@ def _cause(found: Diagnosis) -> tuple[str, str]:
         return special[0], found.sure
     if found.known is not None:
         return found.known.cause, found.sure
-    return f"{found.what[:300]}: the code at that line failed on this rank's own data or state.", found.sure
+    return f"{found.what[:300]}: the code at that line failed on the data or state of this rank.", found.sure
 
 
 def _fix(found: Diagnosis) -> str:
     if found.kind == "early-exit-zero":
         return (
-            "Let all ranks leave together (all_reduce the decision to stop), and never end with code 0 in an except or "
-            "finally."
+            "Let all ranks leave together (all_reduce the decision to stop), and do not exit with status 0 in an "
+            "except or finally."
         )
     if special := of_subkind(found.subkind, rank_known=found.rank is not None):
         return special[1]
@@ -150,7 +150,7 @@ def next_step(answer: Answer) -> str:
     """What to do now: a command, or what to collect in the next run."""
     found = answer.diagnosis
     if found.verdict == "OK":
-        return "nothing to fix; if the job did die, what killed it is not in this log: " + _COLLECT
+        return "nothing to fix; if the job died, its cause is not in this log: " + _COLLECT
     if found.verdict == "UNKNOWN":
         return _COLLECT
     path = answer.joined.local.path if answer.joined else None

@@ -56,7 +56,7 @@ def diagnose(
         except OSError as e:
             problems.append(f"{log.name}: {(e.strerror or str(e)).lower()}")
     if not read:
-        raise text.Unreadable("; ".join(problems) or f"{', '.join(paths)}: no log or dump in there")
+        raise text.Unreadable("; ".join(problems) or f"{', '.join(paths)}: contains no log or dump")
     return _answer(reader.finish(), flight.align(dumps) if dumps else None, source, problems)
 
 

@@ -402,9 +402,9 @@ def _mismatches(
             if recurses:
                 doubt = "the function calls itself, and the ranks may meet in another of its calls"
             elif needs_shards(difference) and not sharded():
-                doubt = "it takes sharded parameters, and nothing shows that there are any"
+                doubt = "it needs sharded parameters, and there is no evidence of any"
             elif is_no_race(mismatch, facts):
-                doubt = "the files that the ranks ask for are there before, or are made by all"
+                doubt = "the files exist before, or all ranks create them"
             if doubt:
                 mismatch = dataclasses.replace(mismatch, confidence=Confidence.LOW, doubt=doubt)
             placed = _in_class(mismatch, root.seen_from) if root.seen_from else mismatch

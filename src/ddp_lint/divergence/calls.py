@@ -304,7 +304,7 @@ def _gated(frame: Frame, gate: Gate, inner: Value, arguments: Arguments, node: a
 
 
 def _gate_value(frame: Frame, gate: Gate, node: ast.AST) -> Value:
-    label = Label(frame.span(node), f"`{gate.name.rpartition('.')[2]}` lets only some ranks run this")
+    label = Label(frame.span(node), f"`{gate.name.rpartition('.')[2]}` runs this on some ranks only")
     confidence = Confidence.MEDIUM if gate.name.startswith("*.") else Confidence.HIGH
     scope = "node" if "local" in gate.runs_on else "world"
     varies = Variation("rank", "the rank", scope, label, confidence)

@@ -305,7 +305,7 @@ def _output(frame: Frame, arguments: Arguments, node: ast.Call, key: Hashable) -
     given = [argument for argument in arguments.values if argument.constant is None]
     if value.varies is not None or value.agreed or not given or source is None:
         return value
-    origin = Label(frame.span(node), "what the model gives here follows from this rank's own batch")
+    origin = Label(frame.span(node), "the output of the model here depends on this rank's own batch")
     return divergent(key, Variation.of_source(source, origin))
 
 

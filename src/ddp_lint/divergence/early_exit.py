@@ -19,7 +19,7 @@ _FINITE = frozenset({"isnan", "isinf", "isfinite"})
 _LEVEL = re.compile(r"^(error|warning)[:!]?\s+", re.IGNORECASE)
 #: Longer texts are no part of a headline.
 _SHORT = 40
-_LEAVING = {ast.Return: "returns", ast.Continue: "goes on to the next round", ast.Break: "leaves the loop"}
+_LEAVING = {ast.Return: "returns", ast.Continue: "continues with the next iteration", ast.Break: "leaves the loop"}
 
 
 def one_for_each_exit(mismatches: Iterable[Mismatch], facts: ModuleFacts) -> Iterator[Mismatch]:

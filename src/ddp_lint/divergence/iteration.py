@@ -239,7 +239,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     """How often a loop over the iterable goes round, where ranks may differ in it."""
     text, iterable = frame.text(node), _numbered(iterable)
     if is_set(iterable):
-        here = Label(frame.span(node), "a set: each process iterates over it in an order of its own")
+        here = Label(frame.span(node), "a set: its order differs between processes")
         origin = iterable.reference.filled or here
         description = "the order of a set, which differs between processes"
         varies = Variation("order", description, origin=origin, call_depth=iterable.reference.handed)

@@ -55,7 +55,7 @@ def own_length(
     source = known().source("iterate", _STREAM)
     if source is None:
         return None
-    origin = Label(frame.span(node), "these batches end when this rank's own data end")
+    origin = Label(frame.span(node), "these batches end with this rank's own data")
     return Variation.of_source(source, origin)
 
 
@@ -318,7 +318,7 @@ def agrees_to_stop(body: list[Effect]) -> bool:
 
 def own_share(frame: Frame, node: ast.AST) -> Variation:
     """Why a rank has as many elements as fall to it."""
-    origin = Label(frame.span(node), "each rank takes elements of its own, not always equally many")
+    origin = Label(frame.span(node), "each rank takes its own elements, not always equally many")
     return Variation.of_data("share", origin, Confidence.HIGH)
 
 

@@ -116,7 +116,7 @@ class Mismatch:
             for span, other in sorted(alike.items())[:_SHOWN]
         ]
         left_out = len(alike) - len(labels)
-        note = (f"{left_out} more calls are missed in the same way",) if left_out else ()
+        note = (f"{left_out} more calls are skipped in the same way",) if left_out else ()
         beside = (site for other in alike.values() for site in (Called(other.span, "", other.call), *other.way[:-1]))
         return dataclasses.replace(
             self, labels=(*self.labels, *labels), notes=(*self.notes, *note), beside=(*self.beside, *beside)

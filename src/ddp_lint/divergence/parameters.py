@@ -109,7 +109,7 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
             return ranked
     named_so = parameter.arg in _BATCHES and getattr(function.node, "name", "") != "__init__"  # there it is a size
     if heuristic and (named_so or is_batch(summaries.linker, function, parameter)):
-        label = Label(span_of(function.facts, parameter), "each rank gets a batch of its own here")
+        label = Label(span_of(function.facts, parameter), "each rank gets its own batch here")
         return divergent(("parameter", parameter.arg), Variation.of_data("batches", label, Confidence.MEDIUM))
     flag = is_flag(parameter, defaults_of(function.node).get(parameter.arg))
     if heuristic and are_gradients(parameter.arg) and not flag:

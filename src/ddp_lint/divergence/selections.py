@@ -173,8 +173,8 @@ def handed(value: Value) -> int:
 
 def own_size(frame: Frame, node: ast.AST) -> Variation:
     """Why the number of elements is a rank's own."""
-    origin = Label(frame.span(node), "each rank selects as many elements as its own data give")
-    description = "how many elements this rank's own data select"
+    origin = Label(frame.span(node), "the number of selected elements depends on each rank's own data")
+    description = "the number of elements that this rank's own data selects"
     return Variation("data", description, origin=origin, confidence=Confidence.MEDIUM)
 
 
@@ -262,7 +262,7 @@ def may_be_lacking(field: ast.expr, of: ast.expr) -> bool:
 
 def own_modality(frame: Frame, node: ast.AST) -> Variation:
     """Why a field of the samples is missing on some ranks."""
-    origin = Label(frame.span(node), "a rank whose own samples lack it has none here")
+    origin = Label(frame.span(node), "a rank whose samples lack it has none here")
     return Variation.of_data("modality", origin, Confidence.MEDIUM, local_only=True)
 
 
@@ -276,17 +276,17 @@ def are_gradients(name: str) -> bool:
 
 def own_gradients(frame: Frame, node: ast.AST) -> Variation:
     """Why no parameter has a gradient on some ranks."""
-    origin = Label(frame.span(node), "a rank whose part of the parameters has no gradients has none here")
+    origin = Label(frame.span(node), "a rank without gradients in its part of the parameters has none here")
     return Variation.of_data("gradients", origin, Confidence.MEDIUM, local_only=True)
 
 
 def own_emptiness(frame: Frame, node: ast.AST) -> Variation:
     """Why a tensor is empty on some ranks."""
-    origin = Label(frame.span(node), "a rank whose own data give nothing has an empty tensor here")
+    origin = Label(frame.span(node), "a rank whose data yields nothing has an empty tensor here")
     return Variation.of_data("emptiness", origin, Confidence.MEDIUM, local_only=True)
 
 
 def own_longest(frame: Frame, node: ast.AST) -> Variation:
     """Why sequences are as long as they are."""
-    origin = Label(frame.span(node), "each rank has sequences as long as the longest of its own")
-    return Variation("data", "how long this rank's own sequences are", origin=origin, confidence=Confidence.MEDIUM)
+    origin = Label(frame.span(node), "the sequences of each rank are as long as its longest one")
+    return Variation("data", "the length of this rank's sequences", origin=origin, confidence=Confidence.MEDIUM)

@@ -59,8 +59,8 @@ def register(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
 
 
 def _heard(call: ast.Call, facts: ModuleFacts) -> Variation:
-    origin = Label(span_of(facts, call), "each rank hears of the signal at a time of its own")
-    description = "whether this rank has had the signal"
+    origin = Label(span_of(facts, call), "each rank receives the signal at another time")
+    description = "whether this rank has received the signal"
     return Variation("signal", description, origin=origin, confidence=Confidence.MEDIUM)
 
 

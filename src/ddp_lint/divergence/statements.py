@@ -589,7 +589,7 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
     if names == {"StopIteration"} and equalised(frame.linker.project, frame.facts):
         return Condition((key,) * worlds.COUNT, text)
     if _survives_lack_of_memory(handler, names):
-        origin = Label(frame.span(handler), "a rank that runs out of memory goes on here")
+        origin = Label(frame.span(handler), "a rank that runs out of memory continues here")
         description = "whether this rank has run out of memory"
         return Condition(
             (key,) * worlds.COUNT,
@@ -598,10 +598,10 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bo
             True,
         )
     if names & _LOCAL_ERRORS and any(_may_fail(frame, statement) for statement in node.body):
-        origin = Label(frame.span(node.body[0]), "this may raise on one rank alone")
+        origin = Label(frame.span(node.body[0]), "this may raise on one rank only")
         description, cause = "an exception that only this rank may have raised", "exception"
         if any(v.cause not in _SHARED for test in frame.path if (v := test.varying()) is not None):
-            description, cause = "whether what only this rank does here has failed", "failure"
+            description, cause = "whether the work of this rank has failed here", "failure"
         varies = Variation(cause, description, origin=origin, confidence=Confidence.MEDIUM)
         return Condition((key,) * worlds.COUNT, text, varies, open=True)
     return Condition((key,) * worlds.COUNT, text)

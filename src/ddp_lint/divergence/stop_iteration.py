@@ -50,7 +50,9 @@ def own_refusal(frame: Frame, handler: ast.ExceptHandler, body: list[Effect]) ->
         return None
     if not any(isinstance(e, EventStep) and e.event.kind in ("forward", "backward") for e in flat(body)):
         return None
-    origin = Label(frame.span(handler), f"a rank goes on here without the step if its own batch raises {of.node.name}")
+    origin = Label(
+        frame.span(handler), f"a rank continues here without the step if its own batch raises {of.node.name}"
+    )
     description = f"whether this rank's own batch raises {of.node.name}"
     varies = Variation("data", description, origin=origin, confidence=Confidence.MEDIUM)
     return Condition((("refused", frame.key(handler)),) * worlds.COUNT, f"except {of.node.name}", varies, open=True)

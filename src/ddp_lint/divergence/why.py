@@ -49,7 +49,7 @@ def explain(path: pathlib.Path, project: Project, settings: Settings, line: int 
             graph, _ = graph_of(root, facts, summaries)
         except (TooLarge, RecursionError):
             header = dataclasses.replace(region, end_line=region.line, end_column=region.column + 1)
-            reason = "the function is too large for the analysis, it was not analysed"
+            reason = "the function is too large for the analysis, so it was not analysed"
             found.setdefault(header, Explanation(header, root.name, False, reason))
             continue
         for node in graph.nodes:
@@ -94,7 +94,7 @@ def _explained(node: EventNode, graph: EventGraph, mismatch: Mismatch | None) ->
     guards = _guards(node, graph, event)
     varying = [guard for guard in guards if guard.condition.varies is not None]
     if not guards:
-        return Explanation(event.span, what, False, "every rank comes here: no condition leads to it")
+        return Explanation(event.span, what, False, "every rank runs this: it is under no condition")
     if not varying:
         texts = " and ".join(f"`{guard.condition.text}`" for guard in guards[-2:])
         reason = f"the guard is uniform: nothing here makes {texts} differ between ranks"
@@ -103,9 +103,9 @@ def _explained(node: EventNode, graph: EventGraph, mismatch: Mismatch | None) ->
     guard = varying[-1]
     assert guard.condition.varies is not None
     if not projection.diverges(guard.condition.varies):
-        reason = f"only whole groups come here: `{guard.condition.text}` does not tell members of the group apart"
+        reason = f"only whole groups run this: `{guard.condition.text}` is the same for all members of the group"
     elif guard.condition.varies.call_depth:
-        reason = f"`{guard.condition.text}` differs only if a caller passes a value that does"
+        reason = f"`{guard.condition.text}` differs only if a caller passes a value that differs"
     else:
         reason = f"equal events: the ranks for which `{guard.condition.text}` differs call it elsewhere, or all end"
     return Explanation(event.span, what, False, reason, _labels([guard]))

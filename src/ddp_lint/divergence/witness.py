@@ -110,20 +110,22 @@ def _doubts(event: Event, varies: Variation, difference: Difference) -> Iterator
 
 def _doubts_of_call(event: Event, varies: Variation, test: str) -> Iterator[str]:
     if event.confidence is Confidence.LOW and not (varies.cause == "order" and event.op == "full_tensor"):
-        when = f" {event.when}, of which nothing is to be seen" if event.when and not event.evident else ""
-        yield f"communicates only{when}" if when else "it is not sure that the call communicates with other ranks here"
+        when = f" {event.when}, of which there is no evidence" if event.when and not event.evident else ""
+        yield (
+            f"communicates only{when}" if when else "it is not certain that the call communicates with other ranks here"
+        )
     if varies.confidence is Confidence.LOW:
-        yield f"{test} may well be alike on all ranks of the group"
+        yield f"{test} may be the same on all ranks of the group"
     if event.group.hidden and varies.cause in ("rank", "membership"):
-        yield f"which ranks are in the group is not to be seen, and {test} may follow it"
+        yield f"the ranks of the group are not known, and {test} may depend on it"
     if event.kind == "leave":
-        yield "a rank that ends lets the others wait only in what they do later"
+        yield "if a rank ends, the others wait only in later calls"
     if event.kind == "group" and varies.cause not in ("rank", "membership"):
-        yield f"{test} tells nothing about ranks, and groups are mostly made by all"
+        yield f"{test} does not depend on the rank, and most groups are created by all ranks"
     if varies.cause == "order" and ("object" in event.op or event.op == "barrier" or event.streams):
-        yield "it is the same call whatever the element"
+        yield "it is the same call for every element"
     if event.op == LEARNING_RATE and varies.cause != "rank":
-        yield "in a script of one process the learning rate may follow the loss"
+        yield "in a script of one process the learning rate may depend on the loss"
 
 
 def _doubts_of_test(event: Event, varies: Variation, difference: Difference) -> Iterator[str]:
@@ -135,16 +137,16 @@ def _doubts_of_test(event: Event, varies: Variation, difference: Difference) -> 
     ):
         yield "every training loop ends with its batches; where they are uneven the forward in it shows it"
     if varies.aspect in ("emptiness", "modality") and "broadcast" in event.op:
-        yield "all receive what one rank sends, an empty tensor as well"
+        yield "all ranks receive what one rank sends, also an empty tensor"
     if varies.aspect == "modality" and event.group.key:
-        yield "the ranks of a smaller group mostly share their samples"
+        yield "the ranks of a smaller group usually share their samples"
     if varies.aspect == "gradients" and event.op == "full_tensor":
-        yield "all ranks hold a part of a DTensor: all have a gradient for it, or none has"
+        yield "all ranks hold a part of a DTensor: either all have a gradient for it, or none"
     other_when = difference.other.when if difference.other is not None else ""
     if (event.when or other_when) and _without_sharding(difference):
         yield "the test is off where parameters are sharded, and only there does the call communicate"
     if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.fork.span.line):
-        yield "mostly the ranks share a file system"
+        yield "the ranks usually share a file system"
 
 
 def _goes_round(difference: Difference) -> bool:
@@ -183,9 +185,9 @@ def _ranks(difference: Difference, varies: Variation) -> tuple[str, str]:
 def _branch_text(difference: Difference, varies: Variation, ranks: tuple[str, str]) -> str:
     text = difference.fork.condition.text
     if _goes_round(difference) and varies.cause == "order":
-        return f"each rank goes round this loop in an order of its own: `{text}` depends on {varies.description}"
+        return f"the order of this loop differs between ranks: `{text}` depends on {varies.description}"
     if _goes_round(difference):
-        return f"ranks go round this loop a different number of times: `{text}` depends on {varies.description}"
+        return f"ranks run this loop a different number of times: `{text}` depends on {varies.description}"
     if varies.cause in ("rank", "membership") and not difference.fork.condition.open:
         return f"the ranks diverge here: `{text}`"
     return f"the ranks diverge here: `{text}` depends on {varies.description}"
@@ -199,11 +201,11 @@ def _trace(
     fork = difference.fork
     chosen = _chosen(side, fork)
     if _goes_round(difference):
-        steps.append(Label(fork.span, "goes round once more" if side is difference.first else "has left the loop"))
+        steps.append(Label(fork.span, "runs one more iteration" if side is difference.first else "has left the loop"))
     elif chosen is not None:
         steps.append(Label(fork.span, f"`{fork.condition.text}` is {chosen}"))
     if event is None and (loop := comparison.next_round(side)) is not None:
-        return RankTrace(rank, (*steps, Label(loop.span, "goes on to the next round without it")))
+        return RankTrace(rank, (*steps, Label(loop.span, "continues with the next iteration without it")))
     upcoming = comparison.upcoming(side, 2)
     if event is not None and (not upcoming or upcoming[0].span != event.span):
         upcoming = [event, *upcoming[:1]]
@@ -255,15 +257,15 @@ def wrong_arguments(graph: EventGraph) -> Iterator[Mismatch]:
 
 
 def _uneven_payload(event: Event, varies: Variation) -> Mismatch:
-    return _unlike_arguments(Kind.ARGUMENT, event, varies, "payload", "a tensor of its own shape")
+    return _unlike_arguments(Kind.ARGUMENT, event, varies, "payload", "a tensor of a different shape")
 
 
 def _own_number(event: Event, varies: Variation) -> Mismatch:
-    return _unlike_arguments(Kind.STEP, event, varies, "decides", "a number of its own")
+    return _unlike_arguments(Kind.STEP, event, varies, "decides", "a different number")
 
 
 def _own_members(event: Event, varies: Variation) -> Mismatch:
-    return _unlike_arguments(Kind.GROUP, event, varies, "members", "the members of its own group alone")
+    return _unlike_arguments(Kind.GROUP, event, varies, "members", "only the members of its own group")
 
 
 def _unlike_arguments(kind: Kind, event: Event, varies: Variation, reason: str, given: str) -> Mismatch:

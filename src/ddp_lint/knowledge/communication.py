@@ -63,9 +63,9 @@ Aspect = Literal["", "batches", "count", "share", "emptiness", "modality", "grad
 #: How they read in a message, after "depends on".
 ASPECTS: Mapping[Aspect, str] = {
     "batches": "the batches of this rank",
-    "count": "how many this rank's own batch asks for",
-    "share": "how many elements this rank's share has",
-    "emptiness": "whether this rank's own data give any elements",
+    "count": "a number in this rank's own batch",
+    "share": "the number of elements in this rank's share",
+    "emptiness": "whether this rank's own data yields any elements",
     "modality": "whether this rank's own samples have it",
     "gradients": "whether this rank's own parameters have gradients",
 }
@@ -257,7 +257,7 @@ def build(files: list[tuple[str, dict[str, Any]]]) -> Knowledge:
     for file, content in files:
         for kind, entries in content.items():
             if kind not in kinds:
-                raise KnowledgeError(f"{file}.toml: [[{kind}]] is none of {', '.join(kinds)}")
+                raise KnowledgeError(f"{file}.toml: [[{kind}]] is not one of {', '.join(kinds)}")
             for entry in entries:
                 found[kind] += _entries(kinds[kind], entry, f"{file}.toml [[{kind}]]")
     return Knowledge(

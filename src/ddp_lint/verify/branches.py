@@ -107,7 +107,7 @@ def unlike_root(mismatch: Mismatch) -> str:
     ]
     said = " and ".join(f"{call.root} on rank {rank}" for rank, call in calls)
     of = f" (line {made[-1].lineno}: `{ast.unparse(made[-1])}`)" if made else ""
-    return f"`{word.arg}={ast.unparse(word.value)}` is {said}{of}: each rank decides by itself who sends"
+    return f"`{word.arg}={ast.unparse(word.value)}` is {said}{of}: each rank chooses the sender by itself"
 
 
 def joined(mismatch: Mismatch) -> str:
@@ -163,8 +163,8 @@ def _went_past(one: Call, other: Call, here: Frame, there: Frame) -> str:
     if not gates:
         return ""
     of = f" of {pathlib.Path(frames[0].path).name}" if frames[0].path != there.path else ""
-    came = f"rank {one.rank} came to line {frames[0].line}{of} past {gates}"
-    return f"{came}; rank {other.rank} went on without that to line {there.line}"
+    came = f"rank {one.rank} reached line {frames[0].line}{of} after {gates}"
+    return f"{came}; rank {other.rank} skipped it and reached line {there.line}"
 
 
 def _at_one_line(one: Call, other: Call) -> str:
@@ -173,7 +173,7 @@ def _at_one_line(one: Call, other: Call) -> str:
     if frame is None or not gates:
         return ""
     met = " meets ".join(_tensor_of(call) for call in (one, other))
-    return f"at line {frame.line} {met}: {gates} decides on each rank by itself"
+    return f"at line {frame.line} {met}: {gates} differs between ranks"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +208,7 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
                     skips = _told((test, asks) for test, asks in _gates(frame, in_round=True, below=False))
                     text += f", where line {frame.line} comes behind {skips}" if skips else ""
                     caught = _handler(loop, frame.line) if part is not None else None
-                    text += f"; line {caught.lineno} goes on with it after an exception" if caught is not None else ""
+                    text += f"; line {caught.lineno} continues it after an exception" if caught is not None else ""
                     return RoundsApart(frame.path, loop.lineno, text, bool(skips))
     return None
 
@@ -236,9 +236,7 @@ def polling(here: Frame) -> str:
     loops = [loop for loop in _loops(here) if isinstance(loop, ast.While)]
     for loop in reversed(loops):
         if any(isinstance(node, ast.Call) and last_part(node.func) == "sleep" for node in ast.walk(loop)):
-            return (
-                f"it goes round `{_head(loop)}` (line {loop.lineno}) again and again: what it waits for does not come"
-            )
+            return f"it repeats `{_head(loop)}` (line {loop.lineno}) again and again: its condition never becomes true"
     return ""
 
 
@@ -312,7 +310,8 @@ def unlike_messages(streams: Streams) -> str:
                 loop = _loop_of(sent, one) if at in agreed and there.get(at, one.value) != one.value else None
                 if loop is not None and not _divides(loop):
                     lines = (
-                        f"line {place(sent)[1]} of rank {sender} came to line {place(received)[1]} of rank {receiver}"
+                        f"line {place(sent)[1]} of rank {sender} was received at line {place(received)[1]} of rank "
+                        f"{receiver}"
                     )
                     values = f"{one.value} there and {there[at]} here"
                     return (
@@ -543,7 +542,7 @@ def _out_of(loop: _Loop, rank: int, other: int, here: Frame) -> str:
         way = f"{ways[0].lineno}{_below_test(loop, ways[0])}"
         return f"{text}: the only way out {'' if endless else 'but for its end '}is line {way}"
     caught = _handler(loop, here.line)
-    goes_on = f"line {caught.lineno} goes on with it after an exception" if caught is not None else ""
+    goes_on = f"line {caught.lineno} continues it after an exception" if caught is not None else ""
     if goes_on and _counted(loop):
         return f"{text}: {goes_on}, without what comes behind that"
     if not ways and not endless:

@@ -42,7 +42,9 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if desync.wrap == COPY:
         return _copied_early(desync) or _written_by_hand(traces, desync)
     if desync.wrap == TENSOR_PARALLEL:
-        return Cause(_UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or seed alike)", None)
+        return Cause(
+            _UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or use the same seed)", None
+        )
     if desync.wrap == SPLIT_BY_HAND:
         return _unsummed(traces)
     if desync.what == "parameters":
@@ -73,13 +75,15 @@ def _unsummed(traces: Sequence[Trace]) -> Cause:
     site = next((call.site for of in calls for call in of), None)
     states = [[call.random for call in of if call.random and call.step == of[0].step] for of in calls]
     if any(len(set(of)) > 1 for of in states) and any(len(set(met)) > 1 for met in zip(*states, strict=False)):
-        text = (
-            "the ranks work on one model (its forward sums over them), and draw unlike random numbers in it (dropout)"
+        text = "the ranks work on one model (its forward sums over them) but draw different random numbers (dropout)"
+        return Cause(
+            text, "use the same seed on the ranks that work on one model; only their own shards may differ", site
         )
-        return Cause(text, "seed alike the ranks that work on one model; only what each holds alone may differ", site)
-    text = "ranks that sum in a forward work on one model: what all of them hold began alike, and gets a gradient from "
-    text += "this rank's part alone (or the ranks were given unlike inputs)"
-    fix = "sum the gradient of what goes into a split layer: an autograd function whose backward does all_reduce"
+    text = (
+        "ranks that sum in forward work on one model: their common parameters started equal, but get a gradient from "
+    )
+    text += "this rank's part only (or the ranks got different inputs)"
+    fix = "sum the gradient of the input of a split layer: use an autograd function whose backward calls all_reduce"
     return Cause(text, fix, site)
 
 
@@ -87,8 +91,10 @@ def _copied_early(desync: Desync) -> Cause | None:
     """The copy differed when it ran for the first time."""
     if desync.when != "after_wrap":
         return None
-    text = "it was copied while the ranks still had parameters of their own: DDP makes its own module equal, no copy"
-    return Cause(text, "copy the module after DDP has wrapped it, or seed all ranks alike before it is built", None)
+    text = "it was copied while the ranks had different parameters: DDP synchronises its own module, not the copy"
+    return Cause(
+        text, "copy the module after DDP has wrapped it, or use the same seed on all ranks before it is built", None
+    )
 
 
 def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -101,9 +107,9 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     for step, events in rates.items():
         if len({event.rates for event in events.values()}) > 1:
             said = " and ".join(f"{_spoken(event.rates)} on rank {rank}" for rank, event in events.items())
-            fix = "make what the rate is computed from the same on all ranks (all_reduce the loss before it)"
+            fix = "make the input of the learning rate the same on all ranks (all_reduce the loss before it)"
             site = next(iter(events.values())).site
-            return Cause(f"the ranks use unlike learning rates from optimizer step {step} on: {said}", fix, site)
+            return Cause(f"the ranks use different learning rates from optimizer step {step} on: {said}", fix, site)
     return None
 
 
@@ -116,10 +122,10 @@ def _unlike_states(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if len(set(steps.values())) == 1:
         return None
     said = " and ".join(f"{count} on rank {rank}" for rank, count in steps.items())
-    text = f"inside of Join the optimizers made unlike numbers of steps ({said}): it makes the parameters equal "
-    text += "afterwards, and not what the optimizers keep (momentum, Adam's averages)"
+    text = f"inside Join the optimizers made different numbers of steps ({said}): Join makes the parameters equal "
+    text += "afterwards, but not the state of the optimizers (momentum, Adam's averages)"
     return Cause(
-        text, "hand on the state_dict of the optimizer that made the most steps, as broadcast_object_list does", None
+        text, "broadcast the state_dict of the optimizer that made the most steps (broadcast_object_list)", None
     )
 
 
@@ -132,9 +138,13 @@ def _left_out(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         late = [rank for rank, count in zip(rounds, reduced, strict=True) if count > min(reduced)]
         if late and number <= desync.step:
             ranks = f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
-            text = f"{ranks} left out optimizer step {number}, and went on with the next gradients: a condition around "
-            text += "step() decides on each rank, as a GradScaler does by the gradients that the rank has at unscale_()"
-            return Cause(text, "decide by what all ranks share: average the gradients before that", desync.site)
+            text = (
+                f"{ranks} skipped optimizer step {number}, and continued with the next gradients: a condition around "
+            )
+            text += (
+                "step() differs between ranks, as in a GradScaler, which checks the gradients of its rank at unscale_()"
+            )
+            return Cause(text, "decide by a value that all ranks share: average the gradients first", desync.site)
     return None
 
 
@@ -152,7 +162,7 @@ def _never_alike(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """Gradients are averaged by hand, and the replicas differ after the first update with them."""
     if desync.wrap != BY_HAND or desync.step > 1 or any(map(_copies, traces)):
         return None
-    text = "the ranks average gradients but began with parameters of their own: nothing copied rank 0's to the others"
+    text = "the ranks average gradients but started with different parameters, which nothing made equal"
     return Cause(text, "broadcast the parameters before the first step, or wrap the model with DDP, which does", None)
 
 
@@ -175,12 +185,12 @@ def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if len(same) < len(traces):
         ranks = f"rank{'s' * (len(same) > 1)} {', '.join(map(str, same))}"
         fix = "write it on all ranks, or on none"
-        return Cause(f"{text} on {ranks} only: no wrapper hands that to the others", fix, write.site)
+        return Cause(f"{text} on {ranks} only: no wrapper sends that to the others", fix, write.site)
     apart = kept_apart(write.site)
     if apart:
         return Cause(f"{text} on each rank, and {apart}", "update it on all ranks", write.site)
     text += " on each rank with what this rank has: no wrapper"
-    fix = "compute with a new tensor, or write what is the same on all ranks"
+    fix = "compute with a new tensor, or write the same value on all ranks"
     return Cause(f"{text} averages that", fix, write.site)
 
 
@@ -188,11 +198,11 @@ def statistics_cause(update: Write | Gathers) -> Cause:
     """Statistics that each rank updates from its own data, and its forward computes with."""
     where = update.site.function if update.site is not None else "forward"
     how = f"{update.op} in {where} updates" if isinstance(update, Write) else f"an assignment in {where} updates"
-    text = f"{how} {update.name} on each rank from what this rank has, nothing hands it to the "
+    text = f"{how} {update.name} on each rank from its own data, it is never sent to the "
     text += "others, and forwards compute with it"
-    fix = "all_reduce what the update is made from, or let DDP broadcast the buffers (broadcast_buffers=True)"
+    fix = "all_reduce the input of the update, or let DDP broadcast the buffers (broadcast_buffers=True)"
     if isinstance(update, Gathers) and not update.buffer:
-        fix = "all_reduce what the update is made from, or register it as a buffer, which DDP broadcasts"
+        fix = "all_reduce the input of the update, or register it as a buffer, which DDP broadcasts"
     return Cause(text, fix, update.site)
 
 
@@ -224,7 +234,7 @@ def switched_cause(event: Switched) -> Cause:
         text += "its reducer waits for their gradients, and reduces none that share a bucket with them"
         return Cause(text, "freeze before the wrap, or wrap the model again afterwards", event.site, "DDP603")
     text = f"{spoken(event.thawed)} required no gradient when DDP was built{built}, and were made trainable{where}: "
-    text += "DDP averages only what it was built with"
+    text += "DDP averages only the parameters that it was built with"
     return Cause(text, "make them trainable before the wrap, or wrap the model again afterwards", event.site, "DDP603")
 
 
@@ -245,7 +255,7 @@ def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if _hooked(traces, desync):
         return None
     text = "no backward before this step averaged a gradient: the forward did not go through the wrapper"
-    return Cause(text, "call the wrapped model itself, and nothing of it behind its back", backwards[-1].site)
+    return Cause(text, "call the wrapped model itself, not its inner module", backwards[-1].site)
 
 
 def _averaged_too_early(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -257,7 +267,7 @@ def _averaged_too_early(traces: Sequence[Trace], desync: Desync) -> Cause | None
         skipped = next((event for event in since if isinstance(event, Call) and event.name == "no_sync"), None)
         if skipped is not None and any(isinstance(event, Phase) and event.phase == "backward" for event in since):
             text = "the last backward before this step ran under no_sync(), behind the one that averaged: each rank "
-            text += "adds gradients of its own to the average"
+            text += "adds its own gradients to the average"
             return Cause(text, "leave no_sync() for the last backward before step()", skipped.site, "DDP605")
     return None
 
@@ -272,7 +282,7 @@ def _edited(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         f"{write.op} in {write.site.function} changes the gradient of {write.name} after the average, on each rank by "
     )
     text += "what this rank has"
-    return Cause(text, "make that from what all ranks share, or weigh the loss before backward", write.site)
+    return Cause(text, "compute it from values that all ranks share, or weight the loss before backward", write.site)
 
 
 def _hooked(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -285,7 +295,7 @@ def _hooked(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     text = (
         f"the communication hook {name} (line {line}) makes the gradients in place of DDP's average, each rank its own"
     )
-    fix = "return what is the same on all ranks: the result of collectives, put where all ranks put it"
+    fix = "return a value that is the same on all ranks: the result of a collective"
     return Cause(text, fix, Frame(path, line, name))
 
 

@@ -18,11 +18,13 @@ def unmet(case: Case) -> str:
     if not _came_near(case):
         if at.function:
             return f"no rank called `{at.function}`"
-        return "no rank ran this file" if not at.path.endswith(".py") or not _file_ran(case) else "no rank came here"
+        return (
+            "no rank ran this file" if not at.path.endswith(".py") or not _file_ran(case) else "no rank ran this line"
+        )
     guard = _first_unmet(case)
     if guard is not None:
         return _unmet_guard(case, guard)
-    return "no rank came this far: an earlier statement left the function or raised"
+    return "no rank got this far: an earlier statement returned or raised"
 
 
 def for_good(case: Case) -> bool:

@@ -82,100 +82,101 @@ _EXPLAINS = {
 _UNFINISHED = "ddp-unfinished-reduction"
 #: Cause and fix where a rank waits for a lock that nothing releases.
 _LOCKED = (
-    "no thread is left to release the lock: who took it has not given it back (an exception in between?)",
-    "take it by `with lock:`, which gives it back whatever happens",
+    "no thread is left to release the lock: the thread that took it has not released it (an exception in between?)",
+    "use `with lock:`, which always releases it",
 )
 #: What to do where one rank has left a loop, and where the ranks are in unlike rounds or past unlike conditions.
-_EQUALLY_OFTEN = "let all ranks go round it equally often: as many batches on each, or a decision that they all_reduce"
-_SAME_CALLS = "let all ranks make the same calls in the same order, whatever each of them has"
-_LUCK = "tensors of unlike size met: gloo aborts, NCCL hangs or returns garbage"
-_UNLIKE_CALLS = f"calls of unlike lines met, which do not belong together ({_LUCK})"
+_EQUALLY_OFTEN = (
+    "run it the same number of times on all ranks: equally many batches, or a decision that they all_reduce"
+)
+_SAME_CALLS = "make the same calls in the same order on all ranks, independent of their data"
+_LUCK = "tensors of different sizes met: gloo aborts, NCCL hangs or returns wrong values"
+_UNLIKE_CALLS = f"calls of different lines met, which do not belong together ({_LUCK})"
 #: Cause and fix where one line is given unlike tensors.
 _UNLIKE_TENSORS = (
-    "one line was given unlike tensors: what they are made from (a batch, a model) differs between the ranks",
+    "one line got different tensors: their source (a batch, a model) differs between the ranks",
     "give every rank the same shape and dtype (pad to the largest), or exchange the sizes first",
 )
 #: Cause and fix where ranks go through the same names in unlike orders.
 _UNLIKE_NAMES = (
-    "each rank goes through the same names in an order of its own (that in which it met them first, or that of a set): "
-    "numbers of unlike meaning are summed",
-    "go through them in one order on all ranks: sorted(names)",
+    "each rank iterates over the same names in a different order (that of their first use, or that of a set): "
+    "numbers with different meanings are summed",
+    "iterate over them in the same order on all ranks: sorted(names)",
 )
 #: Cause and fix where one line moves other parameters on each rank.
 _UNLIKE_ORDER = (
-    "each rank has the tensors in an order of its own, as a set of names or of tensors is walked in another one in "
-    "each process",
-    "go through them in one order on all ranks: sorted(names), or that of named_parameters()",
+    "each rank has the tensors in a different order, because the order of a set differs between processes",
+    "iterate over them in the same order on all ranks: sorted(names), or that of named_parameters()",
 )
 #: What gloo aborts over, as tensors of unlike size meet.
 _UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER)
 #: Cause and fix where each rank looks at its own clock.
 _CLOCK = (
-    "each rank asks its own clock whether to go on: this time all of them left in the same round; where one goes round "
-    "once more, it waits for the others in vain",
-    "let one rank decide, and broadcast it in each round; or all_reduce the flag",
+    "each rank decides by its own clock whether to continue: this time all left in the same iteration; a rank that "
+    "runs one more waits for the others forever",
+    "let one rank decide, and broadcast it in each iteration; or all_reduce the flag",
 )
 #: Cause and fix where ranks share a GPU.
 _OWN_DEVICE = (
-    'NCCL takes one GPU for each rank, and ends with "Duplicate GPU detected": torchrun tells the local rank by the '
+    'NCCL takes one GPU for each rank, and ends with "Duplicate GPU detected": torchrun passes the local rank in the '
     "environment, not by --local_rank",
-    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), unless a launcher shows each rank its own GPU alone',
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), unless the launcher shows each rank only its own GPU',
 )
 _NO_DEVICE = (
-    'no rank chooses a GPU, so that all have the first: NCCL takes one GPU for each rank, and ends with "Duplicate GPU '
+    'no rank chooses a GPU, so all use the first one: NCCL takes one GPU for each rank, and ends with "Duplicate GPU '
     'detected"',
-    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group is made',
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group is created',
 )
 #: Cause and fix where a rank evaluates as others train.
 _EVALUATES = (
-    "dropout and batch norm work otherwise there: the ranks train unlike functions of one model",
-    "call train() again behind each eval(), or before each epoch, on all ranks",
+    "dropout and batch norm behave differently there: the ranks train different functions of one model",
+    "call train() again after each eval(), or before each epoch, on all ranks",
 )
 #: What to do where a rank waits for one that has much to do.
-_LONGER = "give init_process_group a timeout= that is longer than that work, or do it before the group is made"
+_LONGER = "pass init_process_group a timeout= that is longer than that work, or do the work before the group is created"
 #: What to do where a rank waits for a key.
-_SET_KEY = (
-    "set it under the very name, and prefix, by which the others ask (no rank in either), whatever the rank meets"
-)
+_SET_KEY = "set it under the very name, and prefix, that the others use (without a rank in it), on every path"
 #: What to do where a rank looks again and again for what does not come.
-_WAIT_TOGETHER = (
-    "wait in a dist.barrier() that the other rank comes to when it has done its part, and look at one place"
-)
+_WAIT_TOGETHER = "wait in a dist.barrier() that the other rank calls after its part, and use the same path on all ranks"
 #: What to do where the ranks' models are not the same.
-_ONE_MODEL = "build one model on all ranks: what it is made of is to be decided by what all of them share"
+_ONE_MODEL = "build the same model on all ranks: decide its structure by values that all ranks share"
 #: What to do where each rank names another one that sends.
-_ONE_ROOT = "agree on it first: all_gather what it is decided by, and let all ranks choose from that"
+_ONE_ROOT = "agree on it first: all_gather the input of the decision, and let all ranks choose from that"
 #: What to do where a message and the tensor for it are of unlike size.
-_FITTING = "send and receive one shape: a batch that divides evenly (drop the rest, or pad it), or send the shape first"
+_FITTING = (
+    "send and receive the same shape: divide the batch evenly (drop the rest, or pad it), or send the shape first"
+)
 #: What to do where ranks communicate as an object is let go of, and where they do inside of `Join`.
 _BY_NAME = "communicate in a method that all ranks call, such as the __exit__ of a context manager"
-_OUTSIDE = "communicate behind the Join, or end all ranks together: Join(..., throw_on_early_termination=True)"
+_OUTSIDE = "communicate after the Join, or end all ranks together: Join(..., throw_on_early_termination=True)"
 #: What to do where a rank communicates amid an exception, and where the loss decides how often gradients are averaged.
-_LET_PASS = "communicate only where there is no exception (`if exc_type is None`): raised, it ends the job on all ranks"
-_ONE_LOSS = "all_reduce the loss (and the gradients) in it, so that all ranks search alike, or give up the line search"
+_LET_PASS = (
+    "communicate only without an exception (`if exc_type is None`): the exception then ends the job on all ranks"
+)
+_ONE_LOSS = "all_reduce the loss (and the gradients) in it, so that all ranks search equally, or use no line search"
 #: What the calls that met and the source at their stacks tell alone, and what to do then.
 _BY_THE_CALLS = (
     (joined, _OUTSIDE), (on_the_way_out, _LET_PASS), (unlike_root, _ONE_ROOT), (asked_anew, _ONE_LOSS)
 )  # fmt: skip
 #: Cause and fix where the sizes of an all_to_all do not fit.
 _SPLITS = (
-    "what a rank expects from another one is not what that one sends",
+    "the size that a rank expects from another is not the size that it sends",
     "exchange the sizes first: an all_to_all_single of how many go to each rank says how many come from it",
 )
 #: Cause and fix where two threads communicate in one group.
 _TWO_THREADS = (
     "calls in one group meet in the order in which each rank makes them, and two threads make them in any order",
-    "give the thread a group of its own: dist.new_group() on all ranks, and group=... in its calls",
+    "give the thread a separate group: dist.new_group() on all ranks, and group=... in its calls",
 )
 #: Cause and fix where a process communicates that a rank has forked.
 _FORKED = (
-    "a process group belongs to the process that has made it: in a fork (a worker of a DataLoader) nobody answers",
-    "communicate in the rank itself, and hand the workers what comes of it",
+    "a process group belongs to the process that created it: in a fork (a DataLoader worker) no peer answers",
+    "communicate in the rank itself, and pass the result to the workers",
 )
 #: Cause and fix where a group is never complete.
 _TOO_MANY = (
     "a group is complete when world_size processes have called init_process_group",
-    "pass as world_size how many are started, or start those of the other nodes as well",
+    "pass the number of started processes as world_size, or start those of the other nodes as well",
 )
 #: The rule of ranks that meet in one collective with unlike numbers of bytes.
 _SIZES = "DDP105"
@@ -192,7 +193,7 @@ _UNDIVIDED = {
 _NEVER_TOLD, _OWN_GROUPS = "DDP701", "DDP106"
 #: Signals by which the ranks of a run are ended that the user interrupts.
 _ENDED_BY_US = ("SIGTERM", "SIGINT", "SIGKILL")
-_ON_CUDA = "run on GPUs with --device cuda, or let the script take the CPU where there is none"
+_ON_CUDA = "run on GPUs with --device cuda, or let the script use the CPU without a GPU"
 
 
 def discover(runs: Sequence[Examined], judged: Sequence[Judged]) -> list[Discovery]:
@@ -305,7 +306,7 @@ def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
 
 def _since(origin: Mismatch, first: Mismatch) -> str:
     """A mismatch in words, behind the calls that met by luck before it."""
-    return str(first) if origin is first else f"{origin}: these met by luck; then {first}"
+    return str(first) if origin is first else f"{origin}: these matched by chance; then {first}"
 
 
 def _own_groups(examined: Examined, first: Mismatch, evidence: Evidence) -> Discovery:
@@ -313,15 +314,15 @@ def _own_groups(examined: Examined, first: Mismatch, evidence: Evidence) -> Disc
     made = {rank: call for rank, call in first.calls.items() if call is not None and call.op == "new_group"}
     if first.kind is Kind.MEMBERS:
         told = ", ".join(f"rank {rank} calls {describe(call)}" for rank, call in made.items())
-        message = f"the ranks make different groups (line {evidence.line}): {told}"
-        why = "groups get their names from a counter: these have one name, and their members find the wrong peers"
+        message = f"the ranks create different groups (line {evidence.line}): {told}"
+        why = "groups are named by a counter: these have the same name, and their members connect to the wrong peers"
     else:
         others = ", ".join(str(rank) for rank in first.calls if rank not in made)
         message = f"new_group is called by rank {', '.join(map(str, made))} and not by rank {others}: {first.told}"
-        why = "; ".join(filter(None, (between(first), "all ranks have to make each group, members or not")))
+        why = "; ".join(filter(None, (between(first), "all ranks must create each group, members or not")))
     if examined.completed:
         message += "; this run came to its end, the next group that the ranks make will not fit"
-    fix = "let all ranks make all groups in the same order, or pass use_local_synchronization=True"
+    fix = "create all groups in the same order on all ranks, or pass use_local_synchronization=True"
     return Discovery("mismatch", message, _OWN_GROUPS, why, fix, (evidence,))
 
 
@@ -336,7 +337,7 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
     calls = [call for call in first.calls.values() if call is not None]
     if len(calls) > 1 and all(call.op == "send" for call in calls):
         early = ": wait() right behind isend() makes a send of it" if all(call.asynchronous for call in calls) else ""
-        fix = "let one of them receive first, or start all of them before the first wait(): batch_isend_irecv()"
+        fix = "receive first on one of them, or start all of them before the first wait(): batch_isend_irecv()"
         return f"each sends first and waits until the other one receives{early}", fix
     if first.kind is Kind.SPLITS:
         return _SPLITS
@@ -346,7 +347,7 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
         text = f"rank {let_go} is in a __del__, which runs when the last reference to the object goes: rank {others} "
         return f"{text}may hold one longer, or have let go of it before", _BY_NAME
     if len(calls) > 1 and all(call.op == "recv" for call in calls):
-        return "each receives first and waits for what the other one sends afterwards", "let one of them send first"
+        return "each receives first and waits for what the other one sends afterwards", "send first on one of them"
     if first.direct:
         return _misled(examined)[1:]
     built = _unlike_models(examined, first)
@@ -381,7 +382,7 @@ def _unlike_models(examined: Examined, first: Mismatch) -> str:
             if len(set(found.values())) > 1:
                 said = " and ".join(f"{kind} on rank {rank}" for rank, kind in found.items())
                 where = f" (wrapped at line {models[0].site.line})" if models[0].site is not None else ""
-                return f"the ranks have built unlike models{where}: `{name}` is {said}"
+                return f"the ranks have built different models{where}: `{name}` is {said}"
     return ""
 
 
@@ -397,7 +398,7 @@ def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
         if outcome.rank in first.absent and outcome.how == "stalled" and not first.direct and frame is not None:
             rank, call = waiting[0]
             message = (
-                f"rank {outcome.rank} stands still at line {frame.line} in {frame.function}; "
+                f"rank {outcome.rank} is stuck at line {frame.line} in {frame.function}; "
                 f"rank {rank} waits for it in {describe(call)} (line {place(call)[1]})"
             )
             stall = outcome.trace.last(Stall)
@@ -479,7 +480,7 @@ def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> tuple
         return None
     other = others[0].rank
     cause = f"only rank {outcome.rank} missed it: rank {other} got as far as line {at.line} in {at.function}"
-    return "", cause, f"if rank {other} makes that file, let the others wait for it: dist.barrier() behind it"
+    return "", cause, f"if rank {other} makes that file, let the others wait for it: dist.barrier() after it"
 
 
 def _outwaited(examined: Examined, outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
@@ -508,7 +509,7 @@ def _misled(examined: Examined) -> tuple[str, str, str]:
     if unlike is not None:
         return "", f"a message does not fill the tensor that it is received into: {unlike.told}", _FITTING
     cause = unlike_messages({one.rank: tuple(one.trace.of(Collective)) for one in examined.run.ranks})
-    return "", cause, "send and receive equally often in each round" if cause else ""
+    return "", cause, "send and receive equally often in each iteration" if cause else ""
 
 
 def _names_without_gradient(outcome: RankOutcome) -> list[str]:
@@ -522,7 +523,7 @@ def _cut_off(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, s
     if not calls or not names <= {name for call in calls for name in call.cut_off}:
         return None
     api = calls[0].api or calls[0].op
-    text = f"{api} (line {place(calls[0])[1]}) hands no gradient back"
+    text = f"{api} (line {place(calls[0])[1]}) returns no gradient"
     cause = f"{text}: the loss is computed from what it returned, and nothing behind that is trained"
     return "", cause, f"gather with torch.distributed.nn.functional.{api}, or put this rank's own tensor back"
 
@@ -586,7 +587,7 @@ def _stalls(examined: Examined) -> Iterator[Discovery]:
         if outcome.how == "stalled":
             waiting = f" in {outcome.last.collective}" if outcome.last.collective else ""
             joining = _joining(examined, outcome)
-            message = f"rank {outcome.rank} stands still{waiting or joining}"
+            message = f"rank {outcome.rank} is stuck{waiting or joining}"
             evidence = _evidence(examined, outcome.rank, "stall", message, outcome.last.frame)
             why = _TOO_MANY if joining and not waiting else ("", "")
             yield Discovery("stall", message, "", *why, evidence=(evidence,))
@@ -609,8 +610,8 @@ def _hidden(examined: Examined) -> Iterator[Discovery]:
             if event.status == 0 and event.pending:
                 message = f"rank {outcome.rank} calls {event.how}(0) while {event.pending} is in flight"
                 evidence = _evidence(examined, outcome.rank, "exit", message, event.site)
-                cause = "the launcher sees success where there was a failure"
-                yield Discovery("exit", message, "", cause, "let the exception pass, or exit with 1", (evidence,))
+                cause = "the launcher reports success despite a failure"
+                yield Discovery("exit", message, "", cause, "re-raise the exception, or exit with 1", (evidence,))
         for race in outcome.trace.of(Race):
             if not race.waited and (race.access != "never" or outcome.how == "completed"):
                 message = f"rank {outcome.rank} uses a tensor ({race.op}) before the wait() of the collective on it"
@@ -626,8 +627,8 @@ def _overwritten(examined: Examined) -> Iterator[Discovery]:
         if call is not None:
             message = f"{call.api or call.op} puts what comes from {len(call.outputs)} ranks into one tensor"
             evidence = _evidence(examined, outcome.rank, "value", message, call.site)
-            cause = "the list of outputs holds one tensor several times, as `[tensor] * world_size` does: the last wins"
-            fix = "make a tensor for each rank: [torch.empty_like(x) for _ in range(world_size)]"
+            cause = "the output list has one tensor several times, as in `[tensor] * world_size`: the last one wins"
+            fix = "create a tensor for each rank: [torch.empty_like(x) for _ in range(world_size)]"
             yield Discovery("overwritten", message, "", cause, fix, (evidence,))
             return
 
@@ -644,7 +645,9 @@ def _unordered(examined: Examined) -> Iterator[Discovery]:
             )
             evidence = _evidence(examined, outcome.rank, "streams", message, event.site)
             fix = "wait_stream() (or wait for an event) before the tensor is used on another stream"
-            yield Discovery("race", message, "", "whichever stream comes first decides what is read", fix, (evidence,))
+            yield Discovery(
+                "race", message, "", "the order of the streams decides which value is read", fix, (evidence,)
+            )
             return
 
 
@@ -716,7 +719,7 @@ def _unlike_modes(examined: Examined) -> Iterator[Discovery]:
         who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
         what = spoken(event.names) if event.names[0] else "the model"
         step = event.update + 1
-        message = f"{what} is in evaluation mode on {who} alone as the model trains, from optimizer step {step} on"
+        message = f"{what} is in evaluation mode on {who} only while the model trains, from optimizer step {step} on"
         evidence = _evidence(examined, ranks[0], "parameter", message, event.site)
         yield Discovery("modes", message, "", *_EVALUATES, evidence=(evidence,))
 
@@ -770,29 +773,29 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
         who = "all ranks" if len(ranks) == examined.world else f"ranks {', '.join(map(str, ranks))}"
         message = f"{who} train on the same samples: {what} gave each of them the same batches"
         evidence = _evidence(examined, None, "samples", message, event.site)
-        cause = "nothing divides the data among the ranks: they average copies of one gradient"
+        cause = "the data is not divided between the ranks: they average copies of one gradient"
         if event.replicas and event.replicas < len(ranks):
             cause = f"its DistributedSampler was made for {event.replicas} of the {len(ranks)} ranks (num_replicas)"
-            fix = "leave num_replicas and rank out: it asks the process group"
+            fix = "omit num_replicas and rank: the sampler takes them from the process group"
         elif event.replicas:
             cause = "its DistributedSampler was given one rank on all of them"
-            fix = "leave num_replicas and rank out: it asks the process group"
+            fix = "omit num_replicas and rank: the sampler takes them from the process group"
         yield Discovery("samples", message, code, cause, fix, (evidence,))
     parts = unlike_parts(traces) if len(traces) > 1 else None
     if parts is not None:
-        message = f"each rank has split the data in its own way: {parts.sampler} divides unlike subsets"
+        message = f"each rank has split the data differently: {parts.sampler} divides different subsets"
         evidence = _evidence(examined, None, "samples", message, parts.site)
         cause = (
             "the indices of the Subset are others on each rank: some samples are drawn on several ranks, some on none, "
         )
         cause += "and what one rank holds out another one trains on"
-        fix = "split alike on all ranks: random_split(..., generator=torch.Generator().manual_seed(0))"
+        fix = "use the same split on all ranks: random_split(..., generator=torch.Generator().manual_seed(0))"
         yield Discovery("samples", message, "", cause, fix, (evidence,))
     events = never_told(traces) if copied is None else ()
     if events:
         message = told(events)
         evidence = _evidence(examined, None, "epochs", message, events[0].site)
-        cause = "it shuffles by the number of the epoch, which it was never told"
+        cause = "it shuffles by the epoch number, which was never set"
         fix = "call sampler.set_epoch(epoch) before each epoch"
         yield Discovery("epochs", message, _NEVER_TOLD, cause, fix, (evidence,))
 

@@ -31,7 +31,7 @@ SCRIPT = "script"
 _STEPS_OF_A_MODEL = 3
 #: Seconds after which a reader is told how a script can be cut short.
 _PATIENCE = 60.0
-_STILL_RUNNING = "it still runs: --steps N ends it after N optimizer steps, Ctrl-C shows what was seen until then"
+_STILL_RUNNING = "still running: --steps N ends it after N optimizer steps, Ctrl-C prints the results so far"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Launcher:
         outcome, message = run_outcome(ranks, ended.code, directory / "torchrun.log")
         if ended.interrupted:
             ranks = ended_by_the_user(ranks)
-            outcome, message = "interrupted", "ended by you; what follows is what was seen until then"
+            outcome, message = "interrupted", "interrupted; these are the results so far"
         self.progress(f"{directory.name}: {message} ({seconds:.1f} s)")
         return RunResult(
             name=directory.name,
@@ -238,7 +238,7 @@ def _device(options: Options) -> tuple[str, str, int]:
     """cuda or cpu, the version of torch, and how many GPUs the ranks share (0: none). Raises UsageError."""
     torch, devices = installed_torch()
     if options.device == "cuda" and not devices:
-        raise UsageError(f"--device cuda: no CUDA device here that torch {torch} can use; take --device cpu")
+        raise UsageError(f"--device cuda: no CUDA device here that torch {torch} can use; use --device cpu")
     if options.device == "cuda" and devices < options.nproc:
         return "cuda", torch, devices
     return "cuda" if options.device != "cpu" and devices >= options.nproc else "cpu", torch, 0

@@ -261,7 +261,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def _in_words(call: Collective | None, of: str = "", *, every_dtype: bool = False) -> str:
     if call is None:
-        return "calls nothing more"
+        return "makes no further call"
     line = place(call)[1]
     return f"calls {describe(call, every_dtype=every_dtype)}{of}" + (f" (line {line})" if line else "")
 

@@ -62,7 +62,7 @@ def _of_device(run: RunResult) -> str:
         limit = cpu_limit(text, event.phase)
         if limit:
             at = f" ({event.site.path}:{event.site.line})" if event.site else ""
-            return f"{text}{at}\n{limit}: run on GPUs with --device cuda, or let the script take the CPU without one"
+            return f"{text}{at}\n{limit}: run on GPUs with --device cuda, or let the script use the CPU without a GPU"
     return ""
 
 
@@ -91,7 +91,7 @@ def _of_rank(rank: RankOutcome) -> str:
     raised = next((event for event in rank.trace.of(Raised) if event.where == "main"), None)
     if raised is not None and raised.type in _NETWORK:
         at = f" ({raised.site.path}:{raised.site.line})" if raised.site else ""
-        what = "the target asks the network for something that it does not get here: fetch that before, or name a copy"
+        what = "the target needs a download that is not available here: download it first, or name a local copy"
         return f"{raised.type}: {raised.message}{at}\n{what}"
     if raised is not None and raised.type in _ABSENT:
         at = f" ({raised.site.path}:{raised.site.line})" if raised.site else ""

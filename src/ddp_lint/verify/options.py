@@ -57,7 +57,7 @@ def ranks_of(text: str | None, world: int) -> tuple[int, ...]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         first, dash, last = part.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
-            raise UsageError(f"--ranks {text}: {part!r} is no rank; name ranks as 0,1,8-15,63 or all")
+            raise UsageError(f"--ranks {text}: {part!r} is not a rank; write ranks as 0,1,8-15,63 or all")
         found |= set(range(int(first), int(last or first) + 1))
     beyond = sorted(rank for rank in found if rank >= world)
     if beyond or not found:

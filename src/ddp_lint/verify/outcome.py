@@ -55,7 +55,7 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     if how in ("completed", "exit") and 0 < told < max(marks.time(rank, "over"), float(end.get("time", 0.0))):
         how, message = "stalled", _PARTED  # it stood still until its peers were ended
     if marks.has(rank, "overdue") and how in ("completed", "stopped", "signal"):
-        how, message = "stalled", f"hangs where no Python runs, {_WHERE[marks.has(rank, 'leaving')]}"
+        how, message = "stalled", f"hangs outside of Python code, {_WHERE[marks.has(rank, 'leaving')]}"
     return RankOutcome(
         rank=rank,
         how=how,
@@ -123,7 +123,7 @@ def _stood(stall: Stall) -> tuple[str, str]:
         doing = stall.doing or "moves"
         return "slow", f"is slow, not stuck: it still {doing} after {stall.seconds:.0f} s; raise --timeout"
     if stall.reason == "lock":
-        return "stalled", "waits for a lock that no thread is left to release"
+        return "stalled", "waits for a lock that no remaining thread can release"
     if stall.reason == "mismatch":
         return "stalled", _PARTED
     return "stalled", f"no progress for {stall.seconds:.0f} s"
@@ -151,7 +151,7 @@ def left_waiting(ranks: tuple[RankOutcome, ...]) -> tuple[RankOutcome, ...]:
 
 def ended_by_the_user(ranks: tuple[RankOutcome, ...]) -> tuple[RankOutcome, ...]:
     """The same without a rank that torchrun would have ended as another one failed."""
-    return tuple(dataclasses.replace(one, message="ended by you") if one.how == "stopped" else one for one in ranks)
+    return tuple(dataclasses.replace(one, message="interrupted") if one.how == "stopped" else one for one in ranks)
 
 
 def _latest(rank: RankOutcome) -> int:
@@ -165,7 +165,7 @@ def _waiting(rank: RankOutcome, absent: tuple[int, ...]) -> RankOutcome:
     peers = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
     # torch's words without the place in its own source and its advice: "Connection closed by peer [...]".
     told = re.sub(r"\[[^\]]*:\d+\]\s*", "", rank.message).partition(". ")[0]
-    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended; it was told: {told}")
+    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended; its error was: {told}")
 
 
 def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:
@@ -173,7 +173,7 @@ def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) ->
     text = _text(log)
     bound = [rank for rank in ranks if _PORT_IN_USE.search(rank.message)]
     if bound or (_PORT_IN_USE.search(text) and not any(rank.trace.events for rank in ranks)):
-        return "port_in_use", "the port of the rendezvous is in use; give another --master-port or none"
+        return "port_in_use", "the port of the rendezvous is in use; pass another --master-port or none"
     if ranks and all(rank.how == "completed" for rank in ranks):
         return "completed", "completed" if any(map(_communicates, ranks)) else f"completed{_idle(ranks[0])}"
     if all(rank.how == "not_started" and not rank.trace.events for rank in ranks) and code != 0:

@@ -41,7 +41,7 @@ def verify(
     """Everything that the runs say about a target. `pool` as for `prove`. Raises UsageError when it cannot be run."""
     target = resolve(text, options)
     findings = changed_only(lint(target, settings), options.since, target.path)
-    progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to prove in {text}")
+    progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to check in {text}")
     situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
     if options.world:
         return _dry(text, target, situations, options, progress)

@@ -16,7 +16,7 @@ def example(text: str, options: Options, progress: Progress) -> tuple[pathlib.Pa
     if target.kind != "model":
         raise UsageError(f"{target.path}: a script needs no {EXAMPLE}(); name a model in it: {text}:Class")
     if target.entry or f"def {EXAMPLE}(" in target.path.read_text(encoding="utf-8", errors="replace"):
-        raise UsageError(f"{target.path}: has a {target.entry or EXAMPLE}() already")
+        raise UsageError(f"{target.path}: already has a {target.entry or EXAMPLE}()")
     with Launcher(dataclasses.replace(target, models=target.models[:1]), options, progress) as launcher:
         plan = launcher.probe(sketch=True)
     source = next((text for text in plan.examples.values() if text), "")

@@ -138,11 +138,11 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
         return Ruling(case, Verdict.INCONCLUSIVE, missed[0].message, (*missed, *seen, *facts))
     divergence = bool(_DIVERGENCE & set(opinions))
     if divergence and case.examined.world > len(case.run.ranks):
-        reason = f"{len(case.run.ranks)} of {case.examined.world} ranks were seen here: those of other nodes may part"
+        reason = f"{len(case.run.ranks)} of {case.examined.world} ranks ran here: those of other nodes may diverge"
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (*seen, *facts))
     one_sided = conditions.one_sided(case) if divergence else ""
     if one_sided:
-        reason = f"{one_sided}; what happens otherwise was not seen"
+        reason = f"{one_sided}; the other outcome was not seen"
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (*seen, *facts), open=True)
     reason = f"{_times(case)}, and {seen[0].message}"
     return Ruling(case, Verdict.REFUTED, reason, (*facts, *seen), open=bool(_NEEDS_STIMULUS & set(opinions)))

@@ -62,7 +62,7 @@ def test_ranks() -> None:
     assert ranks_of("0,1,8-10,63", 64) == (0, 1, 8, 9, 10, 63)
     assert ranks_of(None, 64) == (0, 1, 32, 63)
     assert ranks_of("all", 4) == (0, 1, 2, 3)
-    for text, message in (("64", "has ranks 0 to 63"), ("a", "'a' is no rank"), ("", "has ranks")):
+    for text, message in (("64", "has ranks 0 to 63"), ("a", "'a' is not a rank"), ("", "has ranks")):
         with pytest.raises(UsageError, match=message):
             ranks_of(text, 64)
 

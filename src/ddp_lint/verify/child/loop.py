@@ -69,7 +69,7 @@ class _Training:
         try:
             twin = reference.compute(self.builder, self.spec.steps, self.world, self.device, self.spec.wrap)
         except Exception as error:
-            return None, f"one process alone fails: {type(error).__name__}: {str(error)[:200]}"
+            return None, f"a single process fails: {type(error).__name__}: {str(error)[:200]}"
         self.recorder.reference_without_gradient = twin.replicas.no_gradient
         return twin, ""
 
@@ -127,7 +127,7 @@ class _Training:
     def _compare(self, root: nn.Module, twin: reference.Twin | None, why: str, gradients: reference.Tensors) -> None:
         model = self.session.models.find(root)
         if twin is None or model is None:
-            self.recorder.emit(trace.Reference, frames=(), error=why or "the wrapped model is gone")
+            self.recorder.emit(trace.Reference, frames=(), error=why or "the wrapped model does not exist any more")
             return
         if model.wrap == "none" and twin.full is None:
             why = "unwrapped ranks average nothing, and their batches cannot be joined into one"

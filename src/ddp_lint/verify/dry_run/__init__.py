@@ -31,7 +31,7 @@ _TO_A_MACHINE = 8
 _ORACLES = frozenset({"sequence", "stall"})
 #: Kinds of discoveries that need no received value.
 _SEEN = ("mismatch", "exception", "death", "exit")
-_WITHOUT = "a dry run sends nothing, so that it cannot tell what becomes of this"
+_WITHOUT = "a dry run sends nothing, so it cannot decide this"
 
 
 def run(target: Target, options: Options, watch: Watch, progress: Progress) -> Examined:
@@ -88,7 +88,7 @@ def zygote(specs: list[Spec], folder: pathlib.Path) -> None:
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment, check=False
         ).returncode
     if code:
-        raise UsageError(f"the dry run could not begin: {log.read_text(encoding='utf-8', errors='replace')[-500:]}")
+        raise UsageError(f"the dry run could not start: {log.read_text(encoding='utf-8', errors='replace')[-500:]}")
 
 
 def examine(spec: Spec, seconds: float, torch: str) -> Examined:

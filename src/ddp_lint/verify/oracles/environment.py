@@ -14,7 +14,7 @@ def testify(case: Case) -> Opinion:
     asked = False
     for rank, event, frame in writes:
         if event.name in table("environment")["unread"]:
-            text = f"the line sets {event.name}, a name that the sources and libraries of torch and NCCL do not hold"
+            text = f"the line sets {event.name}, a name that the sources and libraries of torch and NCCL do not contain"
             return Opinion((case.evidence("environment", text, rank=rank, frame=frame),))
         final = _final(case, rank, event)
         in_force = final.in_force if final else event.in_force
@@ -23,7 +23,7 @@ def testify(case: Case) -> Opinion:
             text = f"{event.name}={event.value} has no effect: {_when(event)}, and {in_force!r} is in force"
             return Opinion((case.evidence("environment", text, rank=rank, frame=frame),))
     if not asked:
-        return Opinion(blind=f"what is in force for {writes[0][1].name} cannot be asked here")
+        return Opinion(blind=f"what is in force for {writes[0][1].name} cannot be determined here")
     return Opinion(silent=f"{writes[0][1].name} is in force as written")
 
 
@@ -35,11 +35,11 @@ def _final(case: Case, rank: int, write: Environment) -> Environment | None:
 def _when(event: Environment) -> str:
     renamed = table("environment")["renamed"].get(event.name)
     if renamed:
-        return f"{renamed} is set too and wins"
+        return f"{renamed} is also set and takes precedence"
     facts = (
         (event.ddp_built, "it was written after DDP was built"),
         (event.cuda_initialized, "it was written after CUDA was initialised"),
         (event.group_up, "it was written after init_process_group"),
         (event.torch_imported, "it was written after torch was imported"),
     )
-    return next((said for holds, said in facts if holds), "nothing reads it")
+    return next((said for holds, said in facts if holds), "no library reads it")

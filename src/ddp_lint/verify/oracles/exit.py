@@ -23,10 +23,10 @@ def _exits(case: Case) -> Iterator[Evidence]:
     """Of the rank that left first, then of those that may have done so because of it."""
     for rank, event, frame in sorted(case.hits(Exit), key=lambda hit: hit[1].t):
         if event.status == 0 and event.pending:
-            text = f"{event.how}(0) while {event.pending} is in flight: the launcher sees success"
+            text = f"{event.how}(0) while {event.pending} is in flight: the launcher reports success"
             yield case.evidence("exit", text, rank=rank, frame=frame)
         elif event.status == 0 and (test := _branch(case)):
-            text = f"{event.how}(0) ended the rank here, under `{test}`: the launcher sees success"
+            text = f"{event.how}(0) ended the rank here, under `{test}`: the launcher reports success"
             yield case.evidence("exit", text, rank=rank, frame=frame)
 
 

@@ -22,5 +22,5 @@ def testify(case: Case) -> Opinion:
             return Opinion((case.evidence("finite", f"{read.cause} read {read.value} here", rank=rank, frame=frame),))
     looked = any(event.norms for trace in case.traces for event in trace.of(Hashes))
     if not looked:
-        return Opinion(blind="no gradients or parameters were looked at")
+        return Opinion(blind="no gradients or parameters were checked")
     return Opinion(silent="all gradients and parameters stayed finite")

@@ -14,7 +14,7 @@ from ddp_lint.verify.trace import Storage
 def testify(case: Case) -> Opinion:
     looks = [(trace.rank, event) for trace in case.traces for event in trace.of(Storage)]
     if not looks:
-        return Opinion(blind="the run ended before a model's storages could be looked at")
+        return Opinion(blind="the run ended before a model's storages could be examined")
     fired = [evidence for rank, event in looks for evidence in _seen(case, rank, event)]
     if fired:
         return Opinion(tuple(fired))
@@ -29,10 +29,10 @@ def testify(case: Case) -> Opinion:
 
 def _seen(case: Case, rank: int, event: Storage) -> Iterator[Evidence]:
     if event.foreign:
-        text = f"the optimizer holds {len(event.foreign)} tensors that are no parameters of the wrapped model"
+        text = f"the optimizer holds {len(event.foreign)} tensors that are not parameters of the wrapped model"
         yield case.evidence("identity", text, rank=rank, linked=False)
     changes = (
-        (event.replaced, "hold another object than when the model was wrapped"),
+        (event.replaced, "are other objects than when the model was wrapped"),
         (event.added, "were added after the model was wrapped"),
         (event.removed, "were removed after the model was wrapped"),
         (event.moved if case.sharded else (), "had their storage exchanged after FSDP took it over"),
@@ -41,7 +41,7 @@ def _seen(case: Case, rank: int, event: Storage) -> Iterator[Evidence]:
         if names:
             yield case.evidence("identity", f"{spoken(names)} {what}", rank=rank, linked=case.speaks_of(names))
     for pair in event.untied:
-        text = f"{' and '.join(pair)} were one parameter before the wrap and are two after it, trained apart"
+        text = f"{' and '.join(pair)} were one parameter before the wrap and are two after it, trained separately"
         yield case.evidence("identity", text, rank=rank, linked=case.speaks_of(pair))
     overlaps = _overlaps(case, event)
     if overlaps and case.run.device != "cpu":

@@ -18,7 +18,7 @@ def testify(case: Case) -> Opinion:
         if event.value is not None:
             read[rank].append((event.value, event.cause, frame))
     if len(read) < 2:
-        return Opinion(blind="what the ranks read here was not a tensor's value, which alone is watched")
+        return Opinion(blind="the ranks did not read a tensor's value here; only such reads are recorded")
     for row in zip(*read.values(), strict=False):
         first, cause, frame = row[0]
         if any(not math.isclose(first, value, rel_tol=_RELATIVE, abs_tol=1e-9) for value, _, _ in row):

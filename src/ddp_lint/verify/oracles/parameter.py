@@ -28,7 +28,7 @@ def testify(case: Case) -> Opinion:
         return Opinion((case.evidence("parameter", f"the scheduler leaves a learning rate of {rates}"),))
     unlike = _unlike_values(case, "plateau")
     if unlike and not after.fired:
-        return Opinion(doubt=f"the scheduler is given {unlike}: it decided alike here, which it need not do")
+        return Opinion(doubt=f"the scheduler is given {unlike}: the decision was the same in this run, but need not be")
     if after.fired or not case.sharded or _synchronised(case):
         return after
     before = _across.compare(case, "parameters", ("before_wrap",), ("none",))

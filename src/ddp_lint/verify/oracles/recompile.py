@@ -16,12 +16,10 @@ def testify(case: Case) -> Opinion:
     ranks = collections.Counter(rank for rank, _, _ in hits)
     for rank, event, frame in hits:
         if ranks[rank] >= _OFTEN:
-            text = (
-                f"TorchDynamo compiled `{frame.function}` anew {ranks[rank]} times, first where `{event.reason}` failed"
-            )
+            text = f"TorchDynamo recompiled `{frame.function}` {ranks[rank]} times, first where `{event.reason}` failed"
             return Opinion((case.evidence("recompile", text, rank=rank, frame=frame),))
     if any(call.name == "compile" for trace in case.traces for call in trace.of(Call)):
         return Opinion(silent="TorchDynamo did not compile the function again and again")
     if case.ran:
-        return Opinion(silent="the line ran, and nothing was compiled anew for it")
+        return Opinion(silent="the line ran, and nothing was compiled again for it")
     return Opinion(blind="nothing was compiled in this run")

@@ -13,6 +13,6 @@ def testify(case: Case) -> Opinion:
     for rank, event, frame in clips:
         scale = float(event.arguments.get("scale", 1.0))
         if scale != 1.0:
-            text = f"clips gradients that the GradScaler has multiplied by {scale:g}, and that nothing has divided"
+            text = f"clips gradients that the GradScaler has multiplied by {scale:g}, and that were not unscaled"
             return Opinion((case.evidence("scaled", text, rank=rank, frame=frame),))
     return Opinion(silent="the gradients that were clipped here carried no loss scale")

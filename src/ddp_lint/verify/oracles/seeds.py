@@ -19,4 +19,4 @@ def testify(case: Case) -> Opinion:
             return Opinion((case.evidence("seeds", text),))
     if not seeds:
         return Opinion(blind="no seed was set here")
-    return Opinion(silent="each rank seeds with a number of its own")
+    return Opinion(silent="each rank uses a different seed")

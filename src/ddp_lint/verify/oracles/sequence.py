@@ -15,7 +15,7 @@ def testify(case: Case) -> Opinion:
     for mismatch in case.examined.mismatches:
         rank, frame = _cause(case, mismatch)
         if frame is not None:
-            text = f"{mismatch}; the run came to its end all the same" if case.examined.completed else str(mismatch)
+            text = f"{mismatch}; the run completed nevertheless" if case.examined.completed else str(mismatch)
             return Opinion((case.evidence("sequence", text, rank=rank, frame=frame),))
     if case.examined.mismatches and case.ran_unequally and not case.run.stimuli:
         first = case.examined.mismatches[0]
@@ -47,7 +47,7 @@ def _exchanged(case: Case, streams: Streams) -> Opinion | None:
     if found.crossed or not case.examined.completed:
         return Opinion((case.evidence("sequence", text, rank=found.one.rank, frame=one.site),))
     # The run came to its end: what met happened to fit.
-    return Opinion(doubt=f"{text}: these are not the same call, and no difference was seen to come of it")
+    return Opinion(doubt=f"{text}: these are not the same call, but no damage was seen")
 
 
 def _purpose(call: Collective, other: Collective) -> str:
@@ -68,6 +68,6 @@ def _aligned(case: Case, streams: Streams) -> Opinion:
     if case.examined.mismatches:
         return Opinion(blind=f"the ranks diverge elsewhere first ({case.examined.mismatches[0]})")
     if _order_by_chance(case):
-        return Opinion(doubt="the ranks walked in the same order this time, which another run need not do")
+        return Opinion(doubt="the ranks iterated in the same order in this run; another run may differ")
     number = f"{counts.pop()}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
     return Opinion(silent=f"the {number} collectives of each rank line up in every group")

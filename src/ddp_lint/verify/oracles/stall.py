@@ -12,7 +12,7 @@ def testify(case: Case) -> Opinion:
         return Opinion(doubt=case.went_round_together)
     stalls = [(trace, event) for trace in case.traces for event in trace.of(Stall) if event.stuck]
     if not stalls:
-        return Opinion(silent="no rank stood still")
+        return Opinion(silent="no rank was stuck")
     for trace, event in stalls:
         pending = _pending(trace, event)
         waited_for = f" in {describe(pending[0])}" if pending else ""
@@ -25,7 +25,7 @@ def testify(case: Case) -> Opinion:
         times = ", ".join(f"{count} times on rank {rank}" for rank, count in case.counts.items())
         text = f"the line ran {times}, and rank {stalls[0][0].rank} waits for its peers"
         return Opinion((case.evidence("stall", text, linked=False),))
-    return Opinion(blind="a rank stood still elsewhere")
+    return Opinion(blind="a rank was stuck elsewhere")
 
 
 def _pending(trace: Trace, stall: Stall) -> list[Collective]:

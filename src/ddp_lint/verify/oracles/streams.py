@@ -18,7 +18,9 @@ def testify(case: Case) -> Opinion:
         return Opinion((fired,))
     watched = [trace.last(Ordered) for trace in case.traces]
     if not all(watched):
-        return Opinion(blind="what orders the streams was not watched: it is on CUDA, where torch tells of its events")
+        return Opinion(
+            blind="the order of the streams was not recorded: this needs CUDA and a torch that reports its events"
+        )
     streams = max(end.streams for end in watched if end)
     return Opinion(
         silent=f"on {streams} streams every access to memory came after the one before it, by events and waits"
@@ -49,10 +51,10 @@ def _in_words(event: Unordered) -> str:
     verb = "writes" if event.writes else "reads"
     if event.freed:
         return (
-            f"{event.op} on {second} {verb} memory that was given back while {event.earlier_op} on {first}{place} "
+            f"{event.op} on {second} {verb} memory that was freed while {event.earlier_op} on {first}{place} "
             "may still use it"
         )
-    return f"{event.op} on {second} {verb} what {event.earlier_op} on {first}{place} uses, and nothing orders the two"
+    return f"{event.op} on {second} {verb} what {event.earlier_op} on {first}{place} uses, and the two are not ordered"
 
 
 def _too_early(case: Case) -> Evidence | None:

@@ -12,7 +12,7 @@ from ddp_lint.verify.trace import Call, Searched
 
 def testify(case: Case) -> Opinion:
     if case.run.stimuli or not case.examined.completed:
-        return Opinion(blind="only a plain run that came to its end shows what every step uses")
+        return Opinion(blind="only a complete run without stimuli shows what every step uses")
     searches = [(trace.rank, event) for trace in case.traces for event in trace.of(Searched)]
     searches = [(rank, event) for rank, event in searches if case.hit(event)] or searches
     if not searches:
@@ -31,5 +31,5 @@ def testify(case: Case) -> Opinion:
         here = f"line {drawn.line} of {pathlib.Path(drawn.path).name}"
         text = f"{here} draws at random what runs: in {fewest} backwards nothing was left out, in another one it may be"
         return Opinion(doubt=text)
-    text = f"every parameter got a gradient in each of {fewest} backwards on every rank: there is nothing to find"
+    text = f"every parameter got a gradient in each of {fewest} backwards on every rank: the search finds nothing"
     return Opinion((case.evidence("unused", text, frame=case.hit(searches[0][1])),))

@@ -173,7 +173,7 @@ def _summary(verification: Verification) -> str:
     world = max((examined.world for examined in verification.runs), default=where["nproc"])
     ranks = f"{where['nproc']} ranks"
     if world > where["nproc"]:
-        ranks = f"{where['nproc']} of {world} ranks (each node tells of its own)"
+        ranks = f"{where['nproc']} of {world} ranks (each node reports its own ranks)"
     told += [*(["the target could not run"] if verification.lacks else []), *verification.not_run]
     if where.get("world"):
         return f"{', '.join(told)}; dry run of {where['nproc']} of {where['world']} ranks, torch {where['torch']}"

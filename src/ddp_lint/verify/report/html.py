@@ -88,7 +88,7 @@ def _runs(runs: Sequence[Examined], several: bool) -> str:
         first = str(examined.mismatches[0]) if examined.mismatches else "" if examined.completed else run.message
         rows.append(
             f"<tr><td>{escape(run_name(examined, several))}</td><td>{_badge(run.outcome)}</td>"
-            f'<td class="number">{run.seconds:.1f} s</td><td>{escape(first) or "the ranks never part"}</td></tr>'
+            f'<td class="number">{run.seconds:.1f} s</td><td>{escape(first) or "the ranks never diverge"}</td></tr>'
         )
     head = '<tr><th>run</th><th>outcome</th><th class="number">time</th><th>first mismatch</th></tr>'
     return f'<div class="scroll"><table class="runs"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table></div>'

@@ -32,14 +32,14 @@ def _notes(examined: Examined) -> Iterator[str]:
     if run.left_out:
         yield (
             f"not trained, because the guessed inputs do not reach it: {spoken(run.left_out, 8)}; "
-            "a ddp_lint_example() with inputs that do would prove it too"
+            "add a ddp_lint_example() with inputs that do to check it too"
         )
     if run.shared_gpus:
         gpus = f"{run.shared_gpus} GPU{'s' * (run.shared_gpus > 1)}"
         yield f"{run.nproc} ranks share {gpus}: each index means one of them, and NCCL talks over sockets"
     yield from _mapped(examined)
     if run.wrap == "script" and examined.completed and examined.communicates and not examined.collectives:
-        yield "the ranks made a process group, but no collective ran: each worked by itself"
+        yield "the ranks made a process group, but no collective ran: each ran on its own"
     for outcome in run.ranks:
         yield from (event.text for event in outcome.trace.of(Note))
 

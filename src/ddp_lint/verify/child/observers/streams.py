@@ -44,7 +44,7 @@ class Streams(Observer):
 
             torch._C._activate_gpu_trace()
         except (ImportError, AttributeError):
-            self.recorder.emit(trace.Note, frames=(), text="this torch tells nothing of streams and events")
+            self.recorder.emit(trace.Note, frames=(), text="this torch does not report streams and events")
             return
         self._on = True
         for name, heard in (
