@@ -1,3 +1,3 @@
-"""ddp-lint: a linter that tells the truth about distributed PyTorch."""
+"""ddp-lint: a linter for distributed PyTorch."""
 
 __version__ = "0.1.0"

@@ -91,7 +91,7 @@ class Sharing(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """What a finding rests on. Findings with the same cause are reported as one (`ddp_lint.grouping`).
+    """What a finding depends on. Findings with the same cause are reported as one (`ddp_lint.grouping`).
 
     `place` is the branch, the loop or the statement that has to change; `way` the calls that lead into functions of the
     project: that of the finding first, the collective itself last. `beside` are the calls of what the finding says
@@ -135,8 +135,8 @@ class Finding:
 
     `message` is one line that says what happens, on which rank; `help` what to do instead; `labels` the related
     places; `notes` further facts, one line each; `witness` the word of each rank (divergence rules);
-    `fingerprint` identifies the finding across line shifts and is set by the engine. `cause` is what it rests on, where
-    others may rest on the same; `paths` are those that do, with which it was made one.
+    `fingerprint` identifies the finding across line shifts and is set by the engine. `cause` is its cause, which other
+    findings may share; `paths` are those that do, with which it was made one.
     """
 
     code: str

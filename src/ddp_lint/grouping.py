@@ -1,4 +1,4 @@
-"""One cause, one finding: findings that rest on the same branch, or on the same callee, are reported once.
+"""One cause, one finding: findings that depend on the same branch, or on the same callee, are reported once.
 
 What the others say is kept with the first as its `paths`. Which is the first decides where the reader is sent: to the
 place nearest to the branch, not to a caller far away. Grouping goes by the findings' typed causes alone.

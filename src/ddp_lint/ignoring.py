@@ -72,7 +72,7 @@ def ignoring(finding: Finding, lines: Sequence[str], *, python: bool) -> Edit | 
 
 def _line_behind(finding: Finding, lines: list[str], layout: dict[int, _Line]) -> int | None:
     """The first line of the finding that can take the comment; None where it would be too long, or other comments
-    stand there, which may have to be the last."""
+    are there, which may have to be the last."""
     for number in range(finding.span.line, finding.span.end_line + 1):
         line = lines[number - 1].rstrip("\r")
         if number in layout and layout[number].takes_comment:

@@ -19,7 +19,7 @@ from ddp_lint.output import Sources
 from ddp_lint.verify.options import WRAPS, Options, UsageError, ranks_of
 from ddp_lint.verify.report import FORMATS
 
-#: torchrun's own options that are handed on as they are.
+#: torchrun's own options that are passed on as they are.
 _LAUNCHER = ("nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
 
 

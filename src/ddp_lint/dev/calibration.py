@@ -142,8 +142,8 @@ def _silent(studies: pathlib.Path) -> set[tuple[str, str, str]]:
 
 
 def reread(studies: pathlib.Path, checkouts: pathlib.Path) -> tuple[int, int]:
-    """Check the files of all readings again and write `silent.tsv` anew; how many are silent, and how many could not be
-    looked at. `checkouts` holds a tree of each code base at the commit of its readings, as ``owner+name``."""
+    """Check the files of all readings again and rewrite `silent.tsv`; returns how many are silent, and how many could
+    not be checked. `checkouts` holds a tree of each code base at the commit of its readings, as ``owner+name``."""
     by_repository = collections.defaultdict[str, list[Judgement]](list)
     for judgement in (j for name in _FILES for j in read(studies / name)):
         by_repository[judgement.repository].append(judgement)

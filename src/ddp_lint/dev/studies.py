@@ -61,7 +61,7 @@ def read(path: pathlib.Path) -> list[Judgement]:
 
 
 def with_tables(guide: str, folder: pathlib.Path) -> str:
-    """A guide in `folder` with its tables made anew."""
+    """A guide in `folder` with its tables made again."""
 
     def table(match: re.Match[str]) -> str:
         files = [folder / name for name in match["files"].split(" and ")]

@@ -30,7 +30,7 @@ _OWN = re.compile(r"\W{0,2}(?:global[ _])?rank[ :=_#]*(\d{1,6})\b", re.IGNORECAS
 
 
 class Piece(NamedTuple):
-    """What one process wrote on one line. `stream` tells processes apart as far as the prefixes do.
+    """What one process wrote on one line. `stream` distinguishes processes as far as the prefixes do.
 
     `rank` comes from a prefix; `hint` from what the program itself printed at the start of the line.
     """

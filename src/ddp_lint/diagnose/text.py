@@ -227,7 +227,7 @@ def _some(file: IO[bytes]) -> bytes:
 def _skim(
     lines: list[bytes], source: Source, reader: Reader, number: int, prefixes: Prefixes, left: int
 ) -> tuple[int, int]:
-    """A stretch of a large log: only what stands near a telling word, and its last lines. Returns the number of the
+    """A stretch of a large log: only what is near a telling word, and its last lines. Returns the number of the
     last line, and how many lines after it are still near."""
     if not left and not _holds_a_trigger(lines):
         start = number + max(0, len(lines) - _TAIL)

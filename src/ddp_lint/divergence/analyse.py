@@ -42,7 +42,7 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictC
 _MANAGER = ("__enter__", "__exit__")
 #: Calls of Python's that an analysis may nest: several times what calls within calls and blocks within blocks take.
 _FRAMES = 3_000
-#: Trees of other files that are kept: beyond it the summaries start anew.
+#: Trees of other files that are kept: beyond it the summaries start again.
 _KEPT_MODULES = 200
 
 #: What is kept is kept by these nodes.
@@ -74,7 +74,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """A function that is analysed for its own sake: the place where the ranks are together at its start."""
+    """A function that is analysed on its own: the place where the ranks are together at its start."""
 
     name: str
     node: ast.AST
@@ -143,7 +143,7 @@ def let_go(project: Project, path: pathlib.Path) -> None:
 
 
 def let_go_of_edited(project: Project) -> None:
-    """Let go of what rests on functions that were edited (`Project.edit`)."""
+    """Let go of what depends on functions that were edited (`Project.edit`)."""
     found = _summaries.get(project)
     if found is not None:
         found.let_go_of_stale()
@@ -204,7 +204,7 @@ def _as_called(read: _Read, callers: Callers[Root]) -> _Read:
 
 
 def _as_given(read: _Read, facts: ModuleFacts, summaries: Summaries, callers: Callers[Root]) -> _Read:
-    """With the mismatches that come about by the wrapped models which callers hand over: ``evaluate(ddp_model)``."""
+    """With the mismatches that come about by the wrapped models which callers pass: ``evaluate(ddp_model)``."""
     function = read.root.function
     if function is None or read.root.decorated or not may_run_on_some(function):
         return read

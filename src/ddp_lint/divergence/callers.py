@@ -1,7 +1,7 @@
 """What the callers of a function say of the places where it makes the ranks diverge by itself.
 
 A function is analysed for arguments unknown. Where the project calls it, and never so that the ranks diverge there (a
-flag that skips the branch, a loop over all ranks, a caller that makes up for it), the ranks do not.
+flag that skips the branch, a loop over all ranks, a caller that compensates it), the ranks do not.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Callers(Generic[R]):
             return found
         doubted = [p for p in found if _place(p) in kept and p.cause in ("rank", "membership")]
         if doubted:
-            # What rests on the name of a parameter alone is none of what a caller could make up for.
+            # What depends on the name of a parameter alone is none of what a caller could compensate.
             by_callers = self._places(root, function, (given for _, given in contexts)) or set()
             seen = [self.mismatches(caller, facts, self.open, None) for facts, caller in callers]
             body = span_of(function.facts, function.node)
             kept -= {
                 _place(p)
                 for p in doubted
-                # A caller that is too large to be read shows nothing that makes up for it.
+                # A caller that is too large to be read shows nothing that compensates it.
                 if _place(p) in by_callers
                 and not any(m is None or any(_concerns(other, p, body) for other in m) for m in seen)
             }
@@ -161,7 +161,7 @@ _COUNTED = frozenset({"element", INDEX})
 
 @kept_by_node(8192)
 def _called_in(node: ast.AST) -> frozenset[str]:
-    """The last parts of the names that a function calls, or hands on to be called."""
+    """The last parts of the names that a function calls, or passes on to be called."""
     calls = [child for child in children(node) if isinstance(child, ast.Call)]
     called = [*(call.func for call in calls), *(call.args[0] for call in calls if _takes_closure(call))]
     return frozenset(map(last_part, called))

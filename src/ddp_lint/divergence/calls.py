@@ -162,7 +162,7 @@ def _given(
 def _stored(
     frame: Frame, of: ref.ClassRef, constructor: ref.FunctionRef, kept: _Flags
 ) -> Iterator[tuple[str, bool | ref.GroupRef | None]]:
-    """The attributes in which a constructor, or the one that it hands on to, keeps what it is given."""
+    """The attributes in which a constructor, or the one that it passes on to, keeps what it is given."""
     owner = constructor.owner
     if owner is None or not kept:
         return
@@ -180,7 +180,7 @@ def _stored(
 
 @kept_by_node(4096)
 def _call_of_base(constructor: ast.AST) -> ast.Call | None:
-    """The call by which a constructor hands on to that of a base."""
+    """The call by which a constructor passes on to that of a base."""
     return next((n for n in children(constructor) if isinstance(n, ast.Call) and _hands_on(n)), None)
 
 
@@ -194,7 +194,7 @@ def _hands_on(node: ast.Call) -> bool:
 
 
 def _handed_on(call: ast.Call, signature: ast.arguments, kept: _Flags) -> _Flags:
-    """What the parameters of the constructor that is handed on to get, as far as it is flags and groups."""
+    """What the parameters of the constructor that is passed on to get, as far as it is flags and groups."""
     taken = [parameter.arg for parameter, _ in defaults(signature)][1:]
     given: dict[str | None, ast.expr] = dict(zip(taken, call.args, strict=False))
     given.update({keyword.arg: keyword.value for keyword in call.keywords})
@@ -395,7 +395,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         entry = knows.method(method.of, method.name)
         if entry is None and is_generated(node, method.name):  # the forwards of the parts communicate
             forward = knows.method(method.of, "__call__")
-            # DDP hands on no method of the module inside.
+            # DDP passes on no method of the module inside.
             entry = forward if forward is not None and forward.when != "buffers" else None
         if method.guessed and method.name == "step" and len(arguments.positional) > 1:
             entry = None  # whatever it is called, no optimizer and no schedule: a diffusion's ``scheduler.step(x, t)``

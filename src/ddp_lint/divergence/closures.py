@@ -18,8 +18,8 @@ _DEPTH = 3
 
 
 def seen(function: FunctionRef, depth: int = 0) -> Hashable:
-    """Equal where the function sees the same, each time that the one around it is evaluated anew; 0 for a function that
-    is not nested. Where a value may hold what equality does not show, only the very same names are equal."""
+    """Equal where the function sees the same, each time that the one around it is evaluated again; 0 for a function
+    that is not nested. Where a value may hold what equality does not show, only the very same names are equal."""
     closure = function.closure
     if closure is None:
         return 0

@@ -87,7 +87,7 @@ def communicate(
 
 def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed: bool) -> bool:
     """Is it a forward, a backward or a step in a file that wraps no models for several ranks, or before the wrap? One
-    that a caller has wrapped and handed over communicates in any file."""
+    that a caller has wrapped and passed communicates in any file."""
     if entry.kind not in ("backward", "step", "forward", "leave") or entry.op == LEARNING_RATE:
         return False
     handed_over = entry.kind == "forward" and not guessed and frame.depth > 0

@@ -28,7 +28,7 @@ from ddp_lint.findings import Span
 SHARDED_MODE = re.compile(r"deepsp|fsdp|zero_?3|zero_stage|shard", re.IGNORECASE)
 
 
-#: Choices of a rank that are searched for the one that both made differently; each difference searches anew.
+#: Choices of a rank that are searched for the one that both made differently; each difference searches again.
 _FAR_BACK = 300
 
 
@@ -198,7 +198,7 @@ class Comparison:
     def _is_level(self, start: Node, choice: Choice, one: int, two: int) -> bool:
         """Have ranks of the two worlds done the same by the time that they reach the choice?
 
-        They have not where their whole graphs are equal and what is left of them is not: the one makes up for it later.
+        They have not where their whole graphs are equal and what is left of them is not: the one compensates it later.
         """
         first, second = self._projection.numbers[one], self._projection.numbers[two]
         return first[choice.number] == second[choice.number] or first[start.number] != second[start.number]
@@ -644,7 +644,7 @@ class Comparison:
     # ---- what a difference is
 
     def _ends(self, one: Side, two: Side) -> Difference | None:
-        """One side goes round again while the other leaves the loop: events of the loop are missed."""
+        """One side runs another iteration while the other leaves the loop: events of the loop are missed."""
         whats = (one.node.what, two.node.what) if isinstance(one.node, End) and isinstance(two.node, End) else ("", "")
         if "error" in whats or whats[0] == whats[1]:
             return None

@@ -26,7 +26,7 @@ class Branch:
 @dataclasses.dataclass(eq=False, slots=True)
 class Rounds:
     """A loop; `rounds` says whether ranks go round equally often (None: they do). `endless`: until the body leaves.
-    `times` is how often it goes round, where that is written there; 0 where it is not.
+    `times` is how often it repeats, where that is written there; 0 where it is not.
 
     `callback`: what an unknown callee may do with a function that it was given. It counts only where a branch on which
     the ranks diverge leads to it: given on all ranks, it runs alike on all of them.
@@ -74,13 +74,13 @@ class Inline:
     manager: bool = False
     #: The callee is defined in the caller: divergence in it is shown with the caller, whose names it sees.
     nested: bool = False
-    #: Of a generator: through how many calls it was handed on before it ran. It was made that much further up.
+    #: Of a generator: through how many calls it was passed on before it ran. It was made that much further up.
     handed: int = 0
 
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Yielded:
-    """The place where a generator hands over."""
+    """The place of a `yield`."""
 
 
 Effect = EventStep | Branch | Rounds | Leave | Attempt | Inline | Yielded

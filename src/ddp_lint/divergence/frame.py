@@ -95,7 +95,7 @@ class Frame:
     depth: int = 0
     #: Variables of modules at the last `yield`.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
-    #: What each `yield` hands over.
+    #: What each `yield` passes.
     yielded: list[Value] = dataclasses.field(default_factory=list)
     #: Names that a collective has made the same on all ranks.
     agreed: set[str] = dataclasses.field(default_factory=set)

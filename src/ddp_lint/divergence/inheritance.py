@@ -63,7 +63,7 @@ class Questions:
             self._noted.update(answers)
 
     def apart(self, make: Callable[[], T]) -> tuple[T, Answers]:
-        """`make()`, with what was asked meanwhile; what goes on around it does not rest on that."""
+        """`make()`, with what was asked meanwhile; what goes on around it does not depend on that."""
         outer, self._noted = self._noted, {}
         noted = self._noted
         try:

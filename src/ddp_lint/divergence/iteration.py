@@ -49,7 +49,7 @@ from ddp_lint.source.syntax import names_in
 _LOADER = re.compile(r"(?<!down)loader(?!s)")
 #: What a collection is named after that holds no batches: loaders by data set, evaluators, metrics by name.
 _NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|key|split|set)s?$")
-#: Progress bars, which hand on what they are given.
+#: Progress bars, which pass on what they are given.
 _PROGRESS = frozenset({"tqdm", "track", "progress_bar", "ProgressBar"})
 _REORDERING = frozenset({"sorted", "list", "tuple", "reversed", "enumerate"})
 _OF_DICTIONARY = frozenset({"values", "items", "keys"})
@@ -236,7 +236,7 @@ def is_loader(iterable: Value, text: str) -> bool:
 
 
 def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None) -> Condition | None:
-    """How often a loop over the iterable goes round, where ranks may differ in it."""
+    """How often a loop over the iterable repeats, where ranks may differ in it."""
     text, iterable = frame.text(node), _numbered(iterable)
     if is_set(iterable):
         here = Label(frame.span(node), "a set: its order differs between processes")
@@ -296,7 +296,7 @@ def _is_count_from_sampler(frame: Frame, node: ast.expr) -> bool:
 
 
 def times_of(iterable: Value) -> int:
-    """How often a loop over the iterable goes round, where the same number is written for all ranks; else 0."""
+    """How often a loop over the iterable repeats, where the same number is written for all ranks; else 0."""
     key = getattr(iterable.components[0], "key", None)
     made = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else ()
     if iterable.varies is not None or made[:1] != ("range",):

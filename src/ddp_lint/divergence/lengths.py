@@ -29,7 +29,7 @@ _STREAM = "torch.utils.data.IterableDataset"
 _ITERATOR = re.compile(
     r"(^|_)(data_?iter|batch_?iter|iterator|(?<!mini_)batch\w*_generator|batches_gen|packed_batches)(_|$)"
 )
-#: Calls that hand on what they are given, one by one.
+#: Calls that pass on what they are given, one by one.
 _HANDING_ON = frozenset({"enumerate", "tqdm", "iter"})
 _BATCH = re.compile(r"(^|_)(\w*batch\w*|samples?|examples?)(_|$)")
 #: The file makes the numbers of batches equal, or copes with unequal ones.

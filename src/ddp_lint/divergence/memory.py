@@ -36,7 +36,7 @@ class Summary:
     turned: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: Attributes of its object that a method leaves with a value of each rank's own.
     left: Mapping[str, Value] = dataclasses.field(default_factory=dict)
-    #: Variables of modules as they are where a generator hands over.
+    #: Variables of modules as they are at a `yield`.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
     #: What a generator yields, position by position, where that is a number that all ranks share, or a pair with one.
     yields: tuple[Value | None, ...] = ()
@@ -154,7 +154,7 @@ class Memory:
             summary = self._memo[kept].value
             asked = {question: answer for question, answer in summary.answers.items() if question.of == other}
             if all(is_same(self._answer(question, of), answer) for question, answer in asked.items()):
-                self._linker.project.remember(kept, make, self._memo)  # it rests on the same files
+                self._linker.project.remember(kept, make, self._memo)  # it depends on the same files
                 answers = {q._replace(of=of) if q.of == other else q: a for q, a in summary.answers.items()}
                 return dataclasses.replace(summary, answers=answers)
         return None

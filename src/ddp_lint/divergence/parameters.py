@@ -169,7 +169,7 @@ def _documented(linker: Linker, function: FunctionRef, name: str) -> ref.Instanc
 def _collected(
     frame: Frame, signature: ast.arguments, count: int, named: set[str], arguments: Arguments
 ) -> dict[str, Value]:
-    """What ``*args`` and ``**kwargs`` of the callee hold, so that a wrapper hands on what it was given."""
+    """What ``*args`` and ``**kwargs`` of the callee hold, so that a wrapper passes on what it was given."""
     found: dict[str, Value] = {}
     if signature.vararg is not None:
         given = enumerate(arguments.positional[count:], count)
@@ -202,7 +202,7 @@ def _named_group(frame: Frame, name: str, value: Value, node: ast.expr | None) -
 
 
 def _without_receiver(arguments: Arguments, function: FunctionRef) -> Arguments:
-    """What a wrapper hands on to the method that it decorates has the object in front, which is bound already."""
+    """What a wrapper passes on to the method that it decorates has the object in front, which is bound already."""
     first = arguments.positional[0].reference if arguments.positional else None
     if not function.bare or not isinstance(first, ref.Instance) or first != reference_of(function.receiver):
         return arguments

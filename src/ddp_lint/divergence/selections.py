@@ -22,7 +22,7 @@ PADDED: Final = ref.PADDED
 #: Lists of the tensors of a kind, which have its shape once they are one tensor.
 LISTED: Final = ref.LISTED
 _KIND_OF: Final = {listed: kind for kind, listed in LISTED.items()}
-#: How the key begins of where a rank stands in a list of ranks, and whether it does: ``(ranks == rank).nonzero()``.
+#: How the key begins of where a rank is in a list of ranks, and whether it does: ``(ranks == rank).nonzero()``.
 PLACES: Final = "places"
 #: How the key of a list of gradients begins, and of its length.
 GRADIENTS: Final = "gradients"

@@ -1,6 +1,6 @@
 """The statements of a method that decide what it stores in one attribute of its object: a backward slice.
 
-What `train()` stores as `self.fetcher` rests on little of what training does. The rest is left out where only the
+What `train()` stores as `self.fetcher` depends on little of what training does. The rest is left out where only the
 attribute is asked for.
 """
 
@@ -31,12 +31,12 @@ _NAMING = (ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.FunctionDef
 _MOST_EXITS = 64
 #: What tells one object of a class from another one: ``Timer(group=group, is_main=rank == 0)``.
 _TELLING = re.compile(r"group|pg$|mesh|rank|main|master|primary|world|sync|distrib|^is_|model|sampler|loader")
-#: Statements that a store may rest on; where there are more, the names in it are unknown.
+#: Statements that a store may depend on; where there are more, the names in it are unknown.
 _MOST = 60
 
 
 def storing(method: ast.FunctionDef | ast.AsyncFunctionDef, attribute: str) -> list[ast.stmt]:
-    """The body of a method without the statements that the attribute of its object does not rest on."""
+    """The body of a method without the statements that the attribute of its object does not depend on."""
     return _statements_of(method).deciding(f"{method.args.args[0].arg}.{attribute}")
 
 
@@ -106,7 +106,7 @@ class _Statements:
             statement.changes |= statement.names
 
     def deciding(self, path: str) -> list[ast.stmt]:
-        """The statements that what is stored under a dotted path rests on, as a body."""
+        """The statements that what is stored under a dotted path depends on, as a body."""
         stores = self._storing.get(path, [])
         last = max((found.number for found in stores), default=0)
         before = bisect.bisect_left(self._exits, last, key=lambda found: found.number)
@@ -129,7 +129,7 @@ class _Statements:
         return [reduced(each) for each in blocks.get((None, 0), ())]
 
     def _closed(self, waiting: list[_Statement]) -> set[_Statement]:
-        """With all that they rest on, as long as it is not too much."""
+        """With all that they depend on, as long as it is not too much."""
         kept: set[_Statement] = set()
         needed: set[str] = set()
         while waiting and len(kept) <= _MOST:

@@ -319,7 +319,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
 
 
 def _leaves_at_once(body: list[Effect]) -> bool:
-    """Does the first round leave the loop: ``for batch in batches: ...; break``? As often as any rank goes round."""
+    """Does the first round leave the loop: ``for batch in batches: ...; break``? As often as any rank repeats."""
     return bool(body) and isinstance(body[-1], Leave) and body[-1].what in ("break", "return")
 
 
@@ -334,8 +334,8 @@ def _in_groups_of_rounds(frame: Frame, node: ast.For | ast.AsyncFor, body: list[
 
 
 def _within_common_rounds(body: list[Effect]) -> bool:
-    """Do all events of a round stand under a test that its number is below one that all ranks share, as many as each
-    of them goes round at least (``if i < fewest and i % 20 == 0: barrier()``)?"""
+    """Are all events of a round under a test that its number is below one that all ranks share, as many as each
+    of them repeats at least (``if i < fewest and i % 20 == 0: barrier()``)?"""
     for effect in body:
         if isinstance(effect, Branch) and not matters(effect.no):
             if not any(_bounds_round(atom) for atom in effect.test.atoms()) and not _within_common_rounds(effect.yes):

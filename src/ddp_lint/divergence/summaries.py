@@ -56,7 +56,7 @@ from ddp_lint.project.project_names import Own
 #: models and functions count (`parameters.widened`), and after as many again the arguments are unknown. Each root by
 #: itself: what a call does must not depend on the files and functions that were evaluated before.
 _CONTEXTS = 12
-#: Calls of one function within each other that are told apart by their arguments.
+#: Calls of one function within each other that are distinguished by their arguments.
 _RECURSION = 2
 
 

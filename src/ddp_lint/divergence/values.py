@@ -663,7 +663,7 @@ def _by_worlds(test: Test, outcomes: list[bool | None], yes: Value, no: Value, r
     return Value(picked, varies, reference=reference, test=formula)
 
 
-#: Containers within each other whose elements are told apart: ``a, b = (a, b), (b, a)`` doubles what they hold.
+#: Containers within each other whose elements are distinguished: ``a, b = (a, b), (b, a)`` doubles what they hold.
 _DEEPEST: Final = 6
 
 

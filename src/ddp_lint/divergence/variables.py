@@ -224,7 +224,7 @@ class Variables:
         return False
 
     def _assigned_to(self, of: ClassRef, name: str) -> Value | None:
-        """Apart: who asks for the attribute rests on its value, not on what that takes."""
+        """Apart: who asks for the attribute depends on its value, not on what that takes."""
         return self._summaries.linker.questions.apart(lambda: self._joined_stores(of, name))[0]
 
     def _joined_stores(self, of: ClassRef, name: str) -> Value | None:

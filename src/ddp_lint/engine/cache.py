@@ -1,6 +1,6 @@
-"""Results of earlier runs: used again as long as every file that they rest on is unchanged.
+"""Results of earlier runs: used again as long as every file that they depend on is unchanged.
 
-A result rests on questions about the project (`project.Project.recording`), the content of its own file among them;
+A result depends on questions about the project (`project.Project.recording`), the content of its own file among them;
 it is good while each has the same answer. Where nothing in the project has changed, none is asked (`snapshot`).
 Results lie in files of two lines of JSON, findings and questions, one per folder of sources, below a folder that is
 named after all else that findings depend on: the settings, the tool itself, Python, LibCST. JSON and not pickle,
@@ -102,7 +102,7 @@ class Cache:
         return found is not State.GONE
 
     def _state_of(self, question: str, answer: str) -> State:
-        """What is known of a question that results rest on."""
+        """What is known of a question that results depend on."""
         if not self._project.holds(question, answer):
             return State.GONE
         return State.KNOWN if self._snapshot.note(question) else State.HOLDS
@@ -209,13 +209,13 @@ class State(enum.IntEnum):
 
 
 class _Shard:
-    """The results of one folder of sources: the findings of each file, and the questions that they rest on."""
+    """The results of one folder of sources: the findings of each file, and the questions that they depend on."""
 
     def __init__(self, findings: dict[str, list[Any]], questions: bytes) -> None:
         self.findings = findings
         self._encoded = questions
         self._numbers: dict[tuple[str, str], int] | None = None
-        #: By number, of the questions that were looked at: most results of a folder rest on the same ones.
+        #: By number, of the questions that were looked at: most results of a folder depend on the same ones.
         self._states: dict[int, State] = {}
 
     def put(self, inside: str, result: FileResult) -> None:
@@ -233,7 +233,7 @@ class _Shard:
         return number
 
     def dependencies(self, inside: str) -> list[tuple[str, str]] | None:
-        """The questions that the result for a file rests on, with their answers; None where they are not known."""
+        """The questions that the result for a file depends on, with their answers; None where they are not known."""
         asked = self._asked.get(inside)
         return None if asked is None else [self._questions[number] for number in asked]
 
@@ -253,8 +253,8 @@ class _Shard:
         return least
 
     def joined(self, own: _Shard, new: set[str]) -> bytes:
-        """What is kept, with the `new` results of one's own, each question once, without those that no result rests on
-        any more."""
+        """What is kept, with the `new` results of one's own, each question once, without those that no result depends
+        on any more."""
         results = {inside: (self, found) for inside, found in self.findings.items() if inside not in new}
         results |= {inside: (own, own.findings[inside]) for inside in new}
         numbers: dict[tuple[str, str], int] = {}

@@ -31,9 +31,9 @@ _ABOUT_ALL = frozenset({"DDP002"})
 
 
 class Checker:
-    """Checks files of one project, one after the other; what it learns of other files it keeps.
+    """Checks files of one project, one after the other, and keeps what it learns about other files.
 
-    `for_cache`: results say what they rest on. `changing`: files may change meanwhile, which `change` reports. `reach`:
+    `for_cache`: results record what they depend on. `changing`: files may change, which `change` reports. `reach`:
     which functions of the project can communicate, if known. `project`: with what is known of its files already.
     """
 
@@ -74,7 +74,7 @@ class Checker:
         """The findings after a change within functions, at a first look; None where it takes more than that.
 
         What the rules that visit nodes find in the changed functions is new. All else is as it was `before`, but for
-        what rests on one of the `edited` lines: how the change shows elsewhere, `check_file` tells.
+        what depends on one of the `edited` lines: how the change shows elsewhere, `check_file` tells.
         """
         left_out = _left_out(file, self._settings)
         active = self._settings.enabled - self._settings.ignored_in(path) - _ABOUT_ALL - left_out
@@ -120,7 +120,7 @@ class Checker:
         )
 
     def _dependencies(self, asked: set[Asked], findings: list[Finding]) -> tuple[tuple[str, str], ...]:
-        """What a result rests on: all of the text of files that it shows places in."""
+        """What a result depends on: all of the text of files that it shows places in."""
         shown = {span.path for span in spans_in(tuple(findings))}
         places = any(_PLACE.search(text) for f in findings for text in (f.message, f.help, *f.notes))
         return tuple(self.project.dependencies(asked, map(self.project.inside_of_shown, shown), places=places).items())

@@ -22,7 +22,7 @@ _OPENING = frozenset("([{")
 #: Brackets, commas, operators: `ast` takes about 1 kB of memory for each, LibCST 4 kB.
 _MOST_MARKS = 300_000
 _TOO_DEEP = "it is nested too deeply to be read"
-#: LibCST reads what stands in a bracket of a pattern twice, in a mapping four times: 3 us for each time it comes upon a
+#: LibCST reads what is in a bracket of a pattern twice, in a mapping four times: 3 us for each time it visits a
 #: part, so 2 s at most.
 _MOST_PATTERN_STEPS = 2**19
 _CASE = re.compile(r"(?:\A|[\r\n])[ \t\f]*case\b")
@@ -75,7 +75,7 @@ def _check_patterns(text: str) -> None:
 
 
 def _pattern_steps(text: str, start: int) -> tuple[int, int]:
-    """Where the pattern that starts there ends, and how often LibCST comes upon a part of it, about."""
+    """Where the pattern that starts there ends, and how often LibCST visits a part of it, about."""
     inside: list[int] = []
     times = steps = 1
     for token in _IN_A_CASE.finditer(text, start):

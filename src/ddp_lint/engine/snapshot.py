@@ -1,6 +1,6 @@
 """What a project looked like when results were kept, and what has changed since.
 
-Where nothing has, every kept result is as good as it was, without a look at what it rests on: the states of the files
+Where nothing has, every kept result is still valid, without a look at what it depends on: the states of the files
 (times and size) and the listings of the folders decide. Where something has, only that is read.
 """
 
@@ -31,7 +31,7 @@ _FEW = 20
 @dataclasses.dataclass(frozen=True)
 class _Kept:
     """What an earlier run has written: the files by their paths below the root, each with its state and the digest of
-    its text (None where nothing rests on it); the listings of the folders; the files whose results hold as of then;
+    its text (None where nothing depends on it); the listings of the folders; the files whose results hold as of then;
     as JSON, the words that were searched for; what was worked out of files that have changed under results that
     hold."""
 
@@ -82,15 +82,15 @@ class Snapshot:
         project.know(self._digests, self._search, answers)
 
     def holds(self, inside: str) -> bool:
-        """Whether the kept result for a file holds, as far as that is known without a look at what it rests on."""
+        """Whether the kept result for a file holds, as far as that is known without a look at what it depends on."""
         return inside in self._results
 
     def keep(self, inside: str) -> None:
-        """The result for a file holds as long as nothing changes: `note` says so of all that it rests on."""
+        """The result for a file holds as long as nothing changes: `note` says so of all that it depends on."""
         self._results.add(inside)
 
     def note(self, question: str, digest: str | None = None) -> bool:
-        """Whether the answer to a question that a result rests on is known to be the same as long as the files and
+        """Whether the answer to a question that a result depends on is known to be the same as long as the files and
         folders are what they are now. `digest`: of the file that it is about, where that is known."""
         inside = file_of(question)
         if inside is not None and inside not in self._digests:
@@ -99,7 +99,7 @@ class Snapshot:
         return self._is_bounded and self._is_within(kind, rest)
 
     def _is_within(self, kind: str, rest: str) -> bool:
-        """Whether the answer to a question rests on the files and folders of the snapshot alone."""
+        """Whether the answer to a question depends on the files and folders of the snapshot alone."""
         if kind == "locate":
             _, rest, folder = rest.split(":", 2)
             if folder not in self._folders:

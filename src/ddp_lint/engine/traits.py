@@ -134,7 +134,7 @@ def _is_plain(value: ast.expr) -> bool:
     if isinstance(value, ast.Call):
         return dotted_ast(value.func) in _PLAIN_CALLS
     if isinstance(value, ast.Constant):
-        return value.value is not None  # None stands in for what comes later
+        return value.value is not None  # None is a placeholder for a later value
     return isinstance(value, (ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp))
 
 

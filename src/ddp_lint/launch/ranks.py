@@ -77,7 +77,7 @@ _SETS_WORLD = frozenset({"Namespace", "SimpleNamespace", "init_process_group"})
 
 
 def _is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
-    """Does the file say that it is one process: a world size of 1, which it may hand on as ``args.world_size``, or have
+    """Does the file say that it is one process: a world size of 1, which it may pass on as ``args.world_size``, or have
     from where those settings are?"""
     sizes = _world_sizes(facts.tree)
     if not sizes and "init_process_group" not in facts.file.text:

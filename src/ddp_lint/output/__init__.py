@@ -52,7 +52,7 @@ _NAMED = 3
 
 
 def call_paths(finding: Finding) -> str:
-    """The other places that rest on the cause of a finding, as one line; '' where there are none."""
+    """The other places that depend on the cause of a finding, as one line; '' where there are none."""
     places = [f"{label.span.path}:{label.span.line}" for label in finding.paths]
     more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
     return f"the same cause: {', '.join(places[:_NAMED])}{more}" if places else ""

@@ -159,7 +159,7 @@ class _Reader:
         return FileMentions(tuple(self._functions), tuple(self._classes), variables, self._imports, wraps)
 
     def _visit(self, code: types.CodeType, prefix: str, of: int, *, top: bool) -> set[str]:
-        """The words of a body, with those of the functions that it runs or hands on: all but methods and, at the top
+        """The words of a body, with those of the functions that it runs or passes on: all but methods and, at the top
         level of a module, the functions defined there."""
         words = self._words(code)
         for inner in code.co_consts:

@@ -86,7 +86,7 @@ class ModuleFacts:
     """A project module for whoever asks from another file: its `ast`, its imports, its definitions by name."""
 
     name: str
-    #: The file for who needs its path or places in it, which no result rests on but by what it shows of them.
+    #: The file for who needs its path or places in it, which no result depends on but by what it shows of them.
     source: SourceFile
     tree: ast.Module
     imports: ImportTable
@@ -102,7 +102,7 @@ class ModuleFacts:
         return self.source
 
     def note_outline(self) -> None:
-        """A result rests on all but the bodies of functions, for who has the facts from elsewhere than the project."""
+        """A result depends on all but the bodies of functions, if the facts do not come from the project."""
         self.note(f"{PART}:{OUTLINE}:{self.source.inside}")
 
     def renew(self, source: SourceFile) -> None:

@@ -1,7 +1,7 @@
 """An edit within functions that moves no line: their new bodies in the syntax tree that is there.
 
 What is kept of a file is kept by the nodes of its tree. Where an editor's user types within a function, all other nodes
-stay, and what rests on them holds. A docstring is no part of a body.
+stay, and what depends on them holds. A docstring is no part of a body.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The parts of a file that a result can rest on: the body of each function, and all the rest, the outline.
+"""The parts of a file that a result can depend on: the body of each function, and all the rest, the outline.
 
 A result that has looked at two functions of another file holds as long as these two and the outline are as they were.
 What was looked at is noted by the syntax tree itself: a function of a module or of a class whose `body` is read.
-Comments, empty lines, docstrings and places in the file are no part of anything; who goes by these rests on the whole
+Comments, empty lines, docstrings and places in the file are no part of anything; who goes by these depends on the whole
 text. Of a docstring a part has what it says of the classes of parameters.
 """
 
@@ -29,13 +29,13 @@ _APART = re.compile(
     r"""|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'|\#[^\n]*""",
     re.DOTALL,
 )
-#: Questions about a file that rest on a part of its text, as ``kind:what:path``: its parts by their names (``*`` for
+#: Questions about a file that depend on a part of its text, as ``kind:what:path``: its parts by their names (``*`` for
 #: all, ``Class.*`` for those of a class); whether it has some words, or shows something; what one of `TESTS` finds in
 #: it; what the methods of a class assign to an attribute (``Class.attribute``), which methods of their own object they
 #: call (``Class.``).
 PART, SAYS, SHOWS, TESTED, STORES, CALLS = "part", "says", "shows", "tested", "stores", "calls"
 OF_FILE = frozenset({PART, SAYS, SHOWS, TESTED, STORES, CALLS})
-#: What else of a text is asked for, by name: the module and the function that says it ('' for nothing of the kind). A
+#: What else of a text is asked for, by name: the module and the function that says it ('' for none of these). A
 #: kept result may name one before its module is imported.
 TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "compiles": ("ddp_lint.tensors.compiled", "compiling"),
@@ -240,7 +240,7 @@ def parts_below(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def touch(node: ast.AST) -> None:
-    """Note that a result rests on all of a function, a class or a module: what is kept of it was made of that."""
+    """Note that a result depends on all of a function, a class or a module: what is kept of it was made of that."""
     if node.__class__ in _PARTS:
         _body(node)
         return
@@ -253,7 +253,7 @@ def touch(node: ast.AST) -> None:
 
 @contextlib.contextmanager
 def unnoted(node: ast.AST) -> Iterator[None]:
-    """Nothing is noted in the block of what is looked at in the file of a class: who looks says what it rests on."""
+    """Nothing is noted in the block of what is looked at in the file of a class: who looks says what it depends on."""
     recorder = node.__dict__.get("recorder") or Recorder()
     asked, recorder.asked = recorder.asked, None
     try:
@@ -263,7 +263,7 @@ def unnoted(node: ast.AST) -> Iterator[None]:
 
 
 def note_stores(node: ast.ClassDef, attribute: str) -> None:
-    """Note that a result rests on what the methods of a class assign to an attribute, and on nothing else of them."""
+    """Note that a result depends on what the methods of a class assign to an attribute, and on nothing else of them."""
     fields = node.__dict__
     recorder = fields.get("recorder")
     if recorder is not None and recorder.asked is not None:
@@ -297,8 +297,8 @@ def _classes(tree: ast.Module, prefix: str) -> Iterator[ast.ClassDef]:
 
 
 def calls_on_self(class_: ast.ClassDef, method: ast.AST) -> frozenset[str]:
-    """Names of the methods that a method calls on its own object; '' for a computed name. Who asks rests on that of all
-    methods of the class, and on nothing else of them."""
+    """Names of the methods that a method calls on its own object; '' for a computed name. The answer for all
+    methods of the class is all that a result depends on."""
     fields = class_.__dict__
     recorder = fields.get("recorder")
     if recorder is not None and recorder.asked is not None:
@@ -342,7 +342,7 @@ def by_asker(_node: ast.AST) -> tuple[ast.AST, ...]:
 
 
 def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None = None) -> Callable[[F], F]:
-    """Keep what a function gives for its first argument, a node; who gets it rests on the parts of that node, or of
+    """Keep what a function gives for its first argument, a node; who gets it depends on the parts of that node, or of
     those that `noted` names: `by_asker` where who asks notes more closely what it is asked for."""
 
     def keeping(function: F) -> F:
@@ -363,7 +363,7 @@ def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None 
 
 @kept_by_node(4096, noted=by_asker)
 def called_on_self(method: ast.AST) -> frozenset[str]:
-    """`calls_on_self`, for who says what it rests on."""
+    """`calls_on_self`, for who says what it depends on."""
     called: set[str] = set()
     for node in children(method):
         if isinstance(node, ast.Call):

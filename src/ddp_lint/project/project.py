@@ -62,8 +62,8 @@ def digest_in(answer: str) -> str:
 
 
 class Basis:
-    """What a kept result rests on: questions, and what other results rest on; `stale` once one has another answer. It
-    is apart from the result, which need not live as long."""
+    """What a kept result depends on: questions, and what other results depend on; `stale` once one has another answer.
+    It is separate from the result, which need not live as long."""
 
     __slots__ = ("asked", "stale")
 
@@ -72,12 +72,12 @@ class Basis:
         self.stale = False
 
 
-#: A question, or what a kept result rests on.
+#: A question, or what a kept result depends on.
 Asked: TypeAlias = "str | Basis"
 
 
 class Answered(Generic[T]):
-    """A kept result, and what it rests on."""
+    """A kept result, and what it depends on."""
 
     __slots__ = ("basis", "value")
 
@@ -87,7 +87,7 @@ class Answered(Generic[T]):
 
     @property
     def stale(self) -> bool:
-        """Whether something that it rests on has changed."""
+        """Whether something that it depends on has changed."""
         return self.basis.stale
 
 
@@ -124,7 +124,7 @@ class Project:
         self._held: dict[str, SourceFile] = {}
         self._memo: dict[Hashable, Answered[Any]] = {}
         self._recorder = Recorder()
-        #: By path, what the facts of a file rest on, and its parts.
+        #: By path, what the facts of a file depend on, and its parts.
         self._bases: dict[str, Basis] = {}
         self._parts: dict[str, Parts] = {}
         self._answers: dict[str, str] = {}
@@ -138,7 +138,7 @@ class Project:
         self.reach: Reach | None = None
         self._read_reach: Callable[[], Reach | None] = lambda: None
         self._open: dict[str, SourceFile] = {}
-        #: Where files may change: the kept results that rest on a question or on another kept result.
+        #: Where files may change: the kept results that depend on a question or on another kept result.
         self._resting: dict[Asked, list[Basis]] | None = {} if changing else None
         #: The memories that callers of `remember` gave, by their identity.
         self._memories: dict[int, MutableMapping[Any, Answered[Any]]] = {}
@@ -297,7 +297,7 @@ class Project:
         return self._content(path)
 
     def _content(self, path: str) -> SourceFile | None:
-        """A file, for who says what of it a result rests on."""
+        """A file, for who says what of it a result depends on."""
         file = self._held.get(path)
         if file is None:
             try:
@@ -336,7 +336,7 @@ class Project:
         return FrameworkImports(self._layout, self._text_now)
 
     def _text_now(self, path: str) -> str | None:
-        """The text of a file, for who says what of it a result rests on."""
+        """The text of a file, for who says what of it a result depends on."""
         facts = self._facts.get(path)
         file = facts.source if facts is not None else self._held.get(path)
         try:  # as it is read to be checked: a notebook is its cells
@@ -354,7 +354,7 @@ class Project:
         return found
 
     def find_reach_by(self, read: Callable[[], Reach | None]) -> None:
-        """How to learn what can communicate, when an earlier result rests on it; None: only by more work than the
+        """How to learn what can communicate, when an earlier result depends on it; None: only by more work than the
         result saves."""
         self._read_reach = read
 
@@ -387,7 +387,7 @@ class Project:
         return self._resting is not None
 
     def edit(self, path: pathlib.Path, file: SourceFile) -> bool:
-        """`change`, where the edit lies within functions and moves no line: what rests on other parts of the file is
+        """`change`, where the edit lies within functions and moves no line: what depends on other parts of the file is
         kept, with the nodes of its syntax tree. False for any other edit: nothing is done."""
         key = os.path.normpath(path)
         facts, earlier, inside = self._facts.get(key), self._parts.get(key), self._relative(key)
@@ -438,7 +438,7 @@ class Project:
         return {word for word in self._holding if self._holds(word, key)}
 
     def _questions_about(self, inside: str) -> list[str]:
-        """The questions about a file that kept results rest on; their answers are forgotten."""
+        """The questions about a file that kept results depend on; their answers are forgotten."""
         for question in [question for question in self._answers if question.endswith(f":{inside}")]:
             del self._answers[question]
         return [item for item in self._resting or () if isinstance(item, str) and item.endswith(f":{inside}")]
@@ -451,7 +451,7 @@ class Project:
 
     def change(self, path: pathlib.Path, file: SourceFile | None) -> None:
         """From now on `file` is the content of `path`, whatever is on disk; None: what is on disk is, as it is now.
-        What rests on the content is worked out anew when it is next asked for. Needs `changing`."""
+        What depends on the content is worked out again when it is next asked for. Needs `changing`."""
         key = os.path.normpath(path)
         before = self._words_held(key)
         if file is None:
@@ -479,7 +479,7 @@ class Project:
                 self._holding[word] = tuple(sorted({*paths} ^ {key}))
 
     def _forget(self, questions: list[str]) -> None:
-        """Mark as stale what rests on the questions, and let go of it."""
+        """Mark as stale what depends on the questions, and let go of it."""
         assert self._resting is not None
         stack: list[Asked] = [*questions, *self._dropped]
         for dropped in self._dropped:
@@ -505,7 +505,7 @@ class Project:
             yield from memo.items()
 
     def drop(self, results: Iterable[Answered[Any]]) -> None:
-        """With the next `change`, let go of these results and of all that rests on them."""
+        """With the next `change`, let go of these results and of all that depends on them."""
         self._dropped += (result.basis for result in results)
 
     def forget_memories(self) -> None:
@@ -597,7 +597,7 @@ class Project:
         return str(int(pattern.search(file.text) is not None))
 
     def tested(self, path: str | pathlib.Path, test: str) -> str:
-        """A digest of what one of the `TESTS` finds in the text of a file, '' for nothing: who asks rests on that
+        """A digest of what one of the `TESTS` finds in the text of a file, '' for nothing: who asks depends on that
         alone."""
         key = os.path.normpath(path)
         question = f"{TESTED}:{test}:{self._relative(key)}"
@@ -662,7 +662,7 @@ class Project:
                 return facts, facts.methods[method]
         return None
 
-    # ---- what a result rests on
+    # ---- what a result depends on
 
     def _ask(self, question: str, answer: str) -> None:
         self._answers[question] = answer
@@ -682,7 +682,7 @@ class Project:
     def recording(self, *, apart: bool = False) -> Iterator[set[Asked]]:
         """Collect what is asked inside the block; give the set to `dependencies`.
 
-        `apart`: what goes on around the block does not rest on it by itself, unless the block ends in an error.
+        `apart`: what goes on around the block does not depend on it by itself, unless the block ends in an error.
         """
         inner: set[Asked] = set()
         outer, self._recorder.asked = self._recorder.asked, inner

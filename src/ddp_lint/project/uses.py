@@ -1,4 +1,4 @@
-"""Who uses a name: the expressions that may stand for a function of a project, called or handed on."""
+"""Who uses a name: the expressions that may stand for a function of a project, called or passed on."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Rule(Documented):
 
         `message` is one sentence of at most `findings.HEADLINE` characters (code in backquotes is cut to fit) that says
         what goes wrong for the user; `labels` point at the places that explain it, `notes` give further facts, `cause`
-        is what others may rest on too. What no run reaches is not reported.
+        is what others may depend on too. What no run reaches is not reported.
         """
         if isinstance(where, cst.CSTNode) and is_never_reached(self.module, where):
             return

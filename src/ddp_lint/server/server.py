@@ -92,7 +92,7 @@ class Server(LanguageServer):
         self._waiting[uri] = self._started(self._check_after(uri, pause))
 
     def others_changed(self, uri: str = "") -> None:
-        """Look at the other open documents again: what they rest on may have changed."""
+        """Look at the other open documents again: what they depend on may have changed."""
         for other in list(self._checked):
             if other != uri and other not in self._waiting:
                 self.changed(other)

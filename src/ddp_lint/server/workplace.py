@@ -47,7 +47,7 @@ class Workplace:
         self._found: dict[pathlib.Path, Checked] = {}
 
     def look(self, document: Document) -> Checked | None:
-        """A first look at a document that was edited within functions: what stands in them. None for any other change.
+        """A first look at a document that was edited within functions: what is in them. None for any other change.
 
         `check` has the last word; it takes several times as long.
         """

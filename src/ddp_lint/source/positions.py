@@ -22,7 +22,7 @@ _STACK_BYTES = 512 * 1024 * 1024
 class Positions:
     """The positions of the nodes of a tree, in lines and columns of its code.
 
-    LibCST finds that out by writing code anew, which takes as long as parsing it: only those statements are written
+    LibCST finds that out by writing code again, which takes as long as parsing it: only those statements are written
     that someone asks about, without the ones around them. `ast` knows the lines that they start at.
     """
 

@@ -98,7 +98,7 @@ class Wraps:
 
     def _given(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap of what every call in the file gives a function for the parameter `name`, None where one of them
-        gives something else, or all of them stand in functions that get it themselves."""
+        gives something else, or all of them are in functions that get it themselves."""
         function = self._module.function_of(at)
         if not self.all or function is None or self._module.class_of(function) is not None:
             return None
@@ -172,7 +172,7 @@ class Wraps:
         )
 
     def _called_before(self, method: str, wrap: Wrap, constructor: cst.FunctionDef) -> bool:
-        """Whether all calls of a method in the file stand in the constructor, above the wrap."""
+        """Whether all calls of a method in the file are in the constructor, above the wrap."""
         functions = ((call, call.func) for call in self._module.of_type(cst.Call))
         calls = [c for c, func in functions if isinstance(func, cst.Attribute) and func.attr.value == method]
         return bool(calls) and all(

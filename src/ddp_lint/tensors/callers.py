@@ -50,7 +50,7 @@ class CallSite:
 
 def call_sites(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...]:
     """The calls of a function or method of `module` in its project, without those of tests. Empty when there are none,
-    or when the function is handed on somewhere, so that not all calls can be seen."""
+    or when the function is passed on somewhere, so that not all calls can be seen."""
     project = module.project
     if project is None or module.facts is None:
         return ()

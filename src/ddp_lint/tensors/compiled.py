@@ -114,7 +114,7 @@ class _Reach:
             if not isinstance(node, ast.Call):
                 continue
             yield from self._targets(node.func, code)
-            for arg in node.args[:1]:  # checkpoint(self.block, x), map(f, xs): handed on to be called
+            for arg in node.args[:1]:  # checkpoint(self.block, x), map(f, xs): passed on to be called
                 if isinstance(arg, (ast.Name, ast.Attribute)):
                     yield from self._targets(arg, code, only_functions=True)
         if code.owner is not None and code.node.name == "forward":

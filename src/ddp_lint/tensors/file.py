@@ -129,7 +129,7 @@ class TensorFile:
 
 
 def called_without_gradient(site: CallSite) -> bool:
-    """Whether a call stands below ``with torch.no_grad():`` in its function."""
+    """Whether a call is below ``with torch.no_grad():`` in its function."""
     for block in walk(site.around) if site.around is not None else ():
         off = isinstance(block, ast.With) and any(without_gradient(i.context_expr, site.facts) for i in block.items)
         if off and any(node is site.node for node in walk(block)):

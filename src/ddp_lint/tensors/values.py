@@ -129,7 +129,7 @@ def computed_from(operands: Iterable[Value], kind: Kind, storage: int) -> Value:
     )
 
 
-#: Tuples within each other whose elements are told apart: ``a, b = (a, b), (b, a)`` doubles what they hold.
+#: Tuples within each other whose elements are distinguished: ``a, b = (a, b), (b, a)`` doubles what they hold.
 _DEEPEST = 5
 
 

@@ -1,4 +1,4 @@
-"""Models that no wrapper keeps together, or that ranks train in unlike ways: pure functions of what each recorded."""
+"""Models that no wrapper synchronises, or that ranks train differently: pure functions of what each rank recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which conditions or loop one rank's call stands in and another one's does not, by the source at their stacks."""
+"""Which conditions or loop one rank's call is in and another one's does not, by the source at their stacks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def between(mismatch: Mismatch) -> str:
 def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
     """Of a call in a loop that another rank has left: the loop, and the ways out of it. `earlier` are the calls of the
     group that met before. Of a rank that calls nothing more it is known that it has left all loops: which of several
-    it left too early says the one that the other rank has begun anew since the last call that they had in common."""
+    it left too early says the one that the other rank has begun again since the last call that they had in common."""
     calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
     for (rank, one), (other, another) in itertools.permutations(calls, 2):
         here, there = _first_apart(one.frames, another.frames), _first_apart(another.frames, one.frames)
@@ -136,7 +136,7 @@ def joined(mismatch: Mismatch) -> str:
 def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
     """Of calls that met and are not the same: the conditions on the way to the one that comes next in the program
     after the last calls that belong together, which the other rank went past; or those in the round of a loop, where
-    both ranks are at one line with unlike tensors."""
+    both ranks are at one line with different tensors."""
     calls = [Call(rank, call) for rank, call in mismatch.calls.items() if call is not None]
     for one, other in itertools.combinations(calls, 2):
         here = _first_apart(one.collective.frames, other.collective.frames)
@@ -178,8 +178,8 @@ def _at_one_line(one: Call, other: Call) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class RoundsApart:
-    """Two calls of one line that met in unlike rounds of a loop, in words, too. `skips`: there is a way past the line
-    in a round."""
+    """Two calls of one line that met in different rounds of a loop, in words, too. `skips`: there is a way past the
+    line in a round."""
 
     path: str
     line: int
@@ -322,7 +322,7 @@ def unlike_messages(streams: Streams) -> str:
 
 
 def _loop_at(call: Collective, one: Round) -> tuple[str, int, str]:
-    """A loop's variable by its place: two functions that are called in it have stacks of unlike depth."""
+    """A loop's variable by its place: two functions that are called in it have stacks of different depth."""
     return (call.frames[one.depth].path if one.depth < len(call.frames) else ""), one.line, one.name
 
 
@@ -393,7 +393,7 @@ def _only_loop(call: Collective) -> _Loop | None:
 
 
 def _inner_loop(call: Collective, here: Frame, anew: _Loop | None) -> _Loop | None:
-    """The loop in what a line calls that a rank is in which has not come back to that line: the one begun anew, or the
+    """The loop in what a line calls that a rank is in which has not come back to that line: the one begun again, or the
     only one."""
     loops = [loop for frame in call.frames[: call.frames.index(here)] for loop in _loops(frame)]
     if anew is not None and anew.lineno in {loop.lineno for loop in loops}:
@@ -403,7 +403,7 @@ def _inner_loop(call: Collective, here: Frame, anew: _Loop | None) -> _Loop | No
 
 
 def _line_in(frame: Frame, call: Collective | None) -> int:
-    """The line at which a call stands in the function of a frame, 0 outside of it."""
+    """The line at which a call is in the function of a frame, 0 outside of it."""
     same = (
         one.line for one in (call.frames if call else ()) if (one.path, one.function) == (frame.path, frame.function)
     )
@@ -432,7 +432,7 @@ def _told(gates: Iterator[_Gate]) -> str:
 
 def _gates(frame: Frame, *, in_round: bool = False, below: bool = True) -> Iterator[_Gate]:
     """The tests on the way to a line of its function (of the innermost loop around it), the outermost first: those
-    that it stands below (if asked for), and those before it that leave. With each whether it asks for the rank."""
+    that it is below (if asked for), and those before it that leave. With each whether it asks for the rank."""
     blocks = [_tree(frame).body]
     found: list[ast.If] = []
     while blocks:
@@ -575,7 +575,7 @@ def _ways_out(body: Sequence[ast.stmt], own: bool = True) -> Iterator[ast.Break 
 
 
 def _below_test(loop: _Loop, way: ast.stmt) -> str:
-    """The innermost test that a way out stands below."""
+    """The innermost test that a way out is below."""
     tests = [n for n in ast.walk(loop) if isinstance(n, ast.If) and way.lineno in _lines([*n.body, *n.orelse])]
     return f", below `if {ast.unparse(tests[-1].test)}` (line {tests[-1].lineno})" if tests else ""
 

@@ -1,4 +1,4 @@
-"""Why replicas came apart, as far as the traces tell: pure functions of what each rank recorded."""
+"""Why replicas drifted apart, as far as the traces tell: pure functions of what each rank recorded."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
 
 
 def _unlike_states(traces: Sequence[Trace], desync: Desync) -> Cause | None:
-    """Some ranks made more steps than others inside of the last `Join`, which hands on no optimizer's state."""
+    """Some ranks made more steps than others inside of the last `Join`, which passes on no optimizer's state."""
     if not desync.joins:
         return None
     before = (desync.wrap, desync.model, desync.among, desync.joins - 1)

@@ -28,7 +28,7 @@ def unmet(case: Case) -> str:
 
 
 def for_good(case: Case) -> bool:
-    """The condition that was not met hangs on options of the command line and on nothing else, or is tested before
+    """The condition that was not met depends on options of the command line and on nothing else, or is tested before
     anything trains (how many GPUs are there): no input changes it."""
     guard = _first_unmet(case) if _came_near(case) else None
     if guard is None or guard.wanted is None:

@@ -85,19 +85,19 @@ _LOCKED = (
     "no thread is left to release the lock: the thread that took it has not released it (an exception in between?)",
     "use `with lock:`, which always releases it",
 )
-#: What to do where one rank has left a loop, and where the ranks are in unlike rounds or past unlike conditions.
+#: What to do where one rank has left a loop, and where the ranks are in different rounds or past unlike conditions.
 _EQUALLY_OFTEN = (
     "run it the same number of times on all ranks: equally many batches, or a decision that they all_reduce"
 )
 _SAME_CALLS = "make the same calls in the same order on all ranks, independent of their data"
 _LUCK = "tensors of different sizes met: gloo aborts, NCCL hangs or returns wrong values"
 _UNLIKE_CALLS = f"calls of different lines met, which do not belong together ({_LUCK})"
-#: Cause and fix where one line is given unlike tensors.
+#: Cause and fix where one line is given different tensors.
 _UNLIKE_TENSORS = (
     "one line got different tensors: their source (a batch, a model) differs between the ranks",
     "give every rank the same shape and dtype (pad to the largest), or exchange the sizes first",
 )
-#: Cause and fix where ranks go through the same names in unlike orders.
+#: Cause and fix where ranks go through the same names in different orders.
 _UNLIKE_NAMES = (
     "each rank iterates over the same names in a different order (that of their first use, or that of a set): "
     "numbers with different meanings are summed",
@@ -108,7 +108,7 @@ _UNLIKE_ORDER = (
     "each rank has the tensors in a different order, because the order of a set differs between processes",
     "iterate over them in the same order on all ranks: sorted(names), or that of named_parameters()",
 )
-#: What gloo aborts over, as tensors of unlike size meet.
+#: What gloo aborts over, as tensors of different size meet.
 _UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER)
 #: Cause and fix where each rank looks at its own clock.
 _CLOCK = (
@@ -119,7 +119,7 @@ _CLOCK = (
 #: Cause and fix where ranks share a GPU.
 _OWN_DEVICE = (
     'NCCL takes one GPU for each rank, and ends with "Duplicate GPU detected": torchrun passes the local rank in the '
-    "environment, not by --local_rank",
+    "environment, not as --local_rank",
     'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), unless the launcher shows each rank only its own GPU',
 )
 _NO_DEVICE = (
@@ -142,7 +142,7 @@ _WAIT_TOGETHER = "wait in a dist.barrier() that the other rank calls after its p
 _ONE_MODEL = "build the same model on all ranks: decide its structure by values that all ranks share"
 #: What to do where each rank names another one that sends.
 _ONE_ROOT = "agree on it first: all_gather the input of the decision, and let all ranks choose from that"
-#: What to do where a message and the tensor for it are of unlike size.
+#: What to do where a message and the tensor for it are of different size.
 _FITTING = (
     "send and receive the same shape: divide the batch evenly (drop the rest, or pad it), or send the shape first"
 )
@@ -178,7 +178,7 @@ _TOO_MANY = (
     "a group is complete when world_size processes have called init_process_group",
     "pass the number of started processes as world_size, or start those of the other nodes as well",
 )
-#: The rule of ranks that meet in one collective with unlike numbers of bytes.
+#: The rule of ranks that meet in one collective with different numbers of bytes.
 _SIZES = "DDP105"
 #: By whether the dataset has no length: the rule of a loader that gives all ranks the same, what it is, and the fix.
 _UNDIVIDED = {
@@ -391,7 +391,7 @@ def _let_go(call: Collective) -> bool:
 
 
 def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
-    """A rank that stands still outside of any collective is what its peers wait for: its line is the place."""
+    """A rank that is stuck outside of any collective is what its peers wait for: its line is the place."""
     for outcome in examined.run.ranks:
         waiting = [(rank, call) for rank, call in first.calls.items() if call is not None]
         frame = outcome.last.frame
@@ -652,7 +652,7 @@ def _unordered(examined: Examined) -> Iterator[Discovery]:
 
 
 def _in_another_order(examined: Examined) -> Iterator[Discovery]:
-    """Sums of unlike names that met, in a run whose calls all fit."""
+    """Sums of different names that met, in a run whose calls all fit."""
     streams = {one.rank: tuple(one.trace.of(Collective)) for one in examined.run.ranks}
     found = walked_apart(streams) if examined.completed and not examined.mismatches else None
     if found is not None:

@@ -1,4 +1,4 @@
-"""How late a thread that polls came itself: the time for which the machine stood still made nobody idle."""
+"""How late a thread that polls came itself: the time for which the machine was stuck made nobody idle."""
 
 from __future__ import annotations
 

@@ -174,8 +174,8 @@ def rows(streams: Streams, endings: Mapping[int, Ending]) -> list[Row]:
 @dataclasses.dataclass(frozen=True)
 class Exchange:
     """Two calls of one op and shape that met although they are not the same step of the program. `crossed`: the ranks
-    make the same calls, each in an order of its own, so that tensors of unlike meaning were mixed; else one rank made
-    a call that the other did not, and another one took its place."""
+    make the same calls, each in an order of its own, so that tensors of different meaning were mixed; else one rank
+    made a call that the other did not, and another one took its place."""
 
     one: Call
     other: Call

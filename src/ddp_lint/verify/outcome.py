@@ -53,7 +53,7 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     name = _signal_name(-code) if code is not None and code < 0 else ""
     how, message = _how(trace, end, code, name)
     if how in ("completed", "exit") and 0 < told < max(marks.time(rank, "over"), float(end.get("time", 0.0))):
-        how, message = "stalled", _PARTED  # it stood still until its peers were ended
+        how, message = "stalled", _PARTED  # it was stuck until its peers were ended
     if marks.has(rank, "overdue") and how in ("completed", "stopped", "signal"):
         how, message = "stalled", f"hangs outside of Python code, {_WHERE[marks.has(rank, 'leaving')]}"
     return RankOutcome(
@@ -137,7 +137,7 @@ def aligned(ranks: Sequence[RankOutcome]) -> tuple[dict[int, tuple[Collective, .
 
 
 def left_waiting(ranks: tuple[RankOutcome, ...]) -> tuple[RankOutcome, ...]:
-    """The same with those ranks stalled that wait for one that came to its end without them.
+    """The same with those ranks stalled that wait for one that completed without them.
 
     gloo tells them so, as soon as its connection is closed, and NCCL lets them wait: it is the same hang.
     """
@@ -216,7 +216,7 @@ def _communicates(rank: RankOutcome) -> bool:
 
 
 def _idle(rank: RankOutcome) -> str:
-    """What a rank said that came to its end without a process group: many scripts leave where GPUs are missing."""
+    """What a rank said that completed without a process group: many scripts leave where GPUs are missing."""
     said = [line.strip() for line in rank.log.splitlines() if line.strip()]
     last = f"; the last that rank {rank.rank} printed: {said[-1][:200]}" if said else ""
     return f" without a process group: nothing distributed ran{last}"

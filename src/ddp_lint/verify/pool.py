@@ -1,7 +1,7 @@
 """The processes of a launch: torchrun, a supervisor for each rank, and for each of them one rank after the other.
 
 A launch stays up between the runs of a target, and forks a rank for each run from one process that has torch imported,
-so that a run costs what it computes. A run that dies takes its own ranks with it; a launch that dies is started anew
+so that a run costs what it computes. A run that dies takes its own ranks with it; a launch that dies is started again
 for the runs that are left. Nothing of a launch stays when it is closed, or when the process that opened it ends.
 """
 
@@ -165,7 +165,7 @@ class _Launch:
         self.folder = folder
         self.options = options
         self.jobs = Jobs(folder)
-        #: A run has come to its end in it.
+        #: A run has ends in it.
         self.proven = False
         self._title = title
         self._number = 0

@@ -148,7 +148,7 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
-        """0: every run came to its end and nothing was confirmed or discovered; 2: the target could not run, or a part
+        """0: every run completed and nothing was confirmed or discovered; 2: the target could not run, or a part
         of it was not run and the rest shows nothing; 1 otherwise.
 
         How a run with a stimulus ended does not count: it was asked for trouble.

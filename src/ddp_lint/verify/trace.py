@@ -328,8 +328,8 @@ class Hashes(Event):
     the tensors are those whose gradients the user's code averages), copy, tensor_parallel or none: what this very model
     is wrapped in (a script may hold several models; `model` is its number among those of its wrap, `update` how many
     optimizer steps it has seen: what is compared has the same ones on all ranks, whatever else a rank has made or
-    trained). `among` are the ranks that hold replicas of it, none for all. The ranks may make unlike numbers of steps
-    inside of `Join`: `joins` counts how often it has ended, and `update` begins anew then.
+    trained). `among` are the ranks that hold replicas of it, none for all. The ranks may make different numbers of
+    steps inside of `Join`: `joins` counts how often it has ended, and `update` begins again then.
     """
 
     kind: ClassVar[str] = "hashes"
@@ -448,7 +448,7 @@ class GraphBreak(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recompile(Event):
-    """TorchDynamo compiled a function anew, because something at the event's frame was not as before (`reason`)."""
+    """TorchDynamo compiled a function again, because something at the event's frame was not as before (`reason`)."""
 
     kind: ClassVar[str] = "recompile"
     reason: str = ""
@@ -545,7 +545,7 @@ class Lines(Event):
     """How often lines ran since the start: `counts` maps a path to {line: times}, for the lines asked for.
 
     `guards` maps a path to {line: [times true, times false]}; `values` to {line: {name: repr}} of the names in the
-    guard when it was last tested (a guard whose body stands on its own line has no outcome). Written every second
+    guard when it was last tested (a guard whose body is on its own line has no outcome). Written every second
     that changed something, before a death, and at the end; the last one counts.
     """
 
@@ -602,7 +602,7 @@ class Stall(Event):
 
     @property
     def stuck(self) -> bool:
-        """The rank was ended because it stood still."""
+        """The rank was ended because it was stuck."""
         return self.reason in ("timeout", "mismatch", "lock")
 
 
@@ -635,7 +635,7 @@ class MadeUp(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class End(Event):
-    """The completion marker: the training loop or the script came to its end on this rank."""
+    """The completion marker: the training loop or the script completed on this rank."""
 
     kind: ClassVar[str] = "end"
     seconds: float = 0.0

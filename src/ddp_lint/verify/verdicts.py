@@ -1,8 +1,8 @@
 """Evidence becomes verdicts: pure functions of findings and examined runs.
 
 Of one run: *confirmed* when an oracle of the rule fired; *not reached* when no rank ran the finding's lines;
-*refuted* when they ran, every oracle that could look stayed silent, the run came to its end, and the condition that
-the finding hangs on took both values; else *inconclusive*. Over all runs: confirmed in any is confirmed; a run that
+*refuted* when they ran, every oracle that could look stayed silent, the run completed, and the condition that
+the finding depends on took both values; else *inconclusive*. Over all runs: confirmed in any is confirmed; a run that
 decided nothing keeps the others from refuting; a pass with a stimulus can confirm, and can settle a condition that
 took one value only.
 """

@@ -145,7 +145,7 @@ class AsyncWorkNotWaited(Rule):
             self._appended(pending, parent)
 
     def _handed_on(self, node: cst.Call) -> Collective | None:
-        """The collective whose work a method of the project hands on, if it is asked for: ``comm.all_reduce(x,
+        """The collective whose work a method of the project passes on, if it is asked for: ``comm.all_reduce(x,
         async_op=True)``."""
         project, name = self.module.project, node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
         entry = load().collectives.get(f"torch.distributed.{name}")
@@ -160,7 +160,7 @@ class AsyncWorkNotWaited(Rule):
 
     def _asked_for(self, node: cst.Call, flag: str) -> bool | None:
         """Whether a call in the project asks for work that goes on; None where the flag is a parameter, False by
-        default, and no call of the function is seen, or only one that hands on a parameter of that kind."""
+        default, and no call of the function is seen, or only one that passes on a parameter of that kind."""
         function = self.module.function_of(node)
         if function is None or flag not in _false_by_default(function):
             return True

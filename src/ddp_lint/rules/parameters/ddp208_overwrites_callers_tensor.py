@@ -163,7 +163,7 @@ class OverwritesCallersTensor(InPlaceRule):
         return any(self.module.code(test) == asked and not taken for test, taken in conditions(self.module, write.node))
 
     def _held(self, function: Code, argument: str) -> tuple[CallSite, str] | None:
-        """A call that hands over a tensor which is needed afterwards, with what needs it."""
+        """A call that passes a tensor which is needed afterwards, with what needs it."""
         if isinstance(function, cst.Module):
             return None
         for site in call_sites(self.module, function):

@@ -193,7 +193,7 @@ class UploadWithoutRecordStream(Rule):
         return "" if current else stream
 
     def _records(self, node: cst.CSTNode) -> bool:
-        """Whether a name is `record_stream`, or that of a helper that records, called or handed on."""
+        """Whether a name is `record_stream`, or that of a helper that records, called or passed on."""
         if not isinstance(node, cst.Name):
             return False
         return _RECORDS.search(node.value) is not None or node.value in self._recorders

@@ -175,7 +175,7 @@ class RequiresGradAfterWrap(Rule):
             )
 
     def _wrapped_again(self, wrap: Wrap, node: cst.CSTNode) -> bool:
-        """Whether the same model goes into a new wrapper after `node`: that one places its hooks anew."""
+        """Whether the same model goes into a new wrapper after `node`: that one places its hooks again."""
         names = (wrap.inner, wrap.outer)
         return any(
             _model_and_part(later.inner)[0] in names and not later.tested

@@ -123,7 +123,7 @@ class GradScalerPerShard(Rule):
                 return
 
     def _is_replaced(self, node: cst.Call, wrap: cst.Call) -> bool:
-        """Whether what the scaler went into is made anew once the model is sharded:
+        """Whether what the scaler went into is made again once the model is sharded:
         ``stepper = Stepper(GradScaler())``, then ``model = FSDP(model)`` and ``stepper = ShardedStepper()``."""
         around = next((up for up in self.module.ancestors(node) if isinstance(up, cst.Assign)), None)
         name = dotted(around.targets[0].target) if around is not None and around.value is not node else ""

@@ -270,7 +270,7 @@ class AttributeBehindWrapper(Rule):
 
     def _last_binding(self, use: cst.BaseExpression, name: str) -> Binding | None:
         bindings, here = self.module.bindings(name, use), self.module.function_of(use)
-        if not on_one_rank(self.module, use):  # what one rank alone binds anew, the others still have as it was
+        if not on_one_rank(self.module, use):  # what one rank alone binds again, the others still have as it was
             bindings = [b for b in bindings if not on_one_rank(self.module, b.node)]
         if name.startswith("self.") and all(self.module.function_of(b.node) is not here for b in bindings):
             return bindings[-1] if bindings else None

@@ -450,7 +450,7 @@ def _example_specs(model: nn.Module) -> Iterator[dict[str, Any]]:
 
 
 def _vary(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Another batch like the example: noise on numbers, samples drawn anew from its own for the rest."""
+    """Another batch like the example: noise on numbers, samples drawn again from its own for the rest."""
     tensor = tensor.detach().cpu()
     if tensor.is_floating_point():
         return tensor + 0.1 * torch.randn(tensor.shape, generator=generator).to(tensor.dtype) * (tensor.abs() + 0.1)

@@ -33,7 +33,7 @@ def _around(path: str, line: int) -> tuple[tuple[int, str], ...]:
 
 @functools.lru_cache(maxsize=4096)
 def asks_to_go_on(path: str, line: int) -> tuple[int, int] | None:
-    """First and last line of the body of the `while` whose test stands at a line; None at any other line."""
+    """First and last line of the body of the `while` whose test is at a line; None at any other line."""
     tests = ((node.test, node.body) for node in ast.walk(_tree(path)) if isinstance(node, ast.While))
     found = (body for test, body in tests if test.lineno <= line <= (test.end_lineno or test.lineno))
     return next(((body[0].lineno, body[-1].end_lineno or body[-1].lineno) for body in found), None)

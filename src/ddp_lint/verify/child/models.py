@@ -48,7 +48,7 @@ def pointer(tensor: torch.Tensor) -> int:
 class Place:
     """Which tensor of which model lies in a storage.
 
-    `sharded`: it is this rank's part (FSDP2: not the gathered whole that stands in for it during a forward; FSDP1:
+    `sharded`: it is this rank's part (FSDP2: not the gathered whole that replaces it during a forward; FSDP1:
     any parameter, as gathered and sharded ones are both views of flat storage).
     """
 
@@ -219,7 +219,7 @@ class Models:
         self._models: list[Model] = []
         self._numbers: collections.Counter[str] = collections.Counter()
         self._at_backward: dict[int, Place] = {}
-        #: The root that ran last, and who is told of one whose forward turns out to be split among the ranks.
+        #: The root that ran last, and who is notified of one whose forward turns out to be split among the ranks.
         self.running: Model | None = None
         self.when_split: Callable[[Model], None] = lambda model: None
         self._module_names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()

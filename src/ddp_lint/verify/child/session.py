@@ -80,7 +80,7 @@ class Session:
         self.recorder.marks.set(self.recorder.rank, "ready")
 
     def _install_groups(self) -> None:
-        """What stands in for the process groups of the job: a shim around them, or groups of a dry run."""
+        """What is in for the process groups of the job: a shim around them, or groups of a dry run."""
         if not self.spec.own_ranks:  # there the process that starts the ranks has it, too
             from ddp_lint.verify.child import shim
 
@@ -181,7 +181,7 @@ class Session:
                     self.recorder.emit(trace.Note, frames=(), text=text)
 
     def finish(self) -> None:
-        """The rank came to its end: the last events and the completion marker."""
+        """The rank completed: the last events and the completion marker."""
         recorder = self.recorder
         self.last_words()
         if self.collectives is not None:

@@ -1,7 +1,7 @@
 """A dry run: chosen ranks of a job of any size, each alone in its process, and what they would call compared.
 
 For hangs that two ranks cannot show: `rank // 8`, pipeline stages, uneven shards, the last rank. Nothing is sent, so a
-dry run knows nothing of the values that ranks receive: `child/dry.py` says what stands in for them.
+dry run knows nothing of the values that ranks receive: `child/dry.py` says what replaces them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Would these ranks come to their end together? A pure function of what each would call.
+"""Would these ranks end together? A pure function of what each would call.
 
 Ranks block where a real run blocks: in a collective until all members that are known are there, in a receive until the
 message is sent, in a plain send until it is received. Ranks that were not run, and what a rank does after its trace
@@ -24,7 +24,7 @@ class Waits:
 
 
 def stuck(streams: Mapping[int, Sequence[Collective]], unknown: frozenset[int]) -> list[Waits]:
-    """The ranks that never come to their end, none when all do. `unknown` are ranks whose trace is cut off."""
+    """The ranks that never end, none when all do. `unknown` are ranks whose trace is cut off."""
     job = _Job(streams, unknown)
     while job.advance():
         pass

@@ -46,7 +46,7 @@ def _exchanged(case: Case, streams: Streams) -> Opinion | None:
     text = f"rank {found.one.rank}'s {_purpose(one, other)} met rank {found.other.rank}'s {_purpose(other, one)}"
     if found.crossed or not case.examined.completed:
         return Opinion((case.evidence("sequence", text, rank=found.one.rank, frame=one.site),))
-    # The run came to its end: what met happened to fit.
+    # The run completed: what met happened to fit.
     return Opinion(doubt=f"{text}: these are not the same call, but no damage was seen")
 
 

@@ -151,7 +151,7 @@ def _ends(examined: Examined) -> list[str]:
 
 def _last_words(examined: Examined) -> list[str]:
     """What the target itself said of its end, where no exception tells: of the first rank that ended so. Where ranks
-    wait for each other, the last that each of them said: why it skipped something stands there, if anywhere."""
+    wait for each other, the last that each of them said: why it skipped something is there, if anywhere."""
     ended = [rank for rank in examined.run.ranks if rank.how in ("exit", "signal", "oom", "not_started")]
     first = min(ended, key=lambda rank: rank.ended_at, default=None)
     if first is not None:

@@ -79,7 +79,7 @@ class Groups:
         self._issued: collections.Counter[str] = collections.Counter()
 
     def name(self, group: Any) -> tuple[str, tuple[int, ...]]:
-        """The group's name and its global ranks. Groups of the same ranks are told apart by the order of making."""
+        """The group's name and its global ranks. Groups of the same ranks are distinguished by the order of making."""
         key = str(group.group_name)
         if key not in self._names:
             ranks = tuple(dist.get_process_group_ranks(group))

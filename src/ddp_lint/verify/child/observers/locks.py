@@ -27,7 +27,7 @@ _OWN = "ddp-lint"
 
 
 def waits_for_ever(frame: FrameType | None) -> bool:
-    """The main thread stands in `lock.acquire()` or `with lock`, without a time limit, and no other thread can run code
+    """The main thread is in `lock.acquire()` or `with lock`, without a time limit, and no other thread can run code
     of Python. Told by the source at the frame: False where that is not to be had (before Python 3.11)."""
     if frame is None or any(_may_release(thread) for thread in threading.enumerate()):
         return False
@@ -36,7 +36,7 @@ def waits_for_ever(frame: FrameType | None) -> bool:
 
 
 def waits_in_calls() -> str:
-    """Where every thread of the program stands in a collective, or in a backward, or joins one that does: "threads"
+    """Where every thread of the program is in a collective, or in a backward, or joins one that does: "threads"
     when there are others than the main one, else "main"; "" where one of them is anywhere else."""
     frames = sys._current_frames()
     seen = [

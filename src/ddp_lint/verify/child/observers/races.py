@@ -69,7 +69,7 @@ class Races(Observer):
         self._flying.append(_Flight(number, work, moved, _storages(moved), filled, issued=self.recorder.here()))
 
     def _check(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What a collective only hands on may be read meanwhile, what it fills may not; neither may be written."""
+        """What a collective only passes on may be read meanwhile, what it fills may not; neither may be written."""
         mutated, looked_at = _storages(written(op, args, kwargs)), _storages(read(op, args, kwargs))
         for flight in self._flying:
             if flight.access or not (flight.storages & mutated or flight.filled & looked_at):

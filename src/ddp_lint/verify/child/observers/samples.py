@@ -34,7 +34,7 @@ class _Epoch:
         self.began_at = step
         sampler = _told_the_epoch(loader) or loader.sampler
         self.takes_epoch = hasattr(sampler, "set_epoch")
-        #: Of a shuffling sampler within another one all that its order hangs on: the outer one may shuffle as well.
+        #: Of a shuffling sampler within another one all that its order depends on: the outer one may shuffle as well.
         shuffles = sampler is not loader.sampler and isinstance(sampler, DistributedSampler) and sampler.shuffle
         self.order = (sampler.seed, sampler.epoch) if shuffles else ()
         self.iterable = isinstance(loader.dataset, IterableDataset)
