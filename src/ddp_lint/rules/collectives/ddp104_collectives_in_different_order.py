@@ -18,7 +18,7 @@ class CollectivesInDifferentOrder(MismatchRule):
 
     Collectives have no names: the first call of rank 0 on a group pairs with the first call of rank 1. Swapped calls
     of equal size give wrong numbers without any error (measured: 101 and 101 instead of 2 and 200); with different
-    sizes gloo aborts and NCCL hangs; `all_reduce` against `broadcast` depends on both.
+    sizes gloo aborts and NCCL hangs; `all_reduce` against `broadcast` hangs on both.
 
     ## Example
 

@@ -19,7 +19,7 @@ class CollectiveArgumentsDiffer(MismatchRule):
     ## Why it breaks
 
     The ranks meet in the call, but with different arguments. Measured on two ranks: `broadcast(src=rank)` silently
-    leaves every rank with its own data on NCCL, and depends on gloo; SUM against MAX returns a number without an error
+    leaves every rank with its own data on NCCL, and hangs on gloo; SUM against MAX returns a number without an error
     on both, and `TORCH_DISTRIBUTED_DEBUG=DETAIL` does not detect it. With different shapes gloo aborts; on NCCL
     `all_reduce` hangs until the watchdog ends it, and `all_gather` returns wrong numbers silently.
 
