@@ -89,7 +89,7 @@ class SamplerInWrongPlace(Rule):
         if shuffles and sampler is not None and self._is_sampler(sampler):
             self.report(
                 node,
-                "combines shuffle=True with a sampler: the constructor raises on every rank of a distributed run",
+                "shuffle=True is combined with a sampler: the constructor raises on every rank of a distributed run",
                 help="let the sampler shuffle, and pass shuffle=(sampler is None)",
             )
 

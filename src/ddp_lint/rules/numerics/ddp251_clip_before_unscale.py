@@ -134,7 +134,7 @@ class ClipBeforeUnscale(Rule):
         step = next((c for c in calls if called(c) == "step" and dotted(c.func) == f"{scaler}.step"), None)
         self.report(
             node,
-            f"clips gradients before `{scaler}` has unscaled them: every rank's steps are far too small",
+            f"gradients are clipped before `{scaler}` unscales them: every rank's steps are far too small",
             notes=[
                 f"the gradients are multiplied by the scale of `{scaler}` (65536 at first), so they "
                 "are clipped to a fraction of what was meant"

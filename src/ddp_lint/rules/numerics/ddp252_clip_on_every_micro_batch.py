@@ -127,7 +127,7 @@ class ClipOnEveryMicroBatch(Rule):
             elif where is not None:
                 self.report(
                     node,
-                    "clips accumulated gradients after every micro-batch: the early ones are clipped repeatedly",
+                    "accumulated gradients are clipped after every micro-batch, so the early ones repeatedly",
                     notes=["under no_sync rank 0 and rank 1 clip by their own norms"],
                     labels=[(where, what)],
                     help="clip once, right before the step",

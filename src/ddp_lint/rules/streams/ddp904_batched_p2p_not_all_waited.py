@@ -87,7 +87,7 @@ class BatchedP2pNotAllWaited(Rule):
         if dropped or popped or isinstance(up, cst.Subscript):
             self.report(
                 node,
-                f"waits for {'none' if dropped else 'one'} of the sends and receives, so the rank continues too early",
+                f"{'no' if dropped else 'only one'} send or receive is waited for, so the rank continues too early",
                 notes=["a rank may read a buffer that its peer has not filled, or free one that its peer still reads"],
                 help="for work in dist.batch_isend_irecv(ops): work.wait()",
             )

@@ -113,10 +113,10 @@ class HostReadInGraphCapture(Rule):
             if call not in inside:
                 warmed_up = warmed_up or collective or isinstance(call.func, cst.Name)
             elif self._reads_on_host(call):
-                self._report(call, node, "reads a value on the host during a capture")
+                self._report(call, node, "this reads a value on the host during a capture")
             elif collective and not warmed_up:
                 warmed_up = True
-                self._report(call, node, "would have to build its communicator during the capture")
+                self._report(call, node, "this collective would create its communicator during the capture")
 
     def _is_capture(self, expression: cst.BaseExpression) -> bool:
         return isinstance(expression, cst.Call) and self.module.qualified(expression.func) == "torch.cuda.graph"

@@ -126,9 +126,9 @@ class LayersChangeAfterWrap(Rule):
             return
         grows = method in ("append", "insert") and bool(node.args) and makes_module(self.module, node.args[-1].value)
         if grows or method in ("add_module", "register_module"):
-            self._report(node, wrap, "adds a layer")
+            self._report(node, wrap, "a layer is added")
         elif wrap.kind == "ddp" and (method in ("half", "bfloat16", "double") or self._casts(node, method)):
-            self._report(node, wrap, "casts the parameters")
+            self._report(node, wrap, "the parameters are cast")
 
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target
@@ -136,7 +136,7 @@ class LayersChangeAfterWrap(Rule):
             return
         wrap = self.module.wraps.around(path_of(target.value), node)
         if wrap is not None and wrap.kind in _REGISTERING:
-            self._report(node, wrap, "adds a layer")
+            self._report(node, wrap, "a layer is added")
 
     def _casts(self, node: cst.Call, method: str) -> bool:
         names = [self.module.qualified(arg.value) for arg in node.args]

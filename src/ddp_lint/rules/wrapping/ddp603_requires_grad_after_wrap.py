@@ -161,15 +161,15 @@ class RequiresGradAfterWrap(Rule):
                 self._report(
                     node,
                     wrap,
-                    "unfreezes parameters",
-                    "they drift apart",
+                    "parameters are unfrozen",
+                    "the replicas drift apart",
                     [(before, "frozen here, before the wrap")],
                 )
         elif part and not self._tolerates_unused(wrap):
             self._report(
                 node,
                 wrap,
-                f"freezes a part of `{model}`",
+                f"a part of `{model}` is frozen",
                 "step 2 fails",
                 [],
             )

@@ -140,7 +140,7 @@ class OptimizerBeforeShard(Rule):
                     return
                 self.report(
                     node,
-                    f"takes the parameters of `{wrap.inner}` before {_NAMES[wrap.kind]} replaces them: "
+                    f"the optimizer takes the parameters of `{wrap.inner}` before {_NAMES[wrap.kind]} replaces them: "
                     "nothing is trained",
                     notes=["step() changes tensors that no rank's model uses any more"],
                     labels=[(wrap.call, "the parameters are replaced here")],

@@ -107,7 +107,7 @@ class ClipGradNormPerShard(CallOnSharded):
     def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
         self.report(
             node,
-            f"clips each rank's shard of `{name}` by the norm of that shard: the direction of the update is wrong",
+            f"each rank's shard of `{name}` is clipped by its own norm: the direction of the update is wrong",
             notes=["rank 0 and rank 1 scale their shards differently"],
             labels=[(wrap.call, "sharded with FSDP1 here")],
             help=f"call `{name}.clip_grad_norm_(max_norm)`, which sums the norm over all ranks",

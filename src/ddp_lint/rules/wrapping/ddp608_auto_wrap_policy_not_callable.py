@@ -108,7 +108,7 @@ class AutoWrapPolicyNotCallable(Rule):
         if node.keyword.value == "auto_wrap_policy":
             problem = self._policy_problem(node)
         elif node.keyword.value == "transformer_layer_cls" and self._is_class(node.value):
-            problem = "is one class where FSDP tests membership in a set: TypeError on every rank"
+            problem = "is one class, but FSDP needs a set of classes: TypeError on every rank"
         if problem:
             self.report(
                 node,
@@ -121,7 +121,7 @@ class AutoWrapPolicyNotCallable(Rule):
         if isinstance(value, cst.Call) and self.module.qualified(value.func).startswith(_FUNCTIONS):
             return "calls the policy instead of binding it: FSDP fails on every rank"
         if self.module.qualified(value) == _TRANSFORMER:
-            return "lacks its transformer_layer_cls: the constructor fails on every rank"
+            return "needs its transformer_layer_cls: the constructor fails on every rank"
         if self._is_class(value):
             return "is a layer class, which FSDP would call for every submodule: the constructor fails on every rank"
         holds_class = isinstance(value, (cst.Set, cst.List, cst.Tuple)) and any(

@@ -94,7 +94,7 @@ class CopyOfShardedModel(CallOnSharded):
     def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
         self.report(
             node,
-            f"deep-copies `{name}`, whose parameters are sharded: this raises on every rank",
+            f"`{name}` is deep-copied, but its parameters are sharded: this raises on every rank",
             labels=[(wrap.call, "sharded here")],
             help="copy the model before it is wrapped, and wrap both",
         )

@@ -94,7 +94,7 @@ class SyncBatchnormAfterShard(CallOnSharded):
     def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
         self.report(
             node,
-            f"converts `{name}` after its parameters were sharded: forward or backward fails on every rank",
+            f"`{name}` is converted after its parameters were sharded: forward or backward fails on every rank",
             labels=[(wrap.call, "sharded here")],
             help="convert first, wrap last",
         )

@@ -144,12 +144,16 @@ class ReentrantCheckpointUnderDdp(Rule):
             first, *again = calls
             for call in again:
                 self._report(
-                    call, calls, [(first, "checkpointed here first")], f"checkpoints `{layer}` a second time", _TWICE
+                    call,
+                    calls,
+                    [(first, "checkpointed here first")],
+                    f"`{layer}` is checkpointed a second time",
+                    _TWICE,
                 )
         unused = next((wrap.call for wrap in self.module.wraps.all if self._looks_for_unused(wrap)), None)
         if unused is not None and self._all:
             labels = [(unused, "find_unused_parameters=True here")]
-            what = "is reentrant under find_unused_parameters=True"
+            what = "this checkpoint is reentrant under find_unused_parameters=True"
             self._report(self._all[0], self._all, labels, what, _UNUSED)
 
     def _looks_for_unused(self, wrap: Wrap) -> bool:

@@ -187,7 +187,7 @@ class RankSeedBeforeShard(Rule):
     def _report(self, seed: cst.Call, wrap: Wrap) -> None:
         self.report(
             seed,
-            "seeds each rank differently before the model is built: FSDP shards a mixture of initial weights",
+            "each rank uses another seed before the model is built: FSDP shards a mixture of initial weights",
             notes=["rank 0 and rank 1 each contribute shards of their own initial weights"],
             labels=[(wrap.call, "sharded here without a broadcast")],
             help="use the same seed until the model is wrapped; for FSDP1 pass sync_module_states=True",

@@ -113,7 +113,7 @@ class AutogradGradOfParameters(Rule):
             if wrap is not None and not self._reduces(node):
                 self.report(
                     node,
-                    f"computes the gradients of `{owner}` without its hooks: they are not averaged between ranks",
+                    f"gradients of `{owner}` are computed without its hooks: they are not averaged between ranks",
                     notes=[
                         "without accumulating them no hook of the wrapper runs: rank 0 and rank 1 keep "
                         "the gradients of their own batches"

@@ -115,7 +115,7 @@ class GradScalerPerShard(Rule):
             if wrap.kind == "fsdp1" and together and not self._is_replaced(node, wrap.call):
                 self.report(
                     node,
-                    "looks for overflow in this rank's shard only: one rank skips a step that another takes",
+                    "the scaler checks this rank's shard only: one rank skips a step that another takes",
                     notes=["rank 0 and rank 1 then continue with different loss scales"],
                     labels=[(wrap.call, "sharded with FSDP1 here")],
                     help="use torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",

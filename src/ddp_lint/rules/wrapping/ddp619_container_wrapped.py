@@ -106,7 +106,7 @@ class ContainerWrapped(Rule):
         if container in ("torch.nn.ModuleDict", "torch.nn.ModuleList"):
             self.report(
                 node,
-                f"wraps a {container.rpartition('.')[2]}, which has no forward: no gradient is ever averaged",
+                f"DDP wraps a {container.rpartition('.')[2]}, which has no forward: no gradient is ever averaged",
                 notes=["its children are called without the wrapper, on rank 0 and rank 1"],
                 help="wrap each child, or one module whose forward calls the children",
             )
