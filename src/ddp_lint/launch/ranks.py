@@ -59,6 +59,21 @@ def _imported_by_ranks(module: Module) -> Evidence | None:
     return None
 
 
+def has_ranks(module: Module) -> bool:
+    """Whether several ranks run any file of the project: elsewhere there is nobody whom a rank could leave waiting."""
+    if several_ranks(module) is not None:
+        return True
+    project = module.project
+    return project is not None and project.remember(("has ranks",), lambda: _runs_ranks(project))
+
+
+def _runs_ranks(project: Project) -> bool:
+    words = sorted(set[str]().union(*_known().values(), frameworks.every(lambda each: each.launch.starts)))
+    paths = dict.fromkeys(path for word in (*words, *project.own.names.words) for path in project.holding(word))
+    held = (project.facts_of(path) for path in paths)
+    return any(facts is not None and evidence_in(facts, project) is not None for facts in held)
+
+
 def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = ()) -> Evidence | None:
     """The first evidence in one file (one of `words`, where given). A framework's own files that import each other
     are none."""

@@ -6,7 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.ranks import has_ranks, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import caught, does_work, only_logs
 from ddp_lint.rules.triggers import Triggers
@@ -73,7 +73,8 @@ class SwallowedFailure(Rule):
 
     A handler that raises, exits with a status, returns or stores something that reports the failure, or calls
     anything but print and log; handlers of one particular error (`FileNotFoundError`); code whose `try` holds no
-    training or launching call; a `main()` or a context manager in a file that shows nothing of several ranks.
+    training or launching call; a `main()` or a context manager in a file that shows nothing of several ranks. With
+    `--preview` alone: a project of which nothing shows that several ranks run it.
 
     ## How to confirm
 
@@ -205,6 +206,7 @@ class SwallowedFailure(Rule):
             ],
             labels=[(work, f"a failure in here ({kind}) is forgotten")],
             help="re-raise after the message, or exit with a status other than 0",
+            confidence=Confidence.MEDIUM if has_ranks(self.module) else Confidence.LOW,
             fix=self._raise_again(handler),
         )
 
