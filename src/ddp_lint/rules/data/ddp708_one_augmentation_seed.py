@@ -106,7 +106,7 @@ class OneAugmentationSeed(Rule):
     Seeds that mention the rank on the way, or are followed by one that does; projects without random augmentation
     (shuffling file names alike on all ranks is what a sampler needs); seeds for one epoch or item; a `worker_init_fn`
     in the project; augmentation that only comments and docstrings mention; a seed that is restored afterwards, or that
-    a shuffle follows; seeds before the ranks are spawned (they do not inherit it); tests and evaluation.
+    a shuffle or a permutation follows; seeds before the ranks are spawned (they do not inherit it); tests and evaluation.
 
     ## How to confirm
 
@@ -258,4 +258,4 @@ class OneAugmentationSeed(Rule):
         if self.module.file.is_test or is_evaluation(place) or on_one_rank(self.module, call):
             return True
         names = {dotted(c.func).rpartition(".")[2] for c in calls_in(function.body if function else self.module.tree)}
-        return not names.isdisjoint((*_STARTS_RANKS, "getstate", "get_state", "shuffle"))
+        return not names.isdisjoint((*_STARTS_RANKS, "getstate", "get_state", "shuffle", "permutation"))
