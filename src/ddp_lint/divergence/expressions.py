@@ -11,7 +11,16 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
-from ddp_lint.divergence.lengths import PIECE, cuts_unevenly, dealt_evenly, dimension_of, own_share, padded_to, shape_of
+from ddp_lint.divergence.lengths import (
+    PIECE,
+    cuts_unevenly,
+    dealt_evenly,
+    dimension_of,
+    of_numbers,
+    own_share,
+    padded_to,
+    shape_of,
+)
 from ddp_lint.divergence.project_names import absolute, as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
@@ -41,6 +50,7 @@ from ddp_lint.divergence.values import (
     filled,
     follow_from_sizes,
     holding,
+    is_filled,
     is_too_deep,
     unknown,
 )
@@ -187,6 +197,8 @@ def _of_own(base: Value, varies: Variation, name: str, path: str) -> Value | Non
     if base.kind == PLACES or (name in SELECTING and varies.cause == "rank"):
         return divergent((PLACES, path), dataclasses.replace(varies, cause="membership"))
     if not base.open or varies.cause != "data" or name in _STATIC:
+        return None
+    if base.even and base.kind != PIECE:  # a list that was written down: it has none, and is not what it is asked of
         return None
     size = shape_of(("attribute", path), base) if name in _SHAPES else None
     return size or divergent(("attribute", path), varies)
@@ -359,6 +371,8 @@ def _sequence(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
     value = passed_on(frame, node, items)
     if isinstance(node, ast.List) and len(items) > 1:
         value = of_ranks(value, items)
+    elif isinstance(node, ast.List) and value.varies is not None and not is_filled(value):
+        value = dataclasses.replace(value, even=True)
     return holding(value, tuple(items))
 
 
@@ -387,7 +401,7 @@ def is_set(value: Value) -> bool:
 
 def unordered(frame: Frame, node: ast.AST) -> Value:
     """A set: its elements come in an order of each process's own, its truth and length are no problem."""
-    return unknown(frame.key(node, "set"), ref.Instance(ref.SET))
+    return unknown(frame.key(node, "set"), None if of_numbers(frame, node) else ref.Instance(ref.SET))
 
 
 def _lambda(frame: Frame, node: ast.Lambda) -> Value:

@@ -305,6 +305,33 @@ def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     return values[0] if len(values) == 1 else node
 
 
+def of_numbers(frame: Frame, node: ast.AST) -> bool:
+    """Does a set hold numbers, as an element shows that is one for certain? Their hash is the same in all processes, and
+    so is the order that the set has them in."""
+    given = node.args[0] if isinstance(node, ast.Call) and node.args else node
+    given = assigned_once(frame, given) if isinstance(given, ast.expr) else given
+    if isinstance(given, (ast.List, ast.Tuple, ast.Set)):
+        return any(_is_number(frame, element) for element in given.elts)
+    if isinstance(given, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+        return _is_number(frame, given.elt)
+    return _is_range(given)
+
+
+def _is_number(frame: Frame, node: ast.expr) -> bool:
+    if isinstance(node, ast.Subscript):
+        return _is_range(assigned_once(frame, node.value))
+    if isinstance(node, ast.Call):
+        return dotted_ast(node.func) in ("int", "float", "len", "round")
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
+
+
+def _is_range(node: ast.AST) -> bool:
+    """``range(n)``, ``list(range(n))``."""
+    if isinstance(node, ast.Call) and dotted_ast(node.func) in ("list", "tuple", "sorted") and node.args:
+        node = node.args[0]
+    return isinstance(node, ast.Call) and dotted_ast(node.func) == "range"
+
+
 def agrees_to_stop(body: list[Effect]) -> bool:
     """Does a round leave the loop after a collective: what the ranks have agreed on ends it for all of them?"""
     communicated = False
@@ -324,6 +351,6 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 
 __all__ = [
     "PIECE", "agrees_to_stop", "assigned_once", "cuts_unevenly", "deals", "dealt_alike", "dealt_evenly", "dimension_of",
-    "extent_of", "follows_from_extent", "is_share", "is_size", "is_whole", "length_of", "of_batches", "own_length",
-    "own_share", "padded_to", "shape_of", "size_of", "streams",
+    "extent_of", "follows_from_extent", "is_share", "is_size", "is_whole", "length_of", "of_batches", "of_numbers",
+    "own_length", "own_share", "padded_to", "shape_of", "size_of", "streams",
 ]  # fmt: skip

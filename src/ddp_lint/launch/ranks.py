@@ -13,7 +13,7 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
-from ddp_lint.launch.search import importers
+from ddp_lint.launch.search import importers, returned_by
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import kept_by_node
@@ -57,6 +57,21 @@ def _imported_by_ranks(module: Module) -> Evidence | None:
         if found is not None:
             return dataclasses.replace(found, own=False)
     return None
+
+
+def has_ranks(module: Module) -> bool:
+    """Whether several ranks run any file of the project: elsewhere there is nobody whom a rank could leave waiting."""
+    if several_ranks(module) is not None:
+        return True
+    project = module.project
+    return project is not None and project.remember(("has ranks",), lambda: _runs_ranks(project))
+
+
+def _runs_ranks(project: Project) -> bool:
+    words = sorted(set[str]().union(*_known().values(), frameworks.every(lambda each: each.launch.starts)))
+    paths = dict.fromkeys(path for word in (*words, *project.own.names.words) for path in project.holding(word))
+    held = (project.facts_of(path) for path in paths)
+    return any(facts is not None and evidence_in(facts, project) is not None for facts in held)
 
 
 def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = ()) -> Evidence | None:
@@ -285,7 +300,10 @@ def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
 
 
 #: Tests of how many processes there are: of several where they hold, or of one.
-_SEVERAL = re.compile(r"(not )?[\w.]*(\b|_)distributed(\(\))?|[\w.]*world_size(\(\))? *(> *1|>= *2|!= *1)")
+_SEVERAL = re.compile(
+    r"(not )?(dist|[\w.]*distributed)\.is_initialized\(\)|(not )?[\w.]*(\b|_)distributed(\(\))?|"
+    r"[\w.]*world_size(\(\))? *(> *1|>= *2|!= *1)"
+)
 _ALONE = re.compile(r"[\w.]*world_size(\(\))? *(< *2|<= *1|== *1)")
 
 
@@ -303,13 +321,10 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
 def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:
     """Whether a test calls a function of the project that returns whether this is the first rank:
     ``return not is_initialized() or get_rank() == 0``."""
-    name, project = module.callee(test) if isinstance(test, cst.Call) else "", module.project
-    found = project.split(project.canonical(name)) if name and project is not None else None
-    function = found[0].definitions.get(found[1]) if found is not None else None
-    returned = [n.value for n in walk(function) if isinstance(n, ast.Return)] if function is not None else []
-    if len(returned) != 1 or returned[0] is None:
+    returned = returned_by(module, test)
+    if returned is None:
         return False
-    either = returned[0].values if isinstance(returned[0], ast.BoolOp) else [returned[0]]
+    either = returned.values if isinstance(returned, ast.BoolOp) else [returned]
     return any(first_rank_test(ast.unparse(part), True) for part in either)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import pathlib
 import re
 from collections.abc import Iterator
 
+import libcst as cst
+
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source import Module
+from ddp_lint.source.syntax import walk
 
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
 #: Files that import a module are looked at until this many were read: beyond it the answer is "not found".
@@ -58,6 +63,15 @@ def _imports(project: Project, facts: ModuleFacts, home: str, name: str) -> bool
         return imports_module(facts, name)
     passed_on = (project.canonical(t) for t in facts.imports.names.values() if t.startswith(f"{home}."))
     return any(target.startswith(f"{name}.") for target in passed_on)
+
+
+def returned_by(module: Module, call: cst.CSTNode) -> ast.expr | None:
+    """What the function of the project that is called returns, where it has one `return`: what ``exists(mask)`` asks."""
+    name, project = module.callee(call) if isinstance(call, cst.Call) else "", module.project
+    found = project.split(project.canonical(name)) if name and project is not None else None
+    function = found[0].definitions.get(found[1]) if found is not None else None
+    returned = [n.value for n in walk(function) if isinstance(n, ast.Return)] if function is not None else []
+    return returned[0] if len(returned) == 1 else None
 
 
 def imports_module(facts: ModuleFacts, name: str) -> bool:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.launch.search import returned_by
 from ddp_lint.rules.compile.host import HostRule, Place, truth_values
 from ddp_lint.rules.compile.need import repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.tree import descendants, names_in, subtree
 
 
@@ -147,12 +151,21 @@ class BranchOnTensor(HostRule):
         around = (outer for outer, taken in conditions(self.module, test) if taken)
         if any(_number_checked(outer) & names_in(condition) for outer in around):
             return None
+        if _asks_for_object(returned_by(self.module, condition)):
+            return None
         if not value.tensorish or bare_argument or _type_checked(test) & names_in(condition):
             return None
         place = self.place(condition)
         if place is None or not (value.tensor or place.surely_compiled):
             return None
         return place if self.costs(condition, place) else None
+
+
+def _asks_for_object(returned: ast.expr | None) -> bool:
+    """Whether a helper looks at the object and not at its numbers: ``def exists(x): return x is not None``."""
+    if isinstance(returned, ast.Compare):
+        return all(isinstance(operator, (ast.Is, ast.IsNot)) for operator in returned.ops)
+    return isinstance(returned, ast.Call) and dotted_ast(returned.func) == "isinstance"
 
 
 def _sets_returned_flag(branch: cst.CSTNode | None, function: cst.FunctionDef) -> bool:

@@ -72,7 +72,9 @@ class TensorPrinted(HostRule):
     ## When it is silent
 
     Shapes and Python values outside of compiled code; `logger.info("%s", t)` outside of compiled code (it formats only
-    at its level); branches for debugging, logging or evaluation, tests, `torch.compiler.disable`, `is_compiling()`.
+    at its level); branches for debugging, logging or evaluation, tests, `torch.compiler.disable`, `is_compiling()`. With
+    `--preview` alone: a text without a tensor under a test in compiled code, which is in the graph only where the test
+    holds.
 
     ## How to confirm
 
@@ -106,15 +108,30 @@ class TensorPrinted(HostRule):
         tensor = self._tensor_in(node, place, formatted_only=not prints)
         if tensor is None and not place.surely_compiled:
             return
-        what = f"{self.module.quoted(tensor)} is printed" if tensor is not None else f"`{name}` is called"
+        if tensor is None:
+            self._report_call(node, name, place)
+            return
         self.report(
             node,
-            f"{what} in {'compiled code' if place.surely_compiled else 'forward'}: each rank waits for its "
-            "GPU, and a compiled graph breaks",
+            f"{self.module.quoted(tensor)} is printed in {'compiled code' if place.surely_compiled else 'forward'}: each "
+            "rank waits for its GPU, and a compiled graph breaks",
             notes=[place.outcome],
             labels=place.labels,
             help="return the value and print it in the training loop, on one rank, every n steps",
             confidence=Confidence.HIGH if place.surely_compiled else None,
+        )
+
+    def _report_call(self, node: cst.Call, name: str, place: Place) -> None:
+        """A text is printed and no tensor. Under a test, the graph has the call only where the test holds as it is
+        compiled: hardly ever for what warns of a rare shape."""
+        tested = any(True for _ in conditions(self.module, node))
+        self.report(
+            node,
+            f"`{name}` is called in compiled code: the graph breaks here",
+            notes=[place.breaks],
+            labels=place.labels,
+            help="call it outside of the compiled code, or behind `if not torch.compiler.is_compiling()`",
+            confidence=Confidence.LOW if tested else Confidence.HIGH,
         )
 
     def _on_failure_path(self, node: cst.Call, place: Place) -> bool:

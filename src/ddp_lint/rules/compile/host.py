@@ -88,8 +88,15 @@ class Place:
             waits = f"on CUDA each rank waits for its GPU in every {'forward' if self.reached else 'call'}{way}"
             return f"{waits}, and under torch.compile the graph breaks here"
         if self.compiled.fullgraph:
+            return self.breaks
+        return f"{self.breaks}, and on CUDA each rank waits for its GPU in every call"
+
+    @property
+    def breaks(self) -> str:
+        """What becomes of the compiled graph, whether or not a tensor is read."""
+        if self.compiled is not None and self.compiled.fullgraph:
             return "torch.compile(fullgraph=True) raises here on every rank"
-        return "the compiled graph breaks here, and on CUDA each rank waits for its GPU in every call"
+        return "the compiled graph breaks here"
 
 
 class HostRule(Rule):

@@ -107,7 +107,7 @@ class OneAugmentationSeed(Rule):
     Seeds that mention the rank on the way, or are followed by one that does; projects without random augmentation (a
     sampler needs the same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` in the
     project; augmentation that is mentioned only in comments and docstrings; a seed that is restored afterwards, or
-    that a shuffle follows; seeds before the ranks are spawned (they do not inherit it); tests and evaluation.
+    that a shuffle or a permutation follows; seeds before the ranks are spawned (they do not inherit it); tests and evaluation.
 
     ## How to confirm
 
@@ -259,4 +259,4 @@ class OneAugmentationSeed(Rule):
         if self.module.file.is_test or is_evaluation(place) or on_one_rank(self.module, call):
             return True
         names = {dotted(c.func).rpartition(".")[2] for c in calls_in(function.body if function else self.module.tree)}
-        return not names.isdisjoint((*_STARTS_RANKS, "getstate", "get_state", "shuffle"))
+        return not names.isdisjoint((*_STARTS_RANKS, "getstate", "get_state", "shuffle", "permutation"))

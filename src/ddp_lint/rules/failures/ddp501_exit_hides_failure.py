@@ -6,7 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.ranks import has_ranks, several_ranks
 from ddp_lint.launch.single import one_process
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import (
@@ -96,7 +96,8 @@ class ExitHidesFailure(Rule):
     input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that worked,
     outside of `except` and `finally`; a `finally` that tests whether something failed; a branch that tests for
     KeyboardInterrupt. Only with `--preview`: a branch that reports a failure in a file without evidence of several
-    ranks (a tool that converts one model), a handler in code that serves or deploys a model.
+    ranks (a tool that converts one model), a handler in code that serves or deploys a model, or in a project without
+    evidence of several ranks.
 
     ## How to confirm
 
@@ -220,7 +221,7 @@ class ExitHidesFailure(Rule):
         )
 
     def _sureness(self, broad: bool) -> Confidence:
-        if one_process(self.module) and several_ranks(self.module) is None:
+        if not has_ranks(self.module) or (one_process(self.module) and several_ranks(self.module) is None):
             return Confidence.LOW
         return Confidence.HIGH if broad else Confidence.MEDIUM
 

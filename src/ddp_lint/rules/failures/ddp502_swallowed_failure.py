@@ -6,7 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.ranks import has_ranks, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exits import caught, does_work, only_logs
 from ddp_lint.rules.triggers import Triggers
@@ -74,7 +74,8 @@ class SwallowedFailure(Rule):
 
     A handler that raises, exits with a status, returns or stores something that reports the failure, or calls anything
     but print and log; handlers of one particular error (`FileNotFoundError`); a `try` without a training or launching
-    call; a `main()` or a context manager in a file without evidence of several ranks.
+    call; a `main()` or a context manager in a file without evidence of several ranks. Only with `--preview`: a project
+    without evidence of several ranks.
 
     ## How to confirm
 
@@ -206,6 +207,7 @@ class SwallowedFailure(Rule):
             ],
             labels=[(work, f"a failure in here ({kind}) is dropped")],
             help="re-raise after the message, or exit with a status other than 0",
+            confidence=Confidence.MEDIUM if has_ranks(self.module) else Confidence.LOW,
             fix=self._raise_again(handler),
         )
 
