@@ -37,6 +37,18 @@ def between(mismatch: Mismatch) -> str:
     return ""
 
 
+def paths_apart(cells: Cells) -> tuple[str, Frame] | None:
+    """Of calls that met by op and shape: the condition that one rank came past and another one did not, and where."""
+    calls = [call for call in cells.values() if call is not None]
+    for one, another in itertools.combinations(calls, 2):
+        here = _first_apart(one.frames, another.frames)
+        if here is not None and _first_apart(another.frames, one.frames) is not None:
+            met = Mismatch(Kind.ORDER, one.group, -1, cells)
+            told = between(met) or passed_by(met, ())
+            return (told, here) if told else None
+    return None
+
+
 def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
     """Of a call in a loop that another rank has left: the loop, and the ways out of it. `earlier` are the calls of the
     group that met before. Of a rank that calls nothing more it is known that it has left all loops: which of several
@@ -174,6 +186,37 @@ def _at_one_line(one: Call, other: Call) -> str:
         return ""
     met = " meets ".join(_tensor_of(call) for call in (one, other))
     return f"at line {frame.line} {met}: {gates} decides on each rank by itself"
+
+
+def _in_one_round(one: Call, other: Call) -> bool:
+    """Both ranks are known to be at one line in the same round of the loop around it, and of those around that."""
+    if _first_apart(one.collective.frames, other.collective.frames) is not None:
+        return False
+    loops = _loops(one.collective.frames[0]) if one.collective.frames else []
+    innermost = any(known.depth == 0 and loops and known.line == loops[-1].lineno for known in one.collective.rounds)
+    return innermost and one.collective.rounds == other.collective.rounds
+
+
+def made_of(mismatch: Mismatch) -> str:
+    """Of one line at which ranks in one and the same round have tensors of unlike size: the assignments that made them,
+    the latest one first."""
+    calls = [Call(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    known = mismatch.kind is Kind.SHAPE and len(calls) > 1
+    if not known or not _in_one_round(calls[0], calls[1]):
+        return ""
+    frame = calls[0].collective.frames[0]
+    function = next((f for f in reversed(_functions(_tree(frame))) if frame.line in _lines(f.body)), _tree(frame))
+    assigned = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and n.lineno < frame.line]
+    asked = [n for n in ast.walk(function) if isinstance(n, ast.Call) and n.lineno == frame.line]
+    wanted = set().union(*(_names(arg) for node in asked for arg in node.args))
+    found: list[ast.Assign] = []
+    for node in sorted(assigned, key=lambda one: -one.lineno):
+        made = set().union(*map(_names, node.targets))
+        if made & wanted and len(found) <= _MOST:
+            found.append(node)
+            wanted = wanted - made | _names(node.value)
+    said = "; ".join(f"`{ast.unparse(node)}` (line {node.lineno})" for node in found)
+    return f"both ranks are in the same round, where the tensor is of another size on each: {said}" if said else ""
 
 
 @dataclasses.dataclass(frozen=True)

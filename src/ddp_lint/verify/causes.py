@@ -18,7 +18,9 @@ from ddp_lint.verify.trace import (
     Fingerprint,
     Frame,
     Gathers,
+    Hashes,
     Phase,
+    Storage,
     Switched,
     Trace,
     Write,
@@ -46,11 +48,17 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if desync.wrap == SPLIT_BY_HAND:
         return _unsummed(traces)
     if desync.what == "parameters":
-        found = _unlike_rates(traces, desync) or _unlike_states(traces, desync) or _left_out(traces, desync)
+        found = (
+            _unlike_rates(traces, desync)
+            or _unlike_states(traces, desync)
+            or _left_out(traces, desync)
+            or _kept_alone(traces, desync)
+        )
         if found:
             return found
     return (
-        _switched(traces, desync)
+        _joined_later(traces, desync)
+        or _switched(traces, desync)
         or _averaged_too_early(traces, desync)
         or _never_averaged(traces, desync)
         or _edited(traces, desync)
@@ -138,6 +146,37 @@ def _left_out(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     return None
 
 
+def _kept_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """The ranks began a step with equal parameters, and with optimizers that kept unlike things."""
+    looks = {trace.rank: _kept_before(trace, desync) for trace in traces}
+    held = {rank: event.digests for rank, event in looks.items() if event is not None}
+    names = [name for name in dict.fromkeys(n for kept in held.values() for n in kept)]
+    unlike = [name for name in names if len({kept.get(name) for kept in held.values()}) > 1]
+    if len(held) < len(traces) or not unlike:
+        return None
+    bare = [rank for rank, kept in held.items() if not kept]
+    without = f", and nothing on rank{'s' * (len(bare) > 1)} {', '.join(map(str, bare))}" if bare else ""
+    text = f"the optimizers keep unlike states before optimizer step {desync.update}: {spoken(unlike)}{without}"
+    loads = {trace.rank: site for trace in traces if (site := _loads_state(trace, desync)) is not None}
+    site = next(iter(loads.values()), None)
+    if site is not None and len(loads) < len(traces):
+        ranks = f"rank{'s' * (len(loads) > 1)} {', '.join(map(str, loads))}"
+        text += f"; {ranks} alone loaded a state (line {site.line})"
+    text += ". No wrapper hands on what an optimizer keeps (momentum, Adam's averages)"
+    return Cause(text, "load the optimizer's state on all ranks, or broadcast it from the one that has it", site)
+
+
+def _kept_before(trace: Trace, desync: Desync) -> Hashes | None:
+    """What the optimizer kept of this model before the step after which its replicas differ."""
+    looks = (event for event in trace.of(Hashes) if (event.what, event.when) == ("states", "before_step"))
+    return next((e for e in looks if desync.same_model(e) and e.step == desync.step - 1), None)
+
+
+def _loads_state(trace: Trace, desync: Desync) -> Frame | None:
+    calls = [c for c in trace.of(Call) if c.name == "load_state_dict" and c.arguments.get("optimizer")]
+    return next((call.site for call in reversed(calls) if call.step < desync.step), None)
+
+
 def _reduced_before_steps(trace: Trace) -> list[int]:
     """How many all_reduces this rank had made when each of its optimizer steps began."""
     found, reduced = [], 0
@@ -213,6 +252,18 @@ def _switched(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         if (event.frozen and waits) or (desync.names and set(desync.names) <= set(event.thawed)):
             return switched_cause(event)
     return None
+
+
+def _joined_later(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """What differs became a part of the model after DDP was built."""
+    added = {name for trace in traces for event in trace.of(Storage) for name in event.added}
+    built = next((c.site for t in traces for c in t.of(Call) if c.name == "DistributedDataParallel"), None)
+    if desync.wrap != "ddp" or not desync.names or not added.issuperset(desync.names):
+        return None
+    where = f" (line {built.line})" if built is not None else ""
+    text = f"{spoken(desync.names)} became parts of the model after DDP was built{where}: it broadcasts and averages only "
+    text += "what it was built with"
+    return Cause(text, "add them before the wrap, with one seed on all ranks", built)
 
 
 def switched_cause(event: Switched) -> Cause:

@@ -15,8 +15,10 @@ from ddp_lint.verify.branches import (
     between,
     joined,
     left_loop,
+    made_of,
     on_the_way_out,
     passed_by,
+    paths_apart,
     polling,
     rounds_apart,
     unlike_messages,
@@ -32,7 +34,7 @@ from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.sampling import copies, never_told, told, unlike_parts
+from ddp_lint.verify.sampling import copies, never_told, overlap, told, unlike_parts
 from ddp_lint.verify.statistics import assigned, unshared
 from ddp_lint.verify.trace import (
     COPY,
@@ -107,6 +109,8 @@ _UNLIKE_ORDER = (
     "each process",
     "go through them in one order on all ranks: sorted(names), or that of named_parameters()",
 )
+#: Operations that mix what the ranks hand in.
+_SUMS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
 #: What gloo aborts over, as tensors of unlike size meet.
 _UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER)
 #: Cause and fix where each rank looks at its own clock.
@@ -188,6 +192,12 @@ _UNDIVIDED = {
         "let its __iter__ take every world_size-th sample from this rank's on (itertools.islice), or its own files",
     ),
 }
+#: Cause and fix where each rank has made a part of the data for itself.
+_OWN_PARTS = (
+    "each rank takes its part by itself, and not of one order that all share (a shuffle without a seed in common): some "
+    "samples are on several ranks, some may be on none",
+    "shuffle with one seed on all ranks before the data is divided: random.Random(0).shuffle(...)",
+)
 #: The rule of a sampler that is not told the epoch, and of a group that not all ranks make.
 _NEVER_TOLD, _OWN_GROUPS = "DDP701", "DDP106"
 #: Signals by which the ranks of a run are ended that the user interrupts.
@@ -349,6 +359,9 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
         return "each receives first and waits for what the other one sends afterwards", "let one of them send first"
     if first.direct:
         return _misled(examined)[1:]
+    made = made_of(first)
+    if made:
+        return made, _UNLIKE_TENSORS[1]
     built = _unlike_models(examined, first)
     if built:
         return built, _ONE_MODEL
@@ -728,7 +741,7 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
     traces = [outcome.trace for outcome in examined.run.ranks]
     for what, when, wraps in (("gradients", ("before_step",), ("ddp",)), ("parameters", REPLICAS_EQUAL, REPLICATED)):
         for desync in desyncs(traces, what, when, wraps):
-            yield _apart(examined, desync, cause_of(traces, desync))
+            yield _apart(examined, desync, cause_of(traces, desync) or _mixed(examined, desync))
             return
     alone = averages_alone(traces) or loaded_alone(traces)
     if alone is not None:
@@ -760,6 +773,18 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
                 return
 
 
+def _mixed(examined: Examined, desync: Desync) -> Cause | None:
+    """Averages of unlike lines met before replicas came apart: what they are for was summed."""
+    ended = desync.step - (desync.when == "after_step")
+    for row in examined.rows:
+        calls = [call for call in row.calls.values() if call is not None and call.op in _SUMS]
+        found = paths_apart(row.calls) if len(calls) > 1 and calls[0].step <= ended else None
+        if found is not None:
+            told, site = found
+            return Cause(f"{calls[0].op} of unlike lines met, and what they sum is mixed: {told}", _SAME_CALLS, site)
+    return None
+
+
 def _fed(examined: Examined) -> Iterator[Discovery]:
     """What the loaders gave the ranks to train on."""
     traces = [outcome.trace for outcome in examined.run.ranks]
@@ -778,6 +803,13 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
             cause = "its DistributedSampler was given one rank on all of them"
             fix = "leave num_replicas and rank out: it asks the process group"
         yield Discovery("samples", message, code, cause, fix, (evidence,))
+    found = overlap(traces) if examined.completed and copied is None else None
+    if found is not None:
+        one, other = found.ranks
+        message = f"the ranks train on parts of the data that overlap: {found.shared} of the first {found.among} samples "
+        message += f"of rank {one} are among those of rank {other}"
+        evidence = _evidence(examined, None, "samples", message, found.event.site)
+        yield Discovery("samples", message, "", *_OWN_PARTS, evidence=(evidence,))
     parts = unlike_parts(traces) if len(traces) > 1 else None
     if parts is not None:
         message = f"each rank has split the data in its own way: {parts.sampler} divides unlike subsets"
