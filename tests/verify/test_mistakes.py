@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from .test_end_to_end import verify
+from .warm import verify
 
 pytestmark = pytest.mark.launch
 
