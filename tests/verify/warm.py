@@ -1,5 +1,7 @@
-"""`ddp-lint verify` many times over, at the cost of one launch: `python -m tests.verify.warm` reads a folder and arguments
-from each line of its standard input (JSON) and answers with the exit status and the report.
+"""`ddp-lint verify` many times over, at the cost of one launch.
+
+`python -m tests.verify.warm` reads a folder and arguments from each line of its standard input (JSON) and answers with
+the exit status and the report.
 
 All is as in a process of its own but for what comes up once: the interpreter, the import of torch, torchrun.
 """

@@ -7,7 +7,8 @@ import dataclasses
 import functools
 import itertools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ddp_lint.knowledge import table
 from ddp_lint.source.imports import last_part
@@ -285,23 +286,53 @@ def polling(here: Frame) -> str:
     return ""
 
 
-def used_below(files: Sequence[str], names: Sequence[str]) -> str:
+def used_below(files: Sequence[str], classes: Mapping[str, str], names: Sequence[str]) -> str:
     """Of parameters: the conditions that every use of the parts of a model is below which hold them, '' where one of
-    those is used whatever happens."""
-    found = []
-    for part in dict.fromkeys(name.partition(".")[0] for name in names):
-        uses = [frame for path in files for frame in _uses(path, part)]
-        gates = [(frame.line, _told(_gates(frame))) for frame in uses]
-        if not gates or not all(told for _, told in gates):
-            return ""
-        lines = " and ".join(f"at line {line} past {told}" for line, told in gates)
-        found.append(f"{part} is used {lines} alone")
-    return "; ".join(found)
+    those is used whatever happens. `classes` are those of its modules by name: a part that is always used may have a
+    forward that uses its own parts below a condition."""
+    for depth in range(max((name.count(".") for name in names), default=0)):
+        found = dict.fromkeys(_part_below(files, classes, name, depth) for name in names)
+        parts = [part for part in found if part is not None]
+        if len(parts) == len(found):
+            return "; ".join(_used_at(list(same)) for _, same in itertools.groupby(parts, lambda part: part.gates))
+    return ""
 
 
-def _uses(path: str, part: str) -> Iterator[Frame]:
-    """Where methods of a file read an attribute of this name, but for those that build."""
-    for function in _functions(_tree(Frame(path, 0, ""))):
+class _Part(NamedTuple):
+    """A part of a model, the lines that use it, and the conditions that all of them are below."""
+
+    name: str
+    lines: tuple[int, ...]
+    gates: tuple[str, ...]
+
+
+def _used_at(parts: Sequence[_Part]) -> str:
+    """Of parts that are used below the same conditions."""
+    names = ", ".join(part.name for part in parts)
+    lines = sorted({line for part in parts for line in part.lines})
+    said = f"{names} {'are' if len(parts) > 1 else 'is'} used at line{'s' * (len(lines) > 1)} "
+    return f"{said}{', '.join(map(str, lines))} past {' and '.join(parts[0].gates)} alone"
+
+
+def _part_below(files: Sequence[str], classes: Mapping[str, str], name: str, depth: int) -> _Part | None:
+    """The part at this depth that holds a parameter; None where it is used whatever happens."""
+    path = name.split(".")
+    if depth >= len(path) - 1:
+        return None
+    owner = classes.get(".".join(path[:depth]), "") if depth else ""
+    uses = [frame for file in files for frame in _uses(file, path[depth], owner)] if owner or not depth else []
+    gates = tuple(dict.fromkeys(_told(_gates(frame)) for frame in uses))
+    if not gates or not all(gates):
+        return None
+    return _Part(".".join(path[: depth + 1]), tuple(frame.line for frame in uses), gates)
+
+
+def _uses(path: str, part: str, owner: str) -> Iterator[Frame]:
+    """Where methods of a file (of one class, where it is named) read an attribute of this name, but for those that
+    build."""
+    tree = _tree(Frame(path, 0, ""))
+    within = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == owner]
+    for function in (one for scope in (within if owner else [tree]) for one in _functions(scope)):
         for node in ast.walk(function) if function.name != "__init__" else ():
             if isinstance(node, ast.Attribute) and node.attr == part and isinstance(node.ctx, ast.Load):
                 yield Frame(path, node.lineno, function.name)
@@ -503,7 +534,7 @@ def _names(node: ast.AST) -> set[str]:
     return {getattr(inner, "id", getattr(inner, "attr", "")) for inner in ast.walk(node)} - {""}
 
 
-def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
+def _functions(tree: ast.AST) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 

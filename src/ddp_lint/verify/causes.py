@@ -150,7 +150,7 @@ def _kept_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """The ranks began a step with equal parameters, and with optimizers that kept unlike things."""
     looks = {trace.rank: _kept_before(trace, desync) for trace in traces}
     held = {rank: event.digests for rank, event in looks.items() if event is not None}
-    names = [name for name in dict.fromkeys(n for kept in held.values() for n in kept)]
+    names = dict.fromkeys(name for kept in held.values() for name in kept)
     unlike = [name for name in names if len({kept.get(name) for kept in held.values()}) > 1]
     if len(held) < len(traces) or not unlike:
         return None
@@ -261,8 +261,11 @@ def _joined_later(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if desync.wrap != "ddp" or not desync.names or not added.issuperset(desync.names):
         return None
     where = f" (line {built.line})" if built is not None else ""
-    text = f"{spoken(desync.names)} became parts of the model after DDP was built{where}: it broadcasts and averages only "
-    text += "what it was built with"
+    what = "became a part" if len(desync.names) == 1 else "became parts"
+    text = (
+        f"{spoken(desync.names)} {what} of the model after DDP was built{where}: it broadcasts and averages only what "
+    )
+    text += "it was built with"
     return Cause(text, "add them before the wrap, with one seed on all ranks", built)
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.knowledge.signatures import Signature, explain, secondary
+from ddp_lint.knowledge.signatures import Signature, explain, secondary, signature
 from ddp_lint.verify.apart import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.branches import (
     asked_anew,
@@ -82,6 +82,8 @@ _EXPLAINS = {
 
 #: The signature of a backward that left parameters of a DDP model out.
 _UNFINISHED = "ddp-unfinished-reduction"
+#: The signatures of an allocation that failed, and of a host that has no memory left, whose rule looks at checkpoints.
+_ALLOCATION, _HOST_MEMORY = "host-allocation", "host-oom"
 #: Cause and fix where a rank waits for a lock that nothing releases.
 _LOCKED = (
     "no thread is left to release the lock: who took it has not given it back (an exception in between?)",
@@ -194,8 +196,8 @@ _UNDIVIDED = {
 }
 #: Cause and fix where each rank has made a part of the data for itself.
 _OWN_PARTS = (
-    "each rank takes its part by itself, and not of one order that all share (a shuffle without a seed in common): some "
-    "samples are on several ranks, some may be on none",
+    "each rank takes its part by itself, and not of one order that all share (a shuffle without a seed in common): "
+    "some samples are on several ranks, some may be on none",
     "shuffle with one seed on all ranks before the data is divided: random.Random(0).shuffle(...)",
 )
 #: The rule of a sampler that is not told the epoch, and of a group that not all ranks make.
@@ -436,7 +438,7 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
             text = f"{event.type}: {_last(event)}"
             if event.where in ("caught", "ignored") or secondary(text):
                 continue
-            known = explain(text)
+            known = _of_a_checkpoint(event) or explain(text)
             limit = cpu_limit(text, event.phase) if examined.run.device == "cpu" else ""
             if known and known.role == "hang" and examined.mismatches:
                 continue
@@ -458,6 +460,13 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                 )
                 yield Discovery("exception", message, *cause, (evidence,))
             return
+
+
+def _of_a_checkpoint(event: Raised) -> Signature | None:
+    """Memory that ran out in torch.load is that of a checkpoint."""
+    known = explain(f"{event.type}: {event.message}")
+    loads = known is not None and known.id == _ALLOCATION and "torch/serialization.py" in event.inner
+    return signature(_HOST_MEMORY) if loads else None
 
 
 def _last(event: Raised) -> str:
@@ -543,8 +552,10 @@ def _cut_off(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, s
 def _not_used(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
     """The parts of the model without a gradient are used below a condition."""
     names = _names_without_gradient(outcome) if known is not None and known.id == _UNFINISHED else []
-    files = {path for call in outcome.trace.of(Call) for path in call.arguments.get("files", ())}
-    told = used_below(sorted(files), names) if names else ""
+    wrapped = [call.arguments for call in outcome.trace.of(Call) if call.name == "wrapped"]
+    files = {path for model in wrapped for path in model.get("files", ())}
+    classes = {name: kind for model in wrapped for name, kind in model.get("classes", {}).items()}
+    told = used_below(sorted(files), classes, names) if names else ""
     if known is None or not told:
         return None
     return known.code, f"{told}: in a step without that they get no gradient, and DDP waits for it", known.fix
@@ -577,11 +588,11 @@ def _deaths(examined: Examined) -> Iterator[Discovery]:
             yield Discovery("death", message, code, cause, fix, (evidence,))
 
 
-def _known(signature: Signature | None) -> tuple[str, str, str]:
+def _known(known: Signature | None) -> tuple[str, str, str]:
     """The rule that looks for what a death tells of, its cause and what to do."""
-    if signature is None or signature.role == "secondary":
+    if known is None or known.role == "secondary":
         return "", "", ""
-    return signature.code, signature.cause, signature.fix
+    return known.code, known.cause, known.fix
 
 
 def _how(outcome: RankOutcome) -> str:
@@ -806,7 +817,9 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
     found = overlap(traces) if examined.completed and copied is None else None
     if found is not None:
         one, other = found.ranks
-        message = f"the ranks train on parts of the data that overlap: {found.shared} of the first {found.among} samples "
+        message = (
+            f"the ranks train on parts of the data that overlap: {found.shared} of the first {found.among} samples "
+        )
         message += f"of rank {one} are among those of rank {other}"
         evidence = _evidence(examined, None, "samples", message, found.event.site)
         yield Discovery("samples", message, "", *_OWN_PARTS, evidence=(evidence,))

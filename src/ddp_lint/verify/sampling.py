@@ -76,8 +76,8 @@ def unlike_parts(traces: Sequence[Trace]) -> Samples | None:
 
 
 def unlike_data(one: Samples, other: Samples) -> bool:
-    """Equal numbers of samples stand for unlike samples on two ranks: no part of them is alike (what augments leaves the
-    labels), but for parts that are the same in all samples."""
+    """Equal numbers of samples stand for unlike samples on two ranks: no part of them is alike (what augments leaves
+    the labels), but for parts that are the same in all samples."""
     there = dict(zip(other.first, other.rows, strict=False))
     pairs = [
         (row.split(), there[number].split())

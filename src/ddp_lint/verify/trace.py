@@ -503,8 +503,8 @@ class Samples(Event):
     dataset: int | None = None
     #: Digests of the first batches that the loop was given, whatever drew them.
     batches: tuple[str, ...] = ()
-    #: Of the samples that `first` names digests of what the loop was given, a word for each part of a batch; fewer where
-    #: a batch does not tell its samples apart.
+    #: Of the samples that `first` names digests of what the loop was given, a word for each part of a batch; fewer
+    #: where a batch does not tell its samples apart.
     rows: tuple[str, ...] = ()
     #: Optimizer steps between its first and its last batch.
     steps: int = 0

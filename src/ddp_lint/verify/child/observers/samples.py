@@ -183,7 +183,7 @@ def _content(batch: Any) -> str:
 
 
 def _rows(batch: Any, size: int) -> list[str]:
-    """A digest for each sample of a batch, a word for each part; none where no part has as many rows as it has samples."""
+    """A digest for each sample of a batch, a word for each part; none where no part has a row for each sample."""
     parts = list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else [batch]
     fitting = [part for part in parts if size and _length(part) == size]
     return [" ".join(_row(part[number]) for part in fitting) for number in range(size)] if fitting else []
