@@ -277,6 +277,9 @@ dist.all_reduce(torch.ones(4, device="cuda"))
 """
 #: A layer that is split among the ranks by hand; what goes into it has a gradient from the part of each.
 SPLIT_LAYER = """
+unsummed = "unsummed" in sys.argv
+
+
 class Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -285,7 +288,7 @@ class Enter(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         gradient = gradient.clone()
-        if not wrong:
+        if not wrong or unsummed:
             dist.all_reduce(gradient)
         return gradient
 
@@ -303,18 +306,20 @@ class Leave(torch.autograd.Function):
 
 
 class Split(nn.Module):
-    def __init__(self):
+    def __init__(self, sums=True):
         super().__init__()
-        self.up = nn.Parameter(torch.randn(8, 8).chunk(world)[rank].clone())
+        self.sums = sums
+        self.up = nn.Parameter((torch.randn(8, 8) / 4).chunk(world)[rank].clone())
         self.bias = nn.Parameter(torch.zeros(8 // world))
-        self.down = nn.Parameter(torch.randn(8, 8).chunk(world, dim=1)[rank].clone())
+        self.down = nn.Parameter((torch.randn(8, 8) / 4).chunk(world, dim=1)[rank].clone())
 
     def forward(self, x):
         x = nn.functional.linear(Enter.apply(x), self.up, self.bias).relu()
-        return Leave.apply(nn.functional.linear(x, self.down))
+        x = nn.functional.linear(x, self.down)
+        return Leave.apply(x) if self.sums else x
 
 
-model = nn.Sequential(nn.Linear(8, 8), Split(), nn.Linear(8, 1))
+model = nn.Sequential(nn.Linear(8, 8), Split(), Split(not (wrong and unsummed)), nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(3):
     optimizer.zero_grad()
@@ -712,6 +717,8 @@ for step in range(4):
 #: What the cause says of some.
 CAUSES = {
     "resumed": "and nothing on rank 1; rank 0 alone loaded a state (line 30)",
+    "layer": "gets a gradient from this rank's part alone",
+    "unsummed": "2 (Split) is given the same on all ranks and returns something else on each",
     "late": "0.more.weight became a part of the model after DDP was built (line 27)",
     "mixed": "rank 0 is below the else of `if (step + rank * wrong) % 2` (line 26) at line 29, rank 1 at line 27 is n",
 }
@@ -737,6 +744,7 @@ CAUSES = {
         (BUCKETS, "buckets", "DDP701", "DistributedSampler gave the same order in all 3 epochs"),
         (ONE_DEVICE, "device", "", "all ranks of this machine choose device 0"),
         (SPLIT_LAYER, "layer", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
+        (SPLIT_LAYER, "unsummed", "", "parameters differ between the ranks after optimizer step 1: 3.weight"),
         (CLOCK, "clock", "", "rank 0 left a loop by its own clock (line 27)"),
         (WEIGHED, "weighed", "", "gradients differ between the ranks before optimizer step 1"),
         (NAMES, "names", "", "all_reduce of rank 0 (name='loss') met that of rank 1 (name='accuracy')"),
@@ -771,6 +779,7 @@ CAUSES = {
         "buckets",
         "device",
         "layer",
+        "unsummed",
         "clock",
         "weighed",
         "names",

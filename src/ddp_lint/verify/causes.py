@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 from ddp_lint.verify.branches import kept_apart
@@ -12,6 +13,7 @@ from ddp_lint.verify.trace import (
     COPY,
     SPLIT_BY_HAND,
     TENSOR_PARALLEL,
+    Activations,
     Call,
     Collective,
     Event,
@@ -19,6 +21,7 @@ from ddp_lint.verify.trace import (
     Frame,
     Gathers,
     Hashes,
+    Passed,
     Phase,
     Storage,
     Switched,
@@ -85,10 +88,38 @@ def _unsummed(traces: Sequence[Trace]) -> Cause:
             "the ranks work on one model (its forward sums over them), and draw unlike random numbers in it (dropout)"
         )
         return Cause(text, "seed alike the ranks that work on one model; only what each holds alone may differ", site)
+    part = _left_to_each(traces)
+    if part is not None:
+        text = f"{part.name} ({part.type}) is given the same on all ranks and returns something else on each: what the "
+        text += "ranks have computed of it is not summed"
+        fix = "all_reduce what it returns, as the forward of other layers does"
+        return Cause(text, fix, Frame(part.path, part.line, "forward") if part.line else None)
     text = "ranks that sum in a forward work on one model: what all of them hold began alike, and gets a gradient from "
     text += "this rank's part alone (or the ranks were given unlike inputs)"
     fix = "sum the gradient of what goes into a split layer: an autograd function whose backward does all_reduce"
     return Cause(text, fix, site)
+
+
+def _left_to_each(traces: Sequence[Trace]) -> Passed | None:
+    """The first module of the first forward whose input is one on all ranks and whose output is not, in which no rank
+    sums, and behind which nothing sums either: all that it is in return unlike things."""
+    ran = [event.passed for trace in traces for event in itertools.islice(trace.of(Activations), 1)]
+    rows: list[tuple[Passed, ...]] = list(zip(*ran, strict=False))
+    if len(ran) < len(traces) or any(len({part.name for part in row}) > 1 for row in rows):
+        return None
+    sums = {c.module for t in traces for c in t.of(Collective) if c.phase == "forward" and c.step == 0}
+    healed: list[str] = []  # an output that is one on all ranks, whatever is in it
+    for row in rows:
+        name, given, made = row[0].name, {part.given for part in row}, {part.made for part in row}
+        healed += [name] * (len(made) == 1)
+        apart = len(given) == 1 and len(made) > 1 and "" not in given | made
+        if apart and not any(_is_in(name, outer) for outer in healed) and not any(_is_in(one, name) for one in sums):
+            return row[0]
+    return None
+
+
+def _is_in(name: str, outer: str) -> bool:
+    return not outer or name == outer or name.startswith(f"{outer}.")
 
 
 def _copied_early(desync: Desync) -> Cause | None:

@@ -426,6 +426,27 @@ class Switched(Event):
     built: tuple[Frame, ...] = ()
 
 
+class Passed(NamedTuple):
+    """A module that ran: its name, its class, where its forward is defined ("" and 0 for torch's own), and numbers for
+    the tensors that it was given and that it returned ("" for none)."""
+
+    name: str
+    type: str
+    path: str
+    line: int
+    given: str
+    made: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Activations(Event):
+    """The modules that ran in the first forward of a model in which the user's code sums over all ranks, in the order
+    in which they were entered."""
+
+    kind: ClassVar[str] = "activations"
+    passed: tuple[Passed, ...] = ()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluates(Event):
     """A forward of a DDP model that autograd records, in which these modules (the outermost; "" is the whole) are in
@@ -730,6 +751,7 @@ _DECODERS: Mapping[str, Any] = {
     "asked": _frames,
     "raised": _frames,
     "rounds": _rounds,
+    "passed": lambda value: tuple(Passed(*item) for item in value),
     "tensors": _tensors,
     "outputs": _tensors,
     "counts": _by_line,
