@@ -28,11 +28,10 @@ def main() -> int:
     parser.add_argument("programs", nargs="*", help="names of programs (default: all)")
     parser.add_argument("--check", action="store_true", help="write nothing, and tell what is no longer so")
     options = parser.parse_args()
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        known = {row["program"]: row for row in csv.DictReader(file, delimiter="\t")}
+    before = {row["program"]: row for row in known()}
     names = options.programs or sorted(path.stem for path in PROGRAMS.glob("*.py"))
     found = {name: judged(PROGRAMS / f"{name}.py") for name in names}
-    wrong = [name for name, row in found.items() if row["verdict"] != known.get(name, {}).get("verdict")]
+    wrong = [name for name, row in found.items() if row["verdict"] != before.get(name, {}).get("verdict")]
     for name in names:
         print(f"{name}: {found[name]['code']} {found[name]['verdict']}: {found[name]['reason']}")
     if options.check:
@@ -40,18 +39,29 @@ def main() -> int:
     out = io.StringIO()
     rows = csv.DictWriter(out, HEAD, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, escapechar="\\")
     rows.writeheader()
-    rows.writerows(row for _, row in sorted((known | found).items()))
+    rows.writerows(row for _, row in sorted((before | found).items()))
     TABLE.write_text(out.getvalue(), encoding="utf-8")
     return 0
+
+
+def known() -> list[dict[str, str]]:
+    """The rows of the table."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def arguments(program: str) -> list[str]:
+    """What `verify` is run with on a program."""
+    text = (PROGRAMS / f"{program}.py").read_text(encoding="utf-8")
+    wraps = [] if "init_process_group" in text else ["--wrap", "ddp"]
+    return [f"{program}.py", "--device", "cpu", "--nproc", "2", "--timeout", "8", *wraps]
 
 
 def judged(program: pathlib.Path) -> dict[str, str]:
     """A row of the table: what `verify` says of the finding in a program."""
     said = ast.get_docstring(ast.parse(program.read_text(encoding="utf-8"))) or ""
-    command = ["verify", program.name, "--device", "cpu", "--nproc", "2", "--timeout", "8"]
-    wraps = [] if "init_process_group" in program.read_text(encoding="utf-8") else ["--wrap", "ddp"]
     run = subprocess.run(
-        [sys.executable, "-m", "ddp_lint", *command, *wraps, "--output-format", "json"],
+        [sys.executable, "-m", "ddp_lint", "verify", *arguments(program.stem), "--output-format", "json"],
         cwd=program.parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if run.returncode not in (0, 1):

@@ -15,6 +15,7 @@ from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.examine import examine
 from ddp_lint.verify.options import Last
 from ddp_lint.verify.results import Discovery, Evidence
+from ddp_lint.verify.sampling import unlike_data
 from ddp_lint.verify.trace import (
     Call,
     Collective,
@@ -228,6 +229,56 @@ def test_the_condition_that_unused_parameters_are_used_below_is_named(tmp_path: 
         ]
         (found,) = discover([run(events, events, outcome="exception", how=["exception"] * 2)], [])
         assert found.cause.startswith(cause)
+
+
+def test_the_condition_in_a_part_that_is_always_used_is_named(tmp_path: pathlib.Path) -> None:
+    """Of several parts of one class each may leave its own parts out."""
+    path = tmp_path / "model.py"
+    path.write_text(
+        "class Net:\n    def forward(self, x):\n        for part in self.parts:\n            x = part(x)\n"
+        "        return x\n\n\n"
+        "class Part:\n    def forward(self, x):\n        if drop():\n            return x\n"
+        "        return self.fc(self.norm(x))\n\n\nclass Other:\n    def forward(self, x):\n        return self.fc(x)\n"
+    )
+    classes = {"": "Net", "parts": "ModuleList", "parts.1": "Part"}
+    wrapped = Call(name="wrapped", arguments={"classes": classes, "files": [str(path)]})
+    for names, cause in (
+        (
+            ("parts.1.norm.weight", "parts.1.fc.bias"),
+            "parts.1.norm, parts.1.fc are used at line 12 past `if drop()` (li",
+        ),
+        (("parts.1.norm.weight", "head.weight"), "Some parameters that DDP manages"),
+    ):
+        raised = Raised(type="RuntimeError", message=UNFINISHED, frames=STEP)
+        events: list[Event] = [wrapped, NoGrad(names=names), raised]
+        (found,) = discover([run(events, events, outcome="exception", how=["exception"] * 2)], [])
+        assert found.cause.startswith(cause), found.cause
+
+
+@pytest.mark.parametrize(
+    ("inner", "code"), [("/site/torch/serialization.py:9 load", "DDP401"), ("/p/train.py:9 train", "")]
+)
+def test_memory_that_ran_out_is_a_checkpoints_only_in_a_load(inner: str, code: str) -> None:
+    message = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
+    events: list[Event] = [Raised(type="RuntimeError", message=message, frames=STEP, inner=inner)]
+    (found,) = discover([run(events, events, outcome="exception", how=["exception"] * 2)], [])
+    assert found.code == code and ("torch.load" in found.fix) is bool(code)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "unlike"),
+    [
+        (("a 0", "b 1"), ("a 0", "b 1"), False),
+        (("a 0", "b 1"), ("c 0", "d 1"), False),
+        (("a 0", "b 1"), ("c 1", "d 2"), True),
+        (("a 0", "b 0"), ("c 0", "d 0"), True),
+        ((), (), False),
+    ],
+    ids=["copies", "augmented", "parts", "parts of one label", "unknown"],
+)
+def test_equal_numbers_of_unlike_data(one: tuple[str, ...], other: tuple[str, ...], unlike: bool) -> None:
+    mine, theirs = (Samples(first=(3, 5), rows=rows) for rows in (one, other))
+    assert unlike_data(mine, theirs) is unlike
 
 
 UNFINISHED = (

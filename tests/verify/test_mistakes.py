@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from .test_end_to_end import verify
+from .warm import verify
 
 pytestmark = pytest.mark.launch
 
@@ -277,6 +277,9 @@ dist.all_reduce(torch.ones(4, device="cuda"))
 """
 #: A layer that is split among the ranks by hand; what goes into it has a gradient from the part of each.
 SPLIT_LAYER = """
+unsummed = "unsummed" in sys.argv
+
+
 class Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -285,7 +288,7 @@ class Enter(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         gradient = gradient.clone()
-        if not wrong:
+        if not wrong or unsummed:
             dist.all_reduce(gradient)
         return gradient
 
@@ -303,18 +306,20 @@ class Leave(torch.autograd.Function):
 
 
 class Split(nn.Module):
-    def __init__(self):
+    def __init__(self, sums=True):
         super().__init__()
-        self.up = nn.Parameter(torch.randn(8, 8).chunk(world)[rank].clone())
+        self.sums = sums
+        self.up = nn.Parameter((torch.randn(8, 8) / 4).chunk(world)[rank].clone())
         self.bias = nn.Parameter(torch.zeros(8 // world))
-        self.down = nn.Parameter(torch.randn(8, 8).chunk(world, dim=1)[rank].clone())
+        self.down = nn.Parameter((torch.randn(8, 8) / 4).chunk(world, dim=1)[rank].clone())
 
     def forward(self, x):
         x = nn.functional.linear(Enter.apply(x), self.up, self.bias).relu()
-        return Leave.apply(nn.functional.linear(x, self.down))
+        x = nn.functional.linear(x, self.down)
+        return Leave.apply(x) if self.sums else x
 
 
-model = nn.Sequential(nn.Linear(8, 8), Split(), nn.Linear(8, 1))
+model = nn.Sequential(nn.Linear(8, 8), Split(), Split(not (wrong and unsummed)), nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(3):
     optimizer.zero_grad()
@@ -540,6 +545,18 @@ if dist.get_rank() == 0:
         pass
 dist.barrier()
 """
+#: Both ranks come to the gather in one round, with as many rows as their own loss makes.
+GROWN = """
+rows = 2
+for step in range(6):
+    loss = torch.rand(()) + (rank if wrong else 0)
+    if loss > 0.9:
+        rows = 4
+    if step % 2:
+        mine = torch.ones(rows, 3)
+        found = mine.mean(1)
+        dist.all_gather([torch.empty_like(found) for _ in range(world)], found)
+"""
 #: A thread waits for the other rank, which waits for the one that joins the thread.
 IN_A_THREAD = """
 import threading
@@ -586,11 +603,12 @@ dist.all_reduce(torch.ones(4))
         (REST, "calls send [1, 2] to rank 1", "a message does not fill the tensor that it is received into"),
         (IMPATIENT, "Timed out waiting 5000ms", "rank 0 was not there yet: it was at line 1"),
         (AMID, "rank 1 calls all_gather", "rank 1 has raised IndexError: no such word at line 17 in <module>, and com"),
+        (GROWN, "rank 1 calls all_gather [4] (line 23)", "`mine = torch.ones(rows, 3)` (line 21)"),
         (IN_A_THREAD, "rank 0 is stuck at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
     ids=[
         *["let-go", "in-join", "rows", "skipped", "waited"],
-        *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "in-a-thread"],
+        *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "grown", "in-a-thread"],
     ],
 )
 def test_calls_that_do_not_meet_are_told_with_their_cause(
@@ -604,6 +622,106 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
     assert all(run["seconds"] < 30 for run in report["runs"]), report["runs"]
     status, report = verify(tmp_path, *options)
     assert (status, report["discovered"]) == (0, []), report["discovered"]
+
+
+#: One rank alone has what the optimizer of an earlier run kept.
+RESUMED = """
+def steps(model, optimizer, count):
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+
+
+torch.manual_seed(rank)
+first = DDP(nn.Linear(8, 1))
+kept = torch.optim.Adam(first.parameters())
+steps(first, kept, 2)
+net = nn.Linear(8, 1)
+net.load_state_dict(first.module.state_dict())
+optimizer = torch.optim.Adam(net.parameters())
+if rank == 0 or not wrong:
+    optimizer.load_state_dict(kept.state_dict())
+steps(DDP(net), optimizer, 2)
+"""
+#: Each rank keeps its half of a list, which is the same on both or not.
+PARTS = """
+import random
+
+class Half(torch.utils.data.Dataset):
+    def __init__(self):
+        order = list(range(32))
+        (random if wrong else random.Random(0)).shuffle(order)
+        self.mine = order[rank * 16 : rank * 16 + 16]
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, number):
+        return torch.full((8,), float(self.mine[number]))
+
+
+loader = DataLoader(Half(), batch_size=4, shuffle=True)
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for epoch in range(2):
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+"""
+#: A part of the model comes after DDP has looked at it.
+LATE = """
+class Adapted(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.more = base, nn.Linear(8, 8, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.more(x)
+
+
+net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+if not wrong:
+    net[0] = Adapted(net[0])
+model = DDP(net)
+if wrong:
+    net[0] = Adapted(net[0])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+#: Which of two models of one shape is trained, each rank draws by itself: their gradients are summed with each other.
+MIXED = """
+models = [DDP(nn.Linear(8, 1)), DDP(nn.Linear(8, 1))]
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+
+
+def train(number):
+    optimizers[number].zero_grad()
+    models[number](torch.randn(4, 8)).square().mean().backward()
+    optimizers[number].step()
+
+
+for step in range(4):
+    if (step + rank * wrong) % 2:
+        train(1)
+    else:
+        train(0)
+"""
+
+
+#: What the cause says of some.
+CAUSES = {
+    "resumed": "and nothing on rank 1; rank 0 alone loaded a state (line 30)",
+    "layer": "gets a gradient from this rank's part alone",
+    "unsummed": "2 (Split) is given the same on all ranks and returns something else on each",
+    "late": "0.more.weight became a part of the model after DDP was built (line 27)",
+    "mixed": "rank 0 is below the else of `if (step + rank * wrong) % 2` (line 26) at line 29, rank 1 at line 27 is n",
+}
 
 
 @pytest.mark.parametrize(
@@ -626,6 +744,7 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         (BUCKETS, "buckets", "DDP701", "DistributedSampler gave the same order in all 3 epochs"),
         (ONE_DEVICE, "device", "", "all ranks of this machine choose device 0"),
         (SPLIT_LAYER, "layer", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
+        (SPLIT_LAYER, "unsummed", "", "parameters differ between the ranks after optimizer step 1: 3.weight"),
         (CLOCK, "clock", "", "rank 0 left a loop by its own clock (line 27)"),
         (WEIGHED, "weighed", "", "gradients differ between the ranks before optimizer step 1"),
         (NAMES, "names", "", "all_reduce of rank 0 (name='loss') met that of rank 1 (name='accuracy')"),
@@ -636,6 +755,10 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
             "",
             "the model is in evaluation mode on rank 0 only while the model trains, from optimizer step 2",
         ),
+        (RESUMED, "resumed", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
+        (PARTS, "parts", "", "the ranks train on parts of the data that overlap: "),
+        (LATE, "late", "", "gradients differ between the ranks before optimizer step 1: 0.more.weight"),
+        (MIXED, "mixed", "", "gradients differ between the ranks before optimizer step 1: weight, bias"),
         (LOADED, "loaded", "", "the ranks' shards are of unlike models: weight, bias differed before FSDP"),
     ],
     ids=[
@@ -656,11 +779,16 @@ def test_calls_that_do_not_meet_are_told_with_their_cause(
         "buckets",
         "device",
         "layer",
+        "unsummed",
         "clock",
         "weighed",
         "names",
         "hook",
         "modes",
+        "resumed",
+        "parts",
+        "late",
+        "mixed",
         "loaded",
     ],
 )
@@ -673,6 +801,7 @@ def test_a_mistake_is_told_and_its_remedy_is_clean(
     status, report = verify(tmp_path, *options, arguments, "wrong")
     (found,) = report["discovered"]
     assert (status, found["code"]) == (1, code) and says in found["message"], found
+    assert CAUSES.get(arguments, "") in found["cause"], found
     status, report = verify(tmp_path, *options, arguments)
     assert (status, report["discovered"]) == (0, []), report["discovered"]
 

@@ -7,7 +7,8 @@ import dataclasses
 import functools
 import itertools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ddp_lint.knowledge import table
 from ddp_lint.source.imports import last_part
@@ -35,6 +36,18 @@ def between(mismatch: Mismatch) -> str:
             above = " and ".join(conditions)
             return f"rank {rank} is below {above} at line {here.line}, rank {other} at line {there.line} is not"
     return ""
+
+
+def paths_apart(cells: Cells) -> tuple[str, Frame] | None:
+    """Of calls that met by op and shape: the condition that one rank came past and another one did not, and where."""
+    calls = [call for call in cells.values() if call is not None]
+    for one, another in itertools.combinations(calls, 2):
+        here = _first_apart(one.frames, another.frames)
+        if here is not None and _first_apart(another.frames, one.frames) is not None:
+            met = Mismatch(Kind.ORDER, one.group, -1, cells)
+            told = between(met) or passed_by(met, ())
+            return (told, here) if told else None
+    return None
 
 
 def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
@@ -176,6 +189,37 @@ def _at_one_line(one: Call, other: Call) -> str:
     return f"at line {frame.line} {met}: {gates} differs between ranks"
 
 
+def _in_one_round(one: Call, other: Call) -> bool:
+    """Both ranks are known to be at one line in the same round of the loop around it, and of those around that."""
+    if _first_apart(one.collective.frames, other.collective.frames) is not None:
+        return False
+    loops = _loops(one.collective.frames[0]) if one.collective.frames else []
+    innermost = any(known.depth == 0 and loops and known.line == loops[-1].lineno for known in one.collective.rounds)
+    return innermost and one.collective.rounds == other.collective.rounds
+
+
+def made_of(mismatch: Mismatch) -> str:
+    """Of one line at which ranks in one and the same round have tensors of unlike size: the assignments that made them,
+    the latest one first."""
+    calls = [Call(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    known = mismatch.kind is Kind.SHAPE and len(calls) > 1
+    if not known or not _in_one_round(calls[0], calls[1]):
+        return ""
+    frame = calls[0].collective.frames[0]
+    function = next((f for f in reversed(_functions(_tree(frame))) if frame.line in _lines(f.body)), _tree(frame))
+    assigned = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and n.lineno < frame.line]
+    asked = [n for n in ast.walk(function) if isinstance(n, ast.Call) and n.lineno == frame.line]
+    wanted = set().union(*(_names(arg) for node in asked for arg in node.args))
+    found: list[ast.Assign] = []
+    for node in sorted(assigned, key=lambda one: -one.lineno):
+        made = set().union(*map(_names, node.targets))
+        if made & wanted and len(found) <= _MOST:
+            found.append(node)
+            wanted = wanted - made | _names(node.value)
+    said = "; ".join(f"`{ast.unparse(node)}` (line {node.lineno})" for node in found)
+    return f"both ranks are in the same round, where the tensor is of another size on each: {said}" if said else ""
+
+
 @dataclasses.dataclass(frozen=True)
 class RoundsApart:
     """Two calls of one line that met in different rounds of a loop, in words, too. `skips`: there is a way past the
@@ -240,23 +284,53 @@ def polling(here: Frame) -> str:
     return ""
 
 
-def used_below(files: Sequence[str], names: Sequence[str]) -> str:
+def used_below(files: Sequence[str], classes: Mapping[str, str], names: Sequence[str]) -> str:
     """Of parameters: the conditions that every use of the parts of a model is below which hold them, '' where one of
-    those is used whatever happens."""
-    found = []
-    for part in dict.fromkeys(name.partition(".")[0] for name in names):
-        uses = [frame for path in files for frame in _uses(path, part)]
-        gates = [(frame.line, _told(_gates(frame))) for frame in uses]
-        if not gates or not all(told for _, told in gates):
-            return ""
-        lines = " and ".join(f"at line {line} past {told}" for line, told in gates)
-        found.append(f"{part} is used {lines} alone")
-    return "; ".join(found)
+    those is used whatever happens. `classes` are those of its modules by name: a part that is always used may have a
+    forward that uses its own parts below a condition."""
+    for depth in range(max((name.count(".") for name in names), default=0)):
+        found = dict.fromkeys(_part_below(files, classes, name, depth) for name in names)
+        parts = [part for part in found if part is not None]
+        if len(parts) == len(found):
+            return "; ".join(_used_at(list(same)) for _, same in itertools.groupby(parts, lambda part: part.gates))
+    return ""
 
 
-def _uses(path: str, part: str) -> Iterator[Frame]:
-    """Where methods of a file read an attribute of this name, but for those that build."""
-    for function in _functions(_tree(Frame(path, 0, ""))):
+class _Part(NamedTuple):
+    """A part of a model, the lines that use it, and the conditions that all of them are below."""
+
+    name: str
+    lines: tuple[int, ...]
+    gates: tuple[str, ...]
+
+
+def _used_at(parts: Sequence[_Part]) -> str:
+    """Of parts that are used below the same conditions."""
+    names = ", ".join(part.name for part in parts)
+    lines = sorted({line for part in parts for line in part.lines})
+    said = f"{names} {'are' if len(parts) > 1 else 'is'} used at line{'s' * (len(lines) > 1)} "
+    return f"{said}{', '.join(map(str, lines))} past {' and '.join(parts[0].gates)} alone"
+
+
+def _part_below(files: Sequence[str], classes: Mapping[str, str], name: str, depth: int) -> _Part | None:
+    """The part at this depth that holds a parameter; None where it is used whatever happens."""
+    path = name.split(".")
+    if depth >= len(path) - 1:
+        return None
+    owner = classes.get(".".join(path[:depth]), "") if depth else ""
+    uses = [frame for file in files for frame in _uses(file, path[depth], owner)] if owner or not depth else []
+    gates = tuple(dict.fromkeys(_told(_gates(frame)) for frame in uses))
+    if not gates or not all(gates):
+        return None
+    return _Part(".".join(path[: depth + 1]), tuple(frame.line for frame in uses), gates)
+
+
+def _uses(path: str, part: str, owner: str) -> Iterator[Frame]:
+    """Where methods of a file (of one class, where it is named) read an attribute of this name, but for those that
+    build."""
+    tree = _tree(Frame(path, 0, ""))
+    within = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == owner]
+    for function in (one for scope in (within if owner else [tree]) for one in _functions(scope)):
         for node in ast.walk(function) if function.name != "__init__" else ():
             if isinstance(node, ast.Attribute) and node.attr == part and isinstance(node.ctx, ast.Load):
                 yield Frame(path, node.lineno, function.name)
@@ -459,7 +533,7 @@ def _names(node: ast.AST) -> set[str]:
     return {getattr(inner, "id", getattr(inner, "attr", "")) for inner in ast.walk(node)} - {""}
 
 
-def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
+def _functions(tree: ast.AST) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 from ddp_lint.verify.branches import kept_apart
@@ -12,13 +13,17 @@ from ddp_lint.verify.trace import (
     COPY,
     SPLIT_BY_HAND,
     TENSOR_PARALLEL,
+    Activations,
     Call,
     Collective,
     Event,
     Fingerprint,
     Frame,
     Gathers,
+    Hashes,
+    Passed,
     Phase,
+    Storage,
     Switched,
     Trace,
     Write,
@@ -48,11 +53,17 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if desync.wrap == SPLIT_BY_HAND:
         return _unsummed(traces)
     if desync.what == "parameters":
-        found = _unlike_rates(traces, desync) or _unlike_states(traces, desync) or _left_out(traces, desync)
+        found = (
+            _unlike_rates(traces, desync)
+            or _unlike_states(traces, desync)
+            or _left_out(traces, desync)
+            or _kept_alone(traces, desync)
+        )
         if found:
             return found
     return (
-        _switched(traces, desync)
+        _joined_later(traces, desync)
+        or _switched(traces, desync)
         or _averaged_too_early(traces, desync)
         or _never_averaged(traces, desync)
         or _edited(traces, desync)
@@ -79,12 +90,40 @@ def _unsummed(traces: Sequence[Trace]) -> Cause:
         return Cause(
             text, "use the same seed on the ranks that work on one model; only their own shards may differ", site
         )
+    part = _left_to_each(traces)
+    if part is not None:
+        text = f"{part.name} ({part.type}) gets equal input on all ranks but returns different values: the parts that the "
+        text += "ranks have computed are not summed"
+        fix = "all_reduce what it returns, as the forward of the other split layers does"
+        return Cause(text, fix, Frame(part.path, part.line, "forward") if part.line else None)
     text = (
         "ranks that sum in forward work on one model: their common parameters started equal, but get a gradient from "
     )
     text += "this rank's part only (or the ranks got different inputs)"
     fix = "sum the gradient of the input of a split layer: use an autograd function whose backward calls all_reduce"
     return Cause(text, fix, site)
+
+
+def _left_to_each(traces: Sequence[Trace]) -> Passed | None:
+    """The first module of the first forward whose input is one on all ranks and whose output is not, in which no rank
+    sums, and behind which nothing sums either: all that it is in return unlike things."""
+    ran = [event.passed for trace in traces for event in itertools.islice(trace.of(Activations), 1)]
+    rows: list[tuple[Passed, ...]] = list(zip(*ran, strict=False))
+    if len(ran) < len(traces) or any(len({part.name for part in row}) > 1 for row in rows):
+        return None
+    sums = {c.module for t in traces for c in t.of(Collective) if c.phase == "forward" and c.step == 0}
+    healed: list[str] = []  # an output that is one on all ranks, whatever is in it
+    for row in rows:
+        name, given, made = row[0].name, {part.given for part in row}, {part.made for part in row}
+        healed += [name] * (len(made) == 1)
+        apart = len(given) == 1 and len(made) > 1 and "" not in given | made
+        if apart and not any(_is_in(name, outer) for outer in healed) and not any(_is_in(one, name) for one in sums):
+            return row[0]
+    return None
+
+
+def _is_in(name: str, outer: str) -> bool:
+    return not outer or name == outer or name.startswith(f"{outer}.")
 
 
 def _copied_early(desync: Desync) -> Cause | None:
@@ -146,6 +185,37 @@ def _left_out(traces: Sequence[Trace], desync: Desync) -> Cause | None:
             )
             return Cause(text, "decide by a value that all ranks share: average the gradients first", desync.site)
     return None
+
+
+def _kept_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """The ranks began a step with equal parameters, and with optimizers that kept unlike things."""
+    looks = {trace.rank: _kept_before(trace, desync) for trace in traces}
+    held = {rank: event.digests for rank, event in looks.items() if event is not None}
+    names = dict.fromkeys(name for kept in held.values() for name in kept)
+    unlike = [name for name in names if len({kept.get(name) for kept in held.values()}) > 1]
+    if len(held) < len(traces) or not unlike:
+        return None
+    bare = [rank for rank, kept in held.items() if not kept]
+    without = f", and nothing on rank{'s' * (len(bare) > 1)} {', '.join(map(str, bare))}" if bare else ""
+    text = f"the optimizers keep unlike states before optimizer step {desync.update}: {spoken(unlike)}{without}"
+    loads = {trace.rank: site for trace in traces if (site := _loads_state(trace, desync)) is not None}
+    site = next(iter(loads.values()), None)
+    if site is not None and len(loads) < len(traces):
+        ranks = f"rank{'s' * (len(loads) > 1)} {', '.join(map(str, loads))}"
+        text += f"; {ranks} alone loaded a state (line {site.line})"
+    text += ". No wrapper hands on what an optimizer keeps (momentum, Adam's averages)"
+    return Cause(text, "load the optimizer's state on all ranks, or broadcast it from the one that has it", site)
+
+
+def _kept_before(trace: Trace, desync: Desync) -> Hashes | None:
+    """What the optimizer kept of this model before the step after which its replicas differ."""
+    looks = (event for event in trace.of(Hashes) if (event.what, event.when) == ("states", "before_step"))
+    return next((e for e in looks if desync.same_model(e) and e.step == desync.step - 1), None)
+
+
+def _loads_state(trace: Trace, desync: Desync) -> Frame | None:
+    calls = [c for c in trace.of(Call) if c.name == "load_state_dict" and c.arguments.get("optimizer")]
+    return next((call.site for call in reversed(calls) if call.step < desync.step), None)
 
 
 def _reduced_before_steps(trace: Trace) -> list[int]:
@@ -223,6 +293,21 @@ def _switched(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         if (event.frozen and waits) or (desync.names and set(desync.names) <= set(event.thawed)):
             return switched_cause(event)
     return None
+
+
+def _joined_later(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """What differs became a part of the model after DDP was built."""
+    added = {name for trace in traces for event in trace.of(Storage) for name in event.added}
+    built = next((c.site for t in traces for c in t.of(Call) if c.name == "DistributedDataParallel"), None)
+    if desync.wrap != "ddp" or not desync.names or not added.issuperset(desync.names):
+        return None
+    where = f" (line {built.line})" if built is not None else ""
+    what = "became a part" if len(desync.names) == 1 else "became parts"
+    text = (
+        f"{spoken(desync.names)} {what} of the model after DDP was built{where}: it broadcasts and averages only what "
+    )
+    text += "it was built with"
+    return Cause(text, "add them before the wrap, with one seed on all ranks", built)
 
 
 def switched_cause(event: Switched) -> Cause:

@@ -8,15 +8,17 @@ import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.knowledge.signatures import Signature, explain, secondary
+from ddp_lint.knowledge.signatures import Signature, explain, secondary, signature
 from ddp_lint.verify.apart import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.branches import (
     asked_anew,
     between,
     joined,
     left_loop,
+    made_of,
     on_the_way_out,
     passed_by,
+    paths_apart,
     polling,
     rounds_apart,
     unlike_messages,
@@ -32,7 +34,7 @@ from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.sampling import copies, never_told, told, unlike_parts
+from ddp_lint.verify.sampling import copies, never_told, overlap, told, unlike_parts
 from ddp_lint.verify.statistics import assigned, unshared
 from ddp_lint.verify.trace import (
     COPY,
@@ -80,6 +82,8 @@ _EXPLAINS = {
 
 #: The signature of a backward that left parameters of a DDP model out.
 _UNFINISHED = "ddp-unfinished-reduction"
+#: The signatures of an allocation that failed, and of a host that has no memory left, whose rule looks at checkpoints.
+_ALLOCATION, _HOST_MEMORY = "host-allocation", "host-oom"
 #: Cause and fix where a rank waits for a lock that nothing releases.
 _LOCKED = (
     "no thread is left to release the lock: the thread that took it has not released it (an exception in between?)",
@@ -108,6 +112,8 @@ _UNLIKE_ORDER = (
     "each rank has the tensors in a different order, because the order of a set differs between processes",
     "iterate over them in the same order on all ranks: sorted(names), or that of named_parameters()",
 )
+#: Operations that combine the values of all ranks.
+_SUMS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
 #: What gloo aborts over, as tensors of different size meet.
 _UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER)
 #: Cause and fix where each rank looks at its own clock.
@@ -189,6 +195,12 @@ _UNDIVIDED = {
         "let its __iter__ take every world_size-th sample from this rank's on (itertools.islice), or its own files",
     ),
 }
+#: Cause and fix where each rank has made a part of the data for itself.
+_OWN_PARTS = (
+    "each rank takes its part by itself, and not of one order that all share (a shuffle without a seed in common): "
+    "some samples are on several ranks, some may be on none",
+    "shuffle with one seed on all ranks before the data is divided: random.Random(0).shuffle(...)",
+)
 #: The rule of a sampler that is not told the epoch, and of a group that not all ranks make.
 _NEVER_TOLD, _OWN_GROUPS = "DDP701", "DDP106"
 #: Signals by which the ranks of a run are ended that the user interrupts.
@@ -350,6 +362,9 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
         return "each receives first and waits for what the other one sends afterwards", "send first on one of them"
     if first.direct:
         return _misled(examined)[1:]
+    made = made_of(first)
+    if made:
+        return made, _UNLIKE_TENSORS[1]
     built = _unlike_models(examined, first)
     if built:
         return built, _ONE_MODEL
@@ -424,7 +439,7 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
             text = f"{event.type}: {_last(event)}"
             if event.where in ("caught", "ignored") or secondary(text):
                 continue
-            known = explain(text)
+            known = _of_a_checkpoint(event) or explain(text)
             limit = cpu_limit(text, event.phase) if examined.run.device == "cpu" else ""
             if known and known.role == "hang" and examined.mismatches:
                 continue
@@ -446,6 +461,13 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                 )
                 yield Discovery("exception", message, *cause, (evidence,))
             return
+
+
+def _of_a_checkpoint(event: Raised) -> Signature | None:
+    """Memory that ran out in torch.load is that of a checkpoint."""
+    known = explain(f"{event.type}: {event.message}")
+    loads = known is not None and known.id == _ALLOCATION and "torch/serialization.py" in event.inner
+    return signature(_HOST_MEMORY) if loads else None
 
 
 def _last(event: Raised) -> str:
@@ -531,8 +553,10 @@ def _cut_off(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, s
 def _not_used(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
     """The parts of the model without a gradient are used below a condition."""
     names = _names_without_gradient(outcome) if known is not None and known.id == _UNFINISHED else []
-    files = {path for call in outcome.trace.of(Call) for path in call.arguments.get("files", ())}
-    told = used_below(sorted(files), names) if names else ""
+    wrapped = [call.arguments for call in outcome.trace.of(Call) if call.name == "wrapped"]
+    files = {path for model in wrapped for path in model.get("files", ())}
+    classes = {name: kind for model in wrapped for name, kind in model.get("classes", {}).items()}
+    told = used_below(sorted(files), classes, names) if names else ""
     if known is None or not told:
         return None
     return known.code, f"{told}: in a step without that they get no gradient, and DDP waits for it", known.fix
@@ -565,11 +589,11 @@ def _deaths(examined: Examined) -> Iterator[Discovery]:
             yield Discovery("death", message, code, cause, fix, (evidence,))
 
 
-def _known(signature: Signature | None) -> tuple[str, str, str]:
+def _known(known: Signature | None) -> tuple[str, str, str]:
     """The rule that looks for what a death tells of, its cause and what to do."""
-    if signature is None or signature.role == "secondary":
+    if known is None or known.role == "secondary":
         return "", "", ""
-    return signature.code, signature.cause, signature.fix
+    return known.code, known.cause, known.fix
 
 
 def _how(outcome: RankOutcome) -> str:
@@ -731,7 +755,7 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
     traces = [outcome.trace for outcome in examined.run.ranks]
     for what, when, wraps in (("gradients", ("before_step",), ("ddp",)), ("parameters", REPLICAS_EQUAL, REPLICATED)):
         for desync in desyncs(traces, what, when, wraps):
-            yield _apart(examined, desync, cause_of(traces, desync))
+            yield _apart(examined, desync, cause_of(traces, desync) or _mixed(examined, desync))
             return
     alone = averages_alone(traces) or loaded_alone(traces)
     if alone is not None:
@@ -763,6 +787,18 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
                 return
 
 
+def _mixed(examined: Examined, desync: Desync) -> Cause | None:
+    """Averages of unlike lines met before replicas came apart: what they are for was summed."""
+    ended = desync.step - (desync.when == "after_step")
+    for row in examined.rows:
+        calls = [call for call in row.calls.values() if call is not None and call.op in _SUMS]
+        found = paths_apart(row.calls) if len(calls) > 1 and calls[0].step <= ended else None
+        if found is not None:
+            told, site = found
+            return Cause(f"{calls[0].op} of unlike lines met, and what they sum is mixed: {told}", _SAME_CALLS, site)
+    return None
+
+
 def _fed(examined: Examined) -> Iterator[Discovery]:
     """What the loaders gave the ranks to train on."""
     traces = [outcome.trace for outcome in examined.run.ranks]
@@ -781,6 +817,15 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
             cause = "its DistributedSampler was given one rank on all of them"
             fix = "omit num_replicas and rank: the sampler takes them from the process group"
         yield Discovery("samples", message, code, cause, fix, (evidence,))
+    found = overlap(traces) if examined.completed and copied is None else None
+    if found is not None:
+        one, other = found.ranks
+        message = (
+            f"the ranks train on parts of the data that overlap: {found.shared} of the first {found.among} samples "
+        )
+        message += f"of rank {one} are among those of rank {other}"
+        evidence = _evidence(examined, None, "samples", message, found.event.site)
+        yield Discovery("samples", message, "", *_OWN_PARTS, evidence=(evidence,))
     parts = unlike_parts(traces) if len(traces) > 1 else None
     if parts is not None:
         message = f"each rank has split the data differently: {parts.sampler} divides different subsets"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.verify.trace import BY_HAND, Collective, Hashes, Samples, Trace
@@ -12,6 +14,8 @@ _AVERAGES = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_tensor"})
 #: Operations by which ranks exchange what a forward computes: they work on one batch together.
 _EXCHANGES = frozenset({"all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "send", "recv"})
 _LEAST_BATCHES = 2
+#: Parts of the data that have at least this share of their samples in common overlap; a few are repeated to fill up.
+_OVERLAP = 0.125
 
 
 def same_order(trace: Trace) -> Sequence[Samples]:
@@ -69,6 +73,62 @@ def unlike_parts(traces: Sequence[Trace]) -> Samples | None:
     divided: list[list[Samples]] = [[event for event in trace.of(Samples) if event.divided] for trace in traces]
     alike = (len({e.divided for e in events}) == 1 for events in zip(*divided, strict=False))
     return next((event for event, same in zip(divided[0], alike, strict=False) if not same), None)
+
+
+def unlike_data(one: Samples, other: Samples) -> bool:
+    """Equal numbers of samples stand for unlike samples on two ranks: no part of them is alike (what augments leaves
+    the labels), but for parts that are the same in all samples."""
+    there = dict(zip(other.first, other.rows, strict=False))
+    pairs = [
+        (row.split(), there[number].split())
+        for number, row in zip(one.first, one.rows, strict=False)
+        if number in there
+    ]
+    parts = [list(zip(*column, strict=True)) for column in _columns(pairs)]
+    alike = [here == elsewhere for here, elsewhere in parts if len(set(here)) > 1]
+    return bool(alike) and not any(alike)
+
+
+def _columns(pairs: Sequence[tuple[list[str], list[str]]]) -> Iterator[list[tuple[str, str]]]:
+    """Part by part what two ranks got for the same numbers."""
+    rows = [list(zip(one, other, strict=True)) for one, other in pairs if len(one) == len(other)]
+    yield from map(list, zip(*rows, strict=False))
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlap:
+    """So many of the first samples of `event`, which one rank trained on, are among those of another one."""
+
+    event: Samples
+    ranks: tuple[int, int]
+    shared: int
+    among: int
+
+
+def overlap(traces: Sequence[Trace]) -> Overlap | None:
+    """Two ranks that average their gradients have each made a part of the data of its own, and the parts overlap.
+
+    Only what a dataset gives for a number again and again counts: of what is drawn at random some may be alike.
+    """
+    for ranks in dict.fromkeys(group for trace in traces for group in _averaging(trace)):
+        mine = {trace.rank: [e for e in trace.of(Samples) if e.steps and e.rows] for trace in traces}
+        held = [(rank, mine[rank]) for rank in ranks if mine.get(rank)]
+        if any(_works_together(trace) for trace in traces):
+            continue
+        for (rank, one), (other, another) in itertools.combinations(held, 2):
+            if not (_fixed(one) and _fixed(another) and unlike_data(one[0], another[0])):
+                continue
+            shared = len(set(one[0].rows) & set(another[0].rows))
+            if shared > max(2, _OVERLAP * len(one[0].rows)):
+                return Overlap(one[0], (rank, other), shared, len(one[0].rows))
+    return None
+
+
+def _fixed(epochs: Sequence[Samples]) -> bool:
+    """All samples of the first epoch are unlike, and some come again later as they were."""
+    first = dict(zip(epochs[0].first, epochs[0].rows, strict=False))
+    again = [(first[n], row) for e in epochs[1:] for n, row in zip(e.first, e.rows, strict=False) if n in first]
+    return bool(again) and all(one == other for one, other in again) and len(set(first.values())) == len(first)
 
 
 def _averaging(trace: Trace) -> Iterator[tuple[int, ...]]:

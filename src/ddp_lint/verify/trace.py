@@ -318,7 +318,8 @@ class Storage(Event):
 class Hashes(Event):
     """Digests of tensors, by qualified name, to compare across ranks.
 
-    `what`: parameters, gradients, buffers or statistics (what modules gather by assignment); `when`: before_wrap,
+    `what`: parameters, gradients, buffers, statistics (what modules gather by assignment) or states (what an optimizer
+    keeps of each parameter); `when`: before_wrap,
     after_wrap, before_step, after_step (of the first steps, and then of fewer and fewer: a Fingerprint is written at
     each), or at_end. `digests` maps a name to 16 hex digits of the values; `norms` to the 2-norm; `sketches` (of
     replicas' parameters) to a few sums of
@@ -425,6 +426,27 @@ class Switched(Event):
     built: tuple[Frame, ...] = ()
 
 
+class Passed(NamedTuple):
+    """A module that ran: its name, its class, where its forward is defined ("" and 0 for torch's own), and numbers for
+    the tensors that it was given and that it returned ("" for none)."""
+
+    name: str
+    type: str
+    path: str
+    line: int
+    given: str
+    made: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Activations(Event):
+    """The modules that ran in the first forward of a model in which the user's code sums over all ranks, in the order
+    in which they were entered."""
+
+    kind: ClassVar[str] = "activations"
+    passed: tuple[Passed, ...] = ()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluates(Event):
     """A forward of a DDP model that autograd records, in which these modules (the outermost; "" is the whole) are in
@@ -502,6 +524,9 @@ class Samples(Event):
     dataset: int | None = None
     #: Digests of the first batches that the loop was given, whatever drew them.
     batches: tuple[str, ...] = ()
+    #: Of the samples that `first` names digests of what the loop was given, a word for each part of a batch; fewer
+    #: where a batch does not tell its samples apart.
+    rows: tuple[str, ...] = ()
     #: Optimizer steps between its first and its last batch.
     steps: int = 0
     #: The sampler asks to be told the epoch (it has a `set_epoch`).
@@ -726,6 +751,7 @@ _DECODERS: Mapping[str, Any] = {
     "asked": _frames,
     "raised": _frames,
     "rounds": _rounds,
+    "passed": lambda value: tuple(Passed(*item) for item in value),
     "tensors": _tensors,
     "outputs": _tensors,
     "counts": _by_line,

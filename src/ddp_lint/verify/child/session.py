@@ -95,6 +95,7 @@ class Session:
 
     def _make_observers(self, models: Models, skew: Skew) -> list[Observer]:
         """All observers, in the order in which they hear of an operation."""
+        from ddp_lint.verify.child.observers.activations import Activations
         from ddp_lint.verify.child.observers.breaks import Breaks
         from ddp_lint.verify.child.observers.calls import Calls
         from ddp_lint.verify.child.observers.clocks import Clocks
@@ -116,7 +117,20 @@ class Session:
         self.environment._models = models
         self.collectives = Collectives(recorder, models)
         self.breaks = Breaks(recorder, models)
-        kinds = (Writes, Storages, Hashes, Unused, Trainable, Modes, Streams, Syncs, Calls, Samples, Clocks)
+        kinds = (
+            Writes,
+            Storages,
+            Hashes,
+            Unused,
+            Trainable,
+            Modes,
+            Activations,
+            Streams,
+            Syncs,
+            Calls,
+            Samples,
+            Clocks,
+        )
         observers: list[Observer] = [
             self.collectives,
             Races(recorder, models, self.collectives),

@@ -5,7 +5,7 @@ torch.load: map_location (as text, "" for none), storages (the locations stored 
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
 set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy)
 wrapped: classes (of the modules of a model, by name), files (of the user's own among them)
-load_state_dict: model (the module's class)
+load_state_dict: model (the module's class), or optimizer (its class)
 store: asks, key (who waits until some rank has set the key)
 register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
 clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
@@ -53,6 +53,11 @@ class Calls(Observer):
         self._watch_seeds()
         patching.before(
             nn.Module, "load_state_dict", lambda module, *_, **__: self._call("load_state_dict", model=_class(module))
+        )
+        patching.before(
+            torch.optim.Optimizer,
+            "load_state_dict",
+            lambda optimizer, *_, **__: self._call("load_state_dict", optimizer=_class(optimizer)),
         )
         for name in ("get", "wait"):
             patching.before(dist.Store, name, functools.partial(self._awaits, name))

@@ -75,6 +75,8 @@ class Hashes(Observer):
             averaged = model.compared() if model.wrap == "ddp" else parameters
             grads = {name: p.grad for name, p in averaged.items() if p.grad is not None}
             self._emit("gradients", "before_step", model.wrap, model, grads)
+            if model.replicated in ("ddp", trace.BY_HAND):
+                self._emit("states", "before_step", model.replicated, model, _kept(optimizer, model))
             names = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None and p.numel())
             if names:
                 known = self.recorder.reference_without_gradient
@@ -143,7 +145,7 @@ class Hashes(Observer):
         return [m for m in self.models if any(id(p) in held for p in m.parameters().values())] or list(self.models)
 
     def _emit(self, what: str, when: str, wrap: str, model: Model | None, named: dict[str, Any]) -> None:
-        if not named:
+        if not named and what != "states":  # that a rank's optimizer keeps nothing is worth knowing
             return
         parts = wrap in ("fsdp1", "fsdp2") and what not in ("buffers", "statistics")
         sharded = tuple(name for name, tensor in named.items() if parts or is_shard(tensor))
@@ -163,6 +165,16 @@ class Hashes(Observer):
             else {},
             sharded=sharded,
         )
+
+
+def _kept(optimizer: Any, model: Model) -> dict[str, torch.Tensor]:
+    """What an optimizer keeps of a model's parameters, but for counters."""
+    found = {}
+    for name, parameter in model.compared().items():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor) and value.numel() > 1 and not is_shard(value):
+                found[f"{key} of {name}"] = value
+    return found
 
 
 def _captured() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import weakref
 from typing import Any
@@ -46,6 +47,23 @@ class _Epoch:
         self.divided = _part(dataset) if isinstance(sampler, DistributedSampler) else ""
         self.indices: list[int] = []
         self.contents: list[str] = []
+        #: Digests of the samples that were handed out, in the order of the indices.
+        self.rows: list[str] = []
+        #: How many samples are in each batch that was drawn and is still to come.
+        self._due: collections.deque[int] = collections.deque()
+        self._told_apart = True
+
+    def drew(self, indices: list[int]) -> None:
+        self.indices += indices
+        self._due.append(len(indices))
+
+    def handed_out(self, batch: Any) -> None:
+        """Batches come in the order in which they were drawn; behind one that does not show its samples none counts."""
+        size = self._due.popleft() if self._due else 0
+        if self._told_apart and len(self.rows) < _FIRST:
+            rows = _rows(batch, size)
+            self._told_apart = bool(rows)
+            self.rows += rows
 
 
 class Samples(Observer):
@@ -81,7 +99,7 @@ class Samples(Observer):
                 raise
             epoch = self._epochs.get(iterator)
             if epoch is not None:
-                epoch.indices += _indices(drawn)
+                epoch.drew(_indices(drawn))
             return drawn
 
         return replacement
@@ -97,10 +115,11 @@ class Samples(Observer):
                 self._close(iterator)
                 raise
             epoch = self._epochs.get(iterator)
-            looked_at = epoch is not None and (epoch.iterable or len(epoch.contents) < _BATCHES)
-            if epoch is not None and looked_at and self.recorder.active:
+            if epoch is not None and self.recorder.active:
                 with self.recorder.quieted():
-                    epoch.contents.append(_content(batch))
+                    if epoch.iterable or len(epoch.contents) < _BATCHES:
+                        epoch.contents.append(_content(batch))
+                    epoch.handed_out(batch)
             return batch
 
         return replacement
@@ -128,6 +147,7 @@ class Samples(Observer):
             first=tuple(epoch.indices[:_FIRST]),
             dataset=epoch.dataset,
             batches=tuple(epoch.contents[:_BATCHES]),
+            rows=tuple(epoch.rows[:_FIRST]),
             steps=self.recorder.step - epoch.began_at,
             takes_epoch=epoch.takes_epoch,
             divided=epoch.divided,
@@ -160,6 +180,23 @@ def _indices(drawn: Any) -> list[int]:
 
 def _content(batch: Any) -> str:
     return _digest([digest(tensor) for tensor in _tensors(batch)] or [repr(batch)[:1000]])
+
+
+def _rows(batch: Any, size: int) -> list[str]:
+    """A digest for each sample of a batch, a word for each part; none where no part has a row for each sample."""
+    parts = list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else [batch]
+    fitting = [part for part in parts if size and _length(part) == size]
+    return [" ".join(_row(part[number]) for part in fitting) for number in range(size)] if fitting else []
+
+
+def _length(part: Any) -> int:
+    if isinstance(part, torch.Tensor):
+        return len(part) if part.ndim else 0
+    return len(part) if isinstance(part, list | tuple) else 0
+
+
+def _row(value: Any) -> str:
+    return digest(value) if isinstance(value, torch.Tensor) else _digest([repr(value)[:1000]])
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:

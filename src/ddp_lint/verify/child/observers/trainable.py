@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,11 +20,12 @@ _Frames = tuple[trace.Frame, ...]
 
 @dataclasses.dataclass
 class _Wrap:
-    """What DDP saw when it was built: which parameters required a gradient."""
+    """What DDP saw when it was built: which parameters required a gradient. Its reducer keeps them alive, and they may
+    have other names since: by identity."""
 
     root: weakref.ref[Any]
     number: int
-    required: dict[str, bool]
+    required: dict[int, tuple[str, bool]]
     built: _Frames
     told: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
@@ -46,7 +48,7 @@ class Trainable(Observer):
             self._watch()
         ignored = {clean(name) for name in root.parameters_to_ignore}
         named = {clean(name): p for name, p in root.module.named_parameters()}
-        required = {name: p.requires_grad for name, p in named.items() if name not in ignored}
+        required = {id(p): (name, p.requires_grad) for name, p in named.items() if name not in ignored}
         self._wraps.append(_Wrap(weakref.ref(root), model.number, required, self.recorder.here()))
 
     def _watch(self) -> None:
@@ -70,16 +72,17 @@ class Trainable(Observer):
         for wrap in self._wraps:
             wrapper = wrap.root()
             if wrapper is not None and wrapper is root and wrapper.require_backward_grad_sync:
-                self._look(wrap, {clean(name): p for name, p in wrapper.module.named_parameters()})
+                self._look(wrap, wrapper.module.parameters())
 
-    def _look(self, wrap: _Wrap, parameters: dict[str, nn.Parameter]) -> None:
-        now = {name: parameters[name].requires_grad for name in wrap.required if name in parameters}
-        frozen = tuple(name for name, required in now.items() if wrap.required[name] and not required)
-        thawed = tuple(name for name, required in now.items() if not wrap.required[name] and required)
+    def _look(self, wrap: _Wrap, parameters: Iterable[nn.Parameter]) -> None:
+        now = {key: p.requires_grad for p in parameters if (key := id(p)) in wrap.required}
+        switched = {key: wrap.required[key] for key, required in now.items() if wrap.required[key][1] is not required}
+        frozen = tuple(name for name, before in switched.values() if before)
+        thawed = tuple(name for name, before in switched.values() if not before)
         if (frozen, thawed) == wrap.told:
             return
         wrap.told = (frozen, thawed)
-        places = [self._set_at.get(id(parameters[name]), ()) for name in (*frozen, *thawed)]
+        places = [self._set_at.get(key, ()) for key in switched]
         self.recorder.emit(
             trace.Switched,
             frames=next(filter(None, places), ()),
