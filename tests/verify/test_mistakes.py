@@ -599,7 +599,7 @@ dist.all_reduce(torch.ones(4))
         (LOOKS, "(line 25), rank 1 calls all_gather_into_tensor", "rank 0 is below `if not wrong or"),
         (UNLIKE, "rank 1 calls all_reduce [8]", "`1` is LayerNorm on rank 0 and Centred on rank 1"),
         (SENDER, "root 1 (line 17)", "`src=best` is 0 on rank 0 and 1 on rank 1 (line 15: `best ="),
-        (WORKERS, "has forked calls barrier", "a process group belongs to the process that has made it"),
+        (WORKERS, "has forked calls barrier", "a process group belongs to the process that created it"),
         (REST, "calls send [1, 2] to rank 1", "a message does not fill the tensor that it is received into"),
         (IMPATIENT, "Timed out waiting 5000ms", "rank 0 was not there yet: it was at line 1"),
         (AMID, "rank 1 calls all_gather", "rank 1 has raised IndexError: no such word at line 17 in <module>, and com"),
