@@ -17,7 +17,10 @@ from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import last_part
 
-_HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@")
+_HUNK = re.compile(rb"^@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+#: What a checkout that nobody vouches for must not decide: a program that git asks what has changed, hooks, and that a
+#: folder of it is a repository with a configuration of its own.
+_SAFE = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "safe.bareRepository=explicit")
 _EVERY = range(1, 10**9)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -45,7 +48,7 @@ def since(revision: str) -> Change:
         changed[top / name] = ()
     patch = _git(
         top, "-c", "core.quotePath=false", "diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames",
-        "--src-prefix=a/", "--dst-prefix=b/", "--unified=0", base, "--",
+        "--src-prefix=a/", "--dst-prefix=b/", "--unified=0", "--inter-hunk-context=0", "--submodule=short", base, "--",
     )  # fmt: skip
     for name, lines in _hunks(patch):
         changed[top / name] = (*changed.get(top / name, ()), lines)
@@ -67,7 +70,8 @@ def _base(top: pathlib.Path, revision: str) -> str:
 def _git(folder: pathlib.Path, *args: str, fails: bool = False) -> bytes:
     """What git prints; nothing where it fails and may. Raises ConfigError."""
     try:
-        result = subprocess.run(("git", *args), cwd=folder, capture_output=True, check=False)
+        safe = (part for setting in _SAFE for part in ("-c", setting))
+        result = subprocess.run(("git", *safe, *args), cwd=folder, capture_output=True, check=False)
     except OSError:
         raise ConfigError("--since needs git, which is not installed") from None
     if result.returncode and not fails:
@@ -82,12 +86,17 @@ def _names(listing: bytes) -> Iterator[str]:
 
 def _hunks(patch: bytes) -> Iterator[tuple[str, range]]:
     name = ""
+    left = 0  # lines of a hunk: they are text, also one that looks like a header
     for line in patch.split(b"\n"):
-        if line.startswith(b"+++ "):
+        if left and line[:1] in (b"+", b"-"):
+            left -= 1
+        elif line.startswith(b"+++ "):
             name = _name(line[4:])
-        elif name and (match := _HUNK.match(line)):
-            start, count = int(match[1]), int(match[2] or b"1")
-            yield name, range(start, start + count) if count else range(max(start, 1), start + 2)
+        elif match := _HUNK.match(line):
+            removed, start, count = int(match[1] or b"1"), int(match[2]), int(match[3] or b"1")
+            left = removed + count
+            if name:
+                yield name, range(start, start + count) if count else range(max(start, 1), start + 2)
 
 
 def _name(text: bytes) -> str:

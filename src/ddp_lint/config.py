@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_lint.files import read, shown
+from ddp_lint.files import read, read_stream, shown
 from ddp_lint.globs import Globs, problem
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.project.layout import Roots
@@ -270,10 +270,11 @@ def read_table(file: pathlib.Path) -> Table | None:
 def _text(file: pathlib.Path) -> str:
     """The text of a configuration file. Raises OSError, UnicodeDecodeError, ConfigError."""
     if stat.S_ISREG(file.stat().st_mode):
-        text = read(file, LIMIT).decode("utf-8-sig")
+        data = read(file, LIMIT)
     else:  # what --config names may be a pipe: the file is what a command prints
-        text = file.read_text(encoding="utf-8-sig")
-    text = text.replace("\r\n", "\n")
+        with file.open("rb") as stream:
+            data = read_stream(stream, LIMIT)
+    text = data.decode("utf-8-sig").replace("\r\n", "\n")
     if deep := _DEEP_KEY.search(text):
         # The parser takes time with the square of a key's parts.
         raise ConfigError("the key has too many parts", f"{_shown(file)}:{text.count(chr(10), 0, deep.start()) + 1}")
@@ -313,7 +314,7 @@ def _is(kind: str, value: object) -> bool:
     if kind == "flag":
         return isinstance(value, bool)
     if kind == "file":
-        return isinstance(value, str) and bool(value)
+        return isinstance(value, str) and bool(value) and "\0" not in value
     if kind == "version":
         return isinstance(value, str) and re.fullmatch(r"\d+\.\d+(\.\d+)?", value) is not None
     if kind == "format":

@@ -11,6 +11,7 @@ import pathlib
 import re
 import secrets
 import stat
+from typing import BinaryIO
 
 #: Source is text that people wrote; what is larger is data, and costs a hundred times its size in memory to parse.
 LIMIT = 16 * 2**20
@@ -27,7 +28,14 @@ def read(path: str | os.PathLike[str], limit: int = LIMIT) -> bytes:
         if not stat.S_ISREG(mode):
             kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a device")
             raise OSError(errno.EINVAL, f"it is {kind}, not a file")
-        data = file.read(limit + 1)
+        return read_stream(file, limit)
+
+
+def read_stream(file: BinaryIO | None, limit: int = LIMIT) -> bytes:
+    """What is left of an open file, whatever that is. Raises OSError where it has more bytes than `limit`."""
+    if file is None:  # of standard input, which nobody has opened
+        raise OSError(errno.EBADF, "it is closed")
+    data = file.read(limit + 1)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit // 2**20} MiB")
     return data
@@ -45,6 +53,14 @@ def lies_in(path: pathlib.Path, folder: pathlib.Path) -> bool:
     which costs the square of the depth."""
     inside, outside = os.path.normcase(path), os.path.normcase(folder)
     return inside == outside or inside.startswith(outside.rstrip(os.sep) + os.sep)
+
+
+def behind_links(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Where a write to `path` lands. Raises OSError where that is outside of `folder`."""
+    place = pathlib.Path(os.path.realpath(path))
+    if not lies_in(place, pathlib.Path(os.path.realpath(folder))):
+        raise OSError(errno.EPERM, f"it links to {place}, which lies outside of {folder}")
+    return place
 
 
 def shown(path: pathlib.Path) -> str:

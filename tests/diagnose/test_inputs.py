@@ -200,6 +200,16 @@ def test_terminal_sequences_of_a_log_are_not_passed_on(tmp_path):
     assert "\x1b" not in run(tmp_path / "job.log").output
 
 
+def test_marks_of_direction_and_numbers_without_an_end(tmp_path):
+    frame = f'  File "a.py", line {"9" * 5000}, in f\n    f()\n'
+    (tmp_path / "job.log").write_text(
+        f"Traceback (most recent call last):\n{frame}ValueError: \u202ebad\u2066 \x9b31m\n"
+    )
+    result = run(tmp_path / "job.log")
+    assert result.exit_code in (0, 1)
+    assert not {"\u202e", "\u2066", "\x9b"} & set(result.output)
+
+
 def test_verbose_lists_all_events(tmp_path):
     (tmp_path / "job.log").write_text(LOG)
     output = run(tmp_path / "job.log", "-v").output

@@ -7,9 +7,11 @@ is wrong.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 
@@ -165,6 +167,34 @@ def nested_folders(depth: int) -> Make:
     return make
 
 
+def committed(*names: str, config: str = "") -> Make:
+    """A repository of git, with these files in it."""
+
+    def make(path: pathlib.Path) -> None:
+        at, me = path.parent, ("-c", "user.name=a", "-c", "user.email=a@b")
+        for command in (("init", "-q"), *((("add", *names), ("commit", "-q", "-m", "a")) if names else ())):
+            subprocess.run(("git", *me, *command), cwd=at, check=True)
+        with (path / "config").open("a") as file:
+            file.write(config)
+
+    return make
+
+
+def cells(output: object, *sources: str) -> str:
+    """A notebook of these cells, each with this output."""
+    code = ({"cell_type": "code", "source": source, "outputs": [output]} for source in sources)
+    return json.dumps({"cells": list(code), "metadata": {"language_info": {"name": "python"}}, "nbformat": 4})
+
+
+def gone(path: pathlib.Path) -> None:
+    path.unlink()
+
+
+def accepted(name: str, text: Content, says: str = "b.json is no baseline") -> Kind:
+    """A baseline that is none."""
+    return Kind(f"baseline: {name}", {"b.json": text}, FAILED, says, (".", "--baseline", "b.json"), others=False)
+
+
 def many(count: int, text: str) -> Make:
     def make(path: pathlib.Path) -> None:
         path.mkdir()
@@ -182,6 +212,19 @@ DIAMONDS = "class A0(nn.Module):\n    pass\n" + "".join(
 WRAPPED = (
     HEAD + "from torch.nn.parallel import DistributedDataParallel as DDP\ndef train(net, x):\n    model = DDP(net)\n"
 )
+#: Text that looks like the header of a patch, once a patch adds it.
+PATCH = 'x = """\n++ b/good.py\n"""\n'
+ODD = os.fsdecode(b"\xff.py")
+SETTINGS = """[diff]
+    noprefix = true
+    mnemonicPrefix = true
+    external = false
+    interHunkContext = 99
+    submodule = log
+    renames = copies
+[color]
+    ui = always
+"""
 DEEP, LARGE, DECODED = "nested too deeply", "too much data", "cannot be decoded"
 
 KINDS: tuple[Kind, ...] = (
@@ -439,6 +482,45 @@ KINDS: tuple[Kind, ...] = (
     Kind("settings: thousands of own names", {"ddp-lint.toml": f"rank-expressions = [{', '.join(f'{chr(34)}a.b{n}.rank{chr(34)}' for n in range(3000))}]", "a.py": HEAD + "if x.rank == 0: dist.barrier()\n" * 50}),
     Kind("settings: thousands of files to ignore", {"ddp-lint.toml": "[per-file-ignores]\n" + "".join(f"'*a*{n}*' = ['DDP1']\n" for n in range(3000))}),
     Kind("settings: a bad pattern on the command line", {}, FAILED, "matches nothing", ("--exclude", "[a", "."), others=False),
+    settings("settings: a file name with NUL", 'baseline = "\\u0000"', "'baseline' must be the name of a file"),
+    Kind("settings: named, without an end", {}, FAILED, "larger than 1 MiB", (".", "--config", "/dev/zero"), others=False),
+    # ---- baselines
+    accepted("nested", "[" * 200_000),
+    accepted("a list", "[]"),
+    accepted("rows that are none", '{"version": 1, "findings": [1, null]}'),
+    accepted("not UTF-8", b"\xff\xfe{\0"),
+    accepted("a number of many digits", f'{{"version": {"9" * 5000}}}'),
+    accepted("a named pipe", os.mkfifo, "b.json cannot be read: it is a named pipe"),
+    accepted("without an end", link("/dev/zero"), "b.json cannot be read: it is a device"),
+    accepted("larger than any", sparse(2**30), "b.json cannot be read: it is larger than 64 mib"),
+    Kind(
+        "baseline: names that no file can have", {"b.json": json.dumps({"version": 1, "findings": [
+            {"path": path, "code": "DDP101", "fingerprint": "x", "message": "\x1b[31m"}
+            for path in ("a/" * 5000, "\0", "\ud800", "")
+        ]})}, args=(".", "--baseline", "b.json"),
+    ),
+    Kind(
+        "baseline: written outside, by a name", {"ddp-lint.toml": "baseline = '../b.json'"}, FAILED, "lies outside of",
+        (".", "--write-baseline"), others=False,
+    ),
+    Kind(
+        "baseline: written outside, by a link",
+        {"d/.git": folder, "d/out": link("../.."), "d/ddp-lint.toml": "baseline = 'out/b.json'", "d/a.py": HEAD + RANK},
+        FAILED, "lies outside of", ("d", "--write-baseline"), others=False,
+    ),
+    # ---- git
+    Kind(
+        "git: a header of a patch in the text", {"a.py": "x = 1\n", ".git": committed("a.py"), "./a.py": PATCH + HEAD + RANK},
+        says="a.py:8:5: DDP101", args=(".", "--since", "HEAD"),
+    ),
+    Kind("git: no repository", {}, FAILED, "git fails", (".", "--since", "HEAD"), others=False),
+    Kind("git: a repository without anything", {".git": folder}, FAILED, "git fails", (".", "--since", "HEAD"), others=False),
+    Kind("git: before the first commit", {".git": committed()}, args=(".", "--since", "HEAD")),
+    Kind("git: a file that became a link to itself", {"a.py": "x = 1\n", ".git": committed("a.py"), "./a.py": gone, "././a.py": link("a.py")}, args=(".", "--since", "HEAD")),
+    Kind("git: a file that became a named pipe", {"a.py": "x = 1\n", ".git": committed("a.py"), "./a.py": gone, "././a.py": os.mkfifo}, FAILED, "git fails: error: a.py: unsupported", (".", "--since", "HEAD"), others=False),
+    Kind("git: a name over two lines", {"x\ny\".py": "", ".git": committed("."), "./x\ny\".py": HEAD + RANK, "good.py": GOOD + "\n"}, says="y\".py:5:5: DDP101", args=(".", "--since", "HEAD"), others=False),
+    Kind("git: a name of no UTF-8", {ODD: "", ".git": committed("."), f"./{ODD}": HEAD + RANK}, says="\\udcff.py:5:5: DDP101", args=(".", "--since", "HEAD"), others=False),
+    Kind("git: odd settings", {"a.py": "x = 1\n", ".git": committed("a.py", config=SETTINGS), "./a.py": HEAD + RANK}, says="a.py:5:5: DDP101", args=(".", "--since", "HEAD")),
     # ---- other than Python
     Kind("shell: never closed", {"run.sh": "#!/bin/bash\necho '$(`\"" + "(" * 5000}),
     Kind("shell: long lines", {"run.sh": "#!/bin/bash\n" + "export A=1 " * 50_000 + "\n"}),
@@ -456,4 +538,10 @@ KINDS: tuple[Kind, ...] = (
         args=(".", "-v"),
     ),
     Kind("notebook: named", {"a.ipynb": "{}"}, FAILED, "a notebook", ("a.ipynb", "good.py")),
+    Kind("notebook: nested", {"a.ipynb": "[" * 100_000}, FAILED, "a.ipynb: not a notebook: it is nested too deeply"),
+    Kind("notebook: cells that are nested", {"a.ipynb": f'{{"cells": {"[" * 50_000}{"]" * 50_000}}}'}, FAILED, "nested too deeply"),
+    Kind("notebook: cells that are none", {"a.ipynb": '{"cells": [null, 1, {"cell_type": "code"}, {"cell_type": "code", "source": {}}]}'}, FAILED, "error: a.ipynb: "),
+    Kind("notebook: a huge output", {"a.ipynb": cells({"data": "A" * 5_000_000}, "x = 1", GOOD)}, FOUND, "a.ipynb:cell 2:4:5: DDP101"),
+    Kind("notebook: magics in odd places", {"a.ipynb": cells({}, "%%\n%\n!\n??\nx = !", "def f():\n    %time\n    !ls $(\n", "!a \\\n" * 2000, GOOD)}, FOUND, "a.ipynb:cell 4:4:5: DDP101"),
+    Kind("notebook: half a character", {"a.ipynb": cells({}, "x = '\ud800\x1b[31m'")}, FOUND),
 )  # fmt: skip

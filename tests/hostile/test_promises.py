@@ -112,6 +112,33 @@ def test_pre_commit_runs_nothing_that_it_reads(evil: pathlib.Path) -> None:
     assert not (evil.parent / "ran").exists(), (evil.parent / "ran").read_text()
 
 
+@pytest.mark.parametrize("how", ["of its own", "a folder of it is a repository"])
+def test_what_has_changed_runs_nothing_of_the_checkout(tmp_path: pathlib.Path, how: str) -> None:
+    """Git asks a program what has changed, and runs hooks, where the configuration of the repository says so."""
+    bare = how != "of its own"
+    root, ran = tmp_path / "checkout", tmp_path / "ran"
+    subprocess.run(["git", "init", "-q", *["--bare"] * bare, str(root)], check=True)
+    config = root / ("config" if bare else ".git/config")
+    place = "\tbare = false\n\tworktree = .\n" if bare else ""
+    ours = f"{place}\tfsmonitor = touch {ran}; false\n\thooksPath = {root}/hooks\n"
+    config.write_text(f"[core]\n\trepositoryformatversion = 0\n{ours}")
+    (root / "hooks").mkdir(exist_ok=True)
+    (root / "hooks" / "post-index-change").write_text(f"#!/bin/sh\ntouch {ran}\n")
+    (root / "hooks" / "post-index-change").chmod(0o755)
+    (root / "a.py").write_text(HAZARD)
+    environment = {"GIT_CONFIG_GLOBAL": os.devnull}
+    if not bare:  # staged, with times that git has to look behind
+        safe = ["-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
+        subprocess.run(["git", *safe, "add", "a.py"], cwd=root, check=True)
+        os.utime(root / "a.py", (1, 1))
+    for option in ("--since=HEAD", "--staged"):
+        result = run("check", option, cwd=root, env=environment)
+        assert not ran.exists()
+        assert (result.returncode, "Traceback" in result.stderr) == (2 if bare else int("since" in option), False), (
+            result
+        )
+
+
 # ---- nothing outside is written
 
 
@@ -130,6 +157,52 @@ def test_fixes_stay_within_the_project(tmp_path: pathlib.Path) -> None:
     assert "link.py: cannot be fixed: it links to" in result.stderr
     assert run("check", "--fix", "own.py", cwd=root).returncode == 0
     assert ((root / "own.py").is_symlink(), (root / "a.py").read_text()) == (True, "x = 1\n")
+
+
+def test_reports_stay_within_the_checkout(tmp_path: pathlib.Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for folder in (root, outside):
+        folder.mkdir()
+    (root / "pyproject.toml").write_text("")
+    (root / "a.py").write_text(HAZARD)
+    (outside / "own.txt").write_text("own")
+    (root / "report.txt").symlink_to(outside / "own.txt")
+    (root / "new.txt").symlink_to(outside / "new.txt")
+    (root / "folder").symlink_to(outside)
+    (root / "inside.txt").symlink_to("a.txt")
+    before = tree(outside)
+    for args in (["check"], ["rule", "--all"], ["diagnose", "a.py"]):
+        for name in ("report.txt", "new.txt", "folder/own.txt", "folder/new.txt"):
+            result = run(*args, "-o", name, cwd=root)
+            assert (result.returncode, tree(outside)) == (2, before), (args, name, result)
+            assert "lies outside of" in result.stderr or "no such option" in result.stderr.lower()
+    assert run("check", "-o", "inside.txt", cwd=root).returncode == 1
+    assert "DDP101" in (root / "a.txt").read_text()
+    run("check", "-o", str(outside / "own.txt"), cwd=root)  # by its own name: that is the user's own choice
+    assert "DDP101" in (outside / "own.txt").read_text()
+
+
+def test_a_report_is_written_as_a_whole(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "a.py").write_text(HAZARD * 200)
+    report = tmp_path / "report.txt"
+    report.write_text("old")
+    report.chmod(0o600)
+
+    def no_room() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    command = [str(SCRIPT), "check", "--no-cache", "-o", "report.txt"]
+    result = subprocess.run(command, cwd=tmp_path, preexec_fn=no_room, capture_output=True, text=True, check=False)
+    assert (result.returncode, report.read_text()) == (2, "old"), result
+    assert run("check", "-o", "report.txt", cwd=tmp_path).returncode == 1
+    assert (stat.S_IMODE(report.stat().st_mode), "DDP101" in report.read_text()) == (0o600, True)
+    assert sorted(path.name for path in tmp_path.glob(".ddp-lint-*")) == []
+    assert run("check", "-o", os.devnull, cwd=tmp_path).returncode == 1
+    assert not pathlib.Path(os.devnull).is_file()
+    said = run("check", "-q", "-o", "/dev/stdout", cwd=tmp_path)
+    assert "DDP101" in said.stdout
 
 
 @pytest.mark.parametrize("target", ["outside", "outside/new"])
@@ -335,6 +408,23 @@ def test_a_working_directory_that_is_gone(tmp_path: pathlib.Path) -> None:
         result = subprocess.run(["sh", "-c", script.format(args)], capture_output=True, text=True, check=False)
         assert (result.returncode, "Traceback" in result.stderr) == (2, False)
         assert "error: the working directory is gone" in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["check", "diagnose"])
+def test_standard_input_that_is_closed(tmp_path: pathlib.Path, verb: str) -> None:
+    result = subprocess.run(
+        ["sh", "-c", f"exec {SCRIPT} {verb} - <&-"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, "Traceback" in result.stderr) == (2, False)
+    assert result.stderr.startswith("error: standard input") and "it is closed" in result.stderr
+
+
+def test_standard_input_without_an_end(tmp_path: pathlib.Path) -> None:
+    with pathlib.Path("/dev/zero").open("rb") as endless:
+        result = subprocess.run(
+            [str(SCRIPT), "check", "-"], cwd=tmp_path, stdin=endless, capture_output=True, text=True, check=False
+        )
+    assert (result.returncode, result.stderr) == (2, "error: standard input cannot be read: it is larger than 16 MiB\n")
 
 
 def test_few_file_descriptors(tmp_path: pathlib.Path) -> None:

@@ -22,7 +22,7 @@ from ddp_lint.cli.summary import settings_text, statistics, summary
 from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
 from ddp_lint.discovery import Discovered, discover, is_left_out
 from ddp_lint.engine.report import Report
-from ddp_lint.files import shown
+from ddp_lint.files import read_stream, shown
 from ddp_lint.output import Run, Sources, one_line, render, visible
 from ddp_lint.output.style import Style
 from ddp_lint.project import Project
@@ -383,7 +383,7 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
     started = time.perf_counter()
     path, settings = _stdin_place(options, configuration)
     output_format = _format(options, [settings])
-    data = sys.stdin.buffer.read()
+    data = _standard_input()
     left_out = is_left_out(path, settings)
     if left_out and not (options.fix or options.diff):
         return _finish(_Outcome(Report([], []), Sources(), 0), output_format, options)
@@ -417,6 +417,14 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
     sources = Sources({f.span.path: text for f in report.findings})
     outcome = _Outcome(report, sources, time.perf_counter() - started, hidden=narrowing.hidden)
     return _finish(outcome, output_format, options)
+
+
+def _standard_input() -> bytes:
+    """Raises ConfigError."""
+    try:
+        return read_stream(sys.stdin.buffer if sys.stdin is not None else None)
+    except OSError as e:
+        raise ConfigError(f"standard input cannot be read: {e.strerror or e}") from None
 
 
 def _stdin_place(options: _Options, configuration: Configuration) -> tuple[pathlib.Path, Settings]:

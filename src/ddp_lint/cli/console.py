@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import sys
@@ -9,6 +10,8 @@ from typing import NoReturn, TextIO
 
 import click
 
+from ddp_lint.files import behind_links, lies_in
+from ddp_lint.files import write as write_whole
 from ddp_lint.output import visible
 from ddp_lint.output.style import Style
 
@@ -44,9 +47,26 @@ def write(text: str | bytes, file: pathlib.Path | None) -> None:
             fail(f"cannot write to standard output: {(e.strerror or str(e)).lower()}")
         return
     try:
-        file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace"))
-    except OSError as e:
-        fail(f"cannot write {file}: {(e.strerror or str(e)).lower()}")
+        _write_file(file, text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace"))
+    except (OSError, ValueError) as e:  # a name that no file can have
+        fail(f"cannot write {file}: {(getattr(e, 'strerror', None) or str(e)).lower()}")
+
+
+def _write_file(file: pathlib.Path, data: bytes) -> None:
+    """Write a report as a whole. A name within the working directory, which may be anybody's checkout, leads out of
+    it through no link; any other is the user's own. Raises OSError."""
+    here, path = pathlib.Path.cwd(), pathlib.Path(os.path.abspath(file))  # noqa: PTH100 (a link keeps its own name)
+    if lies_in(path, here):
+        behind_links(path, here)
+    if not path.is_symlink() and (path.is_file() or not path.exists()):
+        try:
+            write_whole(path, data)
+        except OSError as e:
+            if e.errno not in (errno.EACCES, errno.EBUSY):  # a file that may be written, in a folder that may not
+                raise
+        else:
+            return
+    path.write_bytes(data)
 
 
 def say(text: str, color: str = "auto") -> None:

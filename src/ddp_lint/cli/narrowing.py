@@ -94,7 +94,7 @@ class Narrowing:
             if not gone:
                 continue
             if prune:
-                baseline.without(gone).write()
+                baseline.without(gone).write(self._within(parts[0].settings))
                 say(f"{shown(file)}: {count(len(gone), 'finding')} removed", color)
                 continue
             for row in gone[:_LISTED]:
@@ -104,6 +104,11 @@ class Narrowing:
                 f"{count(len(gone), 'finding')} of {shown(file)} no longer occur{more}: remove them with --prune", color
             )
 
+    def _within(self, settings: Settings) -> pathlib.Path | None:
+        """The folder that a baseline is written in: what a configuration names lies in its project, what the user
+        names lies anywhere."""
+        return None if self._file else settings.root
+
     def write(self, parts: Sequence[Part], color: str) -> None:
         """Accept all findings of the files that were checked; what the baseline says of other files stays."""
         by_file: dict[pathlib.Path, list[Part]] = {}
@@ -112,9 +117,9 @@ class Narrowing:
             by_file.setdefault(file, []).append(part)
         for file, of_file in by_file.items():
             findings = [finding for part in of_file for finding in part.report.findings]
-            before = Baseline.read(file) if file.exists() else Baseline(file)
+            before = Baseline.read(file) if os.path.exists(file) else Baseline(file)  # noqa: PTH110 (any name)
             new = before.renewed(findings, [path for part in of_file for path in part.files])
-            new.write()
+            new.write(self._within(of_file[0].settings))
             say(f"{shown(file)}: {count(len(new), 'finding')} accepted", color)
 
 

@@ -24,7 +24,7 @@ from ddp_lint.source.file import place_kind
 def why(place: str, configuration: Configuration, color: str) -> int:
     """Print what the analysis knows about the collectives at FILE:LINE; the exit status. Raises ConfigError."""
     name, _, line = place.rpartition(":")
-    if not name or not line.isdigit():
+    if not name or not line.isdecimal():
         raise ConfigError(f"--why takes FILE:LINE, not '{place}'")
     path = pathlib.Path(name).absolute()
     if not path.is_file():

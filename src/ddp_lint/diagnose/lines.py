@@ -11,7 +11,10 @@ from typing import NamedTuple
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\[(?:0|1|3\d|1;3\d|0;3\d)m")
 #: Characters of a line that are looked at; of a longer one the begin and the end.
 _LONGEST = 6000
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+#: Marks of direction among them: they show a line otherwise than it is.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+#: No number that a log has is as long; Python refuses to read one of more than 4,300 digits.
+_DIGITS = re.compile(r"\d{1000,}")
 
 #: [rank3]: of torch itself, [default3]: of torchrun --tee; the number of the latter counts on its node.
 _BRACKET = re.compile(r"\[([A-Za-z][A-Za-z_]*?)(\d{1,6})\]: ?")
@@ -74,6 +77,8 @@ def clean(line: str) -> str:
         line = _last_shown(line)
     if not line.isprintable():
         line = _CONTROL.sub("", line)
+    if len(line) >= 1000:
+        line = _DIGITS.sub("...", line)
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST * 2 // 3]} ... {line[-_LONGEST // 3 :]}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -171,6 +172,8 @@ class _Standard(io.RawIOBase):
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer)  # type: ignore[arg-type]
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "it is closed")
         data = os.read(sys.stdin.fileno(), len(view))
         view[: len(data)] = data
         return len(data)
@@ -189,7 +192,7 @@ def _read_error_file(data: bytes, source: Source, reader: Reader) -> None:
     try:
         message = json.loads(data)["message"]
         text = message if isinstance(message, str) else message["extraInfo"]["py_callstack"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         text = data.decode("utf-8", "replace")
     for number, line in enumerate(str(text).splitlines(), 1):
         for piece in pieces(clean(line), Prefixes(), source.rank, ""):

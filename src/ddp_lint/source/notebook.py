@@ -62,6 +62,8 @@ class Notebook:
             document = json.loads(text)
         except ValueError as e:
             raise NotANotebook(f"not a notebook: {e}") from None
+        except RecursionError:
+            raise NotANotebook("not a notebook: it is nested too deeply") from None
         if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
             raise NotANotebook("not a notebook of format 4: it has no list of cells")
         if _language(document) not in ("", "python", "ipython"):
