@@ -35,7 +35,7 @@ from ddp_lint.gc_tuning import let_go_of_trees
 from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.parts import calls_on_self, children
+from ddp_lint.project.parts import calls_on_self, children, inside
 from ddp_lint.source.syntax import below, statements, walk
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -325,7 +325,7 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
 
 def _can_part(node: ast.AST) -> bool:
     """Is there a call at all? Whether it is decorated, gated or collective only the evaluation can show."""
-    return any(isinstance(child, ast.Call) for child in children(node))
+    return any(isinstance(child, ast.Call) for child in inside(node))
 
 
 def _as_root(
@@ -478,7 +478,8 @@ def graph_of(
 
 def _effects_of(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None) -> list[Effect]:
     scope = root.function.node if root.function is not None else facts.tree
-    summaries.forget(sum(isinstance(node, ast.stmt) for node in children(scope)))
+    nodes = inside(scope) if root.function is not None else children(scope)
+    summaries.forget(sum(isinstance(node, ast.stmt) for node in nodes))
     if root.function is None:
         frame = Frame(summaries, facts, None)
         run(frame, facts.tree.body)

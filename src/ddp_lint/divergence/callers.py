@@ -23,7 +23,7 @@ from ddp_lint.divergence.values import INDEX, Value, argument_key
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.parts import children, kept_by_node
+from ddp_lint.project.parts import inside, kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import walk
@@ -135,7 +135,7 @@ def may_run_on_some(function: FunctionRef) -> bool:
     given = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
     if not any(_MODEL.search(parameter.arg) for parameter in given):
         return False
-    return any(isinstance(node, ast.If) and _asks_for_rank(node.test) for node in children(function.node))
+    return any(isinstance(node, ast.If) and _asks_for_rank(node.test) for node in inside(function.node))
 
 
 def _asks_for_rank(test: ast.expr) -> bool:
@@ -162,7 +162,7 @@ _COUNTED = frozenset({"element", INDEX})
 @kept_by_node(8192)
 def _called_in(node: ast.AST) -> frozenset[str]:
     """The last parts of the names that a function calls, or passes on to be called."""
-    calls = [child for child in children(node) if isinstance(child, ast.Call)]
+    calls = [child for child in inside(node) if isinstance(child, ast.Call)]
     called = [*(call.func for call in calls), *(call.args[0] for call in calls if _takes_closure(call))]
     return frozenset(map(last_part, called))
 

@@ -13,6 +13,7 @@ from ddp_lint.project.parts import (
     children,
     classes_documented,
     docstring_of,
+    inside,
     kept_by_node,
     note_stores,
     rebinding,
@@ -26,7 +27,7 @@ from ddp_lint.source.syntax import defaults, names_in, statements
 @kept_by_node(16384)
 def is_generator(node: ast.AST) -> bool:
     return not isinstance(node, ast.Lambda) and any(
-        isinstance(child, (ast.Yield, ast.YieldFrom)) for child in children(node)
+        isinstance(child, (ast.Yield, ast.YieldFrom)) for child in inside(node)
     )
 
 
@@ -34,7 +35,7 @@ def is_generator(node: ast.AST) -> bool:
 def literals_yielded(node: ast.AST) -> tuple[bool, ...]:
     """For each position of the tuples that a generator yields, whether each `yield` has a literal there; () for one
     that yields anything else."""
-    yields = [child for child in children(node) if isinstance(child, (ast.Yield, ast.YieldFrom))]
+    yields = [child for child in inside(node) if isinstance(child, (ast.Yield, ast.YieldFrom))]
     tuples = [
         child.value.elts for child in yields if isinstance(child, ast.Yield) and isinstance(child.value, ast.Tuple)
     ]
@@ -166,7 +167,7 @@ def _stores_in(
     methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and m.args.args]
     for method in sorted(methods, key=lambda m: m.name != "__init__"):
         this = method.args.args[0].arg
-        for child in children(method):
+        for child in inside(method):
             if isinstance(child, ast.Assign):
                 targets, value = child.targets, child.value
             elif isinstance(child, ast.AnnAssign) and child.value is not None:
@@ -196,7 +197,7 @@ def counts_of(node: ast.ClassDef) -> frozenset[str]:
         if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) or method.name not in _ADDING:
             continue
         given = {parameter.arg for parameter in (*method.args.args, *method.args.kwonlyargs)}
-        for child in children(method):
+        for child in inside(method):
             if isinstance(child, ast.AugAssign) and isinstance(child.op, ast.Add):
                 target, added = child.target, getattr(child.value, "id", "")
                 if isinstance(target, ast.Attribute) and added in given and _ADDED.search(added):
@@ -208,7 +209,7 @@ def counts_of(node: ast.ClassDef) -> frozenset[str]:
 def stored_by(method: ref.Definition) -> dict[str, None]:
     """The attributes of its first argument that a method assigns, in source order."""
     this = method.args.args[0].arg if method.args.args else ""
-    targets = (target for node in children(method) for target in _targets(node))
+    targets = (target for node in inside(method) for target in _targets(node))
     parts = (part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else (target,)))
     names = (p for p in parts if isinstance(p, ast.Attribute) and isinstance(p.value, ast.Name) and p.value.id == this)
     return dict.fromkeys(part.attr for part in names)

@@ -90,7 +90,7 @@ def passed_on(frame: Frame, node: ast.AST, parts: list[Value], key: Hashable = N
     varying = [part.varies for part in parts if part.varies is not None and part.open]
     lasting = next((v for v in varying if v.cause not in ("rank", "membership")), None)
     if lasting is not None:
-        return dataclasses.replace(divergent(key, lasting), even=follow_from_sizes(parts))
+        return divergent(key, lasting, even=follow_from_sizes(parts))
     return unknown(key, agreed=any(part.agreed for part in parts))
 
 

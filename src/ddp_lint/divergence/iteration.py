@@ -41,7 +41,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import ASPECTS
-from ddp_lint.project.parts import children
+from ddp_lint.project.parts import inside, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import names_in
 
@@ -273,10 +273,15 @@ def _goes_deeper(frame: Frame, target: ast.AST | None) -> bool:
     """Does the function call itself for the elements, as one does that goes through a nested structure?"""
     if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)) or target is None:
         return False
-    calls = (n for n in children(frame.function) if isinstance(n, ast.Call) and n.args)
-    again = (call.args[0] for call in calls if last_part(call.func) == frame.function.name)
     elements = names_in(target)
-    return any(elements & names_in(argument) for argument in again)
+    return any(elements & names_in(argument) for argument in _given_again(frame.function))
+
+
+@kept_by_node(4096)
+def _given_again(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[ast.expr, ...]:
+    """The first arguments of a function's calls of itself."""
+    calls = (n for n in inside(function) if isinstance(n, ast.Call) and n.args)
+    return tuple(call.args[0] for call in calls if last_part(call.func) == function.name)
 
 
 def _method_in(node: ast.expr) -> str:

@@ -143,8 +143,10 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
 
 def sized(frame: Frame, node: ast.Call, parts: list[Value]) -> Value | None:
     """``batch.size()``, ``batch.size(0)``, ``batch.size(1)`` of a rank's own batch; None for another call."""
+    if getattr(node.func, "attr", "") != "size":
+        return None
     value = passed_on(frame, node, parts)
-    if getattr(node.func, "attr", "") != "size" or not of_batches(value.varies):
+    if not of_batches(value.varies):
         return None
     key = ("call", frame.text(node), parts[0].key)
     dimension = parts[-1].constant if node.args else Known(0)

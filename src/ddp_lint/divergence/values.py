@@ -458,9 +458,9 @@ def _every(value: Any) -> Value:
     return Value((Known(value),) * worlds.COUNT)
 
 
-def divergent(key: Hashable, varies: Variation) -> Value:
+def divergent(key: Hashable, varies: Variation, *, even: bool = False) -> Value:
     """An unknown that each rank has a value of its own for."""
-    return Value((Symbol(key),) * worlds.COUNT, varies, open=True)
+    return Value((Symbol(key),) * worlds.COUNT, varies, open=True, even=even)
 
 
 def per_rank(values: tuple[Any, ...], varies: Variation) -> Value:
@@ -533,7 +533,7 @@ def combine(function: Callable[..., Any], arguments: tuple[Value, ...], key: Has
     if varies is None or (len(set(components)) == 1 and isinstance(components[0], Known)):
         return Value(tuple(components)) if varies is None else constant(components[0].value)  # type: ignore[union-attr]
     if any(argument.open for argument in arguments):
-        return dataclasses.replace(divergent(key, varies), even=follow_from_sizes(arguments))
+        return divergent(key, varies, even=follow_from_sizes(arguments))
     if all(isinstance(component, Symbol) for component in components):
         return divergent(key, varies)
     return Value(tuple(components), varies)
@@ -678,7 +678,8 @@ def holding(
     """The value as a container of these elements, unless too many containers lie within each other."""
     held = items if entries is None else entries.values()
     if held is None or is_too_deep(held):
-        return dataclasses.replace(value, items=None, entries=None)
+        plain = value.items is None and value.entries is None
+        return value if plain else dataclasses.replace(value, items=None, entries=None)
     depth = 1 + max((each.depth for each in held), default=0)
     return dataclasses.replace(value, items=items, entries=entries, depth=depth)
 

@@ -50,6 +50,8 @@ class Checker:
         self._for_cache = for_cache
         self.project = project or Project(settings.root, names=settings.names, changing=changing)
         self.project.reach = reach
+        if not (for_cache or self.project.is_changing):
+            self.project.stop_recording()
 
     def change(self, path: pathlib.Path, file: SourceFile | None) -> bool:
         """From now on `file` is the content of `path`; None: what is on disk, as it is now. Whether the change lies

@@ -361,6 +361,12 @@ def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None 
     return keeping
 
 
+@kept_by_node(2048)
+def inside(function: ast.AST) -> tuple[ast.AST, ...]:
+    """`children` of a function, which is gone through once for all that is asked of it."""
+    return tuple(children(function))
+
+
 @kept_by_node(4096, noted=by_asker)
 def called_on_self(method: ast.AST) -> frozenset[str]:
     """`calls_on_self`, for who says what it depends on."""

@@ -91,6 +91,8 @@ class Answered(Generic[T]):
         return self.basis.stale
 
 
+#: What a result rests on that is kept nowhere.
+_NOTHING = Basis(set())
 _REEXPORT_LIMIT = 16
 #: Characters of source whose syntax trees are kept; a tree takes some 50 bytes a character.
 _KEPT_SOURCE = 4_000_000
@@ -124,6 +126,7 @@ class Project:
         self._held: dict[str, SourceFile] = {}
         self._memo: dict[Hashable, Answered[Any]] = {}
         self._recorder = Recorder()
+        self._records = True
         #: By path, what the facts of a file depend on, and its parts.
         self._bases: dict[str, Basis] = {}
         self._parts: dict[str, Parts] = {}
@@ -674,9 +677,16 @@ class Project:
 
     def _says(self, words: str, path: str) -> bool:
         """Whether the text of a file has the words."""
-        self._note(f"{SAYS}:{words}:{self._relative(path)}")
+        inside = self._relative(path)
+        self._note(f"{SAYS}:{words}:{inside}")
+        if self._resting is None and path not in self._held and f"file:{inside}" in self._answers and words.isascii():
+            return self._words.holds(path, words)  # its digest is known, so that it need not be decoded again
         file = self._content(path)
         return file is not None and words in file.text
+
+    def stop_recording(self) -> None:
+        """From now on nobody wants to know what a result rests on: it is kept nowhere."""
+        self._records = False
 
     @contextlib.contextmanager
     def recording(self, *, apart: bool = False) -> Iterator[set[Asked]]:
@@ -685,6 +695,9 @@ class Project:
         `apart`: what goes on around the block does not depend on it by itself, unless the block ends in an error.
         """
         inner: set[Asked] = set()
+        if not self._records:
+            yield inner
+            return
         outer, self._recorder.asked = self._recorder.asked, inner
         failed = True
         try:
@@ -703,7 +716,9 @@ class Project:
         """
         memo: MutableMapping[Any, Answered[T]] = self._memo if kept is None else kept
         found = memo.get(key)
-        if found is None:
+        if found is None and not self._records:
+            found = memo[key] = Answered(compute(), _NOTHING)
+        elif found is None:
             with self.recording(apart=True) as asked:
                 value = compute()
             found = memo[key] = Answered(value, self._basis(asked))
@@ -713,7 +728,7 @@ class Project:
         return found.value
 
     def _basis(self, asked: set[Asked]) -> Basis:
-        basis = Basis(asked)
+        basis = Basis(asked) if self._records else _NOTHING
         if self._resting is not None:
             for item in asked:
                 self._resting.setdefault(item, []).append(basis)

@@ -70,6 +70,10 @@ class WordSearch:
         paths = self._paths() if self._index is None else self._index.candidates(data)
         return tuple(sorted(path for path in paths if self._holds(path, word, data)))
 
+    def holds(self, path: str, word: str) -> bool:
+        """Whether one file holds the word."""
+        return self._holds(path, word, word.encode("utf-8", "surrogatepass"))
+
     def _holds(self, path: str, word: str, data: bytes) -> bool:
         content = self._content(path)
         if len(content) < _LARGE:
