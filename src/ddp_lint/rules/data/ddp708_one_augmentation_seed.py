@@ -106,7 +106,8 @@ class OneAugmentationSeed(Rule):
     Seeds that mention the rank on the way, or are followed by one that does; projects without random augmentation
     (shuffling file names alike on all ranks is what a sampler needs); seeds for one epoch or item; a `worker_init_fn`
     in the project; augmentation that only comments and docstrings mention; a seed that is restored afterwards, or that
-    a shuffle or a permutation follows; seeds before the ranks are spawned (they do not inherit it); tests and evaluation.
+    a shuffle or a permutation follows; seeds before the ranks are spawned (they do not inherit it); tests and
+    evaluation.
 
     ## How to confirm
 
