@@ -306,8 +306,8 @@ def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
 
 
 def of_numbers(frame: Frame, node: ast.AST) -> bool:
-    """Does a set hold numbers, as an element shows that is one for certain? Their hash is the same in all processes, and
-    so is the order that the set has them in."""
+    """Does a set hold numbers, as an element shows that is one for certain? Their hash is the same in all processes,
+    and so is the order that the set has them in."""
     given = node.args[0] if isinstance(node, ast.Call) and node.args else node
     given = assigned_once(frame, given) if isinstance(given, ast.expr) else given
     if isinstance(given, (ast.List, ast.Tuple, ast.Set)):

@@ -92,8 +92,8 @@ def _unsummed(traces: Sequence[Trace]) -> Cause:
         )
     part = _left_to_each(traces)
     if part is not None:
-        text = f"{part.name} ({part.type}) gets equal input on all ranks but returns different values: the parts that the "
-        text += "ranks have computed are not summed"
+        text = f"{part.name} ({part.type}) gets equal input on all ranks but returns different values: "
+        text += "the parts that the ranks have computed are not summed"
         fix = "all_reduce what it returns, as the forward of the other split layers does"
         return Cause(text, fix, Frame(part.path, part.line, "forward") if part.line else None)
     text = (

@@ -72,9 +72,9 @@ class TensorPrinted(HostRule):
     ## When it is silent
 
     Shapes and Python values outside of compiled code; `logger.info("%s", t)` outside of compiled code (it formats only
-    at its level); branches for debugging, logging or evaluation, tests, `torch.compiler.disable`, `is_compiling()`. With
-    `--preview` alone: a text without a tensor under a test in compiled code, which is in the graph only where the test
-    holds.
+    at its level); branches for debugging, logging or evaluation, tests, `torch.compiler.disable`, `is_compiling()`.
+    With `--preview` alone: a text without a tensor under a test in compiled code, which is in the graph only where the
+    test holds.
 
     ## How to confirm
 
@@ -113,8 +113,8 @@ class TensorPrinted(HostRule):
             return
         self.report(
             node,
-            f"{self.module.quoted(tensor)} is printed in {'compiled code' if place.surely_compiled else 'forward'}: each "
-            "rank waits for its GPU, and a compiled graph breaks",
+            f"{self.module.quoted(tensor)} is printed in {'compiled code' if place.surely_compiled else 'forward'}: "
+            "each rank waits for its GPU, and a compiled graph breaks",
             notes=[place.outcome],
             labels=place.labels,
             help="return the value and print it in the training loop, on one rank, every n steps",

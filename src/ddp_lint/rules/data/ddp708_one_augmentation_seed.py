@@ -107,7 +107,8 @@ class OneAugmentationSeed(Rule):
     Seeds that mention the rank on the way, or are followed by one that does; projects without random augmentation (a
     sampler needs the same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` in the
     project; augmentation that is mentioned only in comments and docstrings; a seed that is restored afterwards, or
-    that a shuffle or a permutation follows; seeds before the ranks are spawned (they do not inherit it); tests and evaluation.
+    that a shuffle or a permutation follows; seeds before the ranks are spawned (they do not inherit it); tests and
+    evaluation.
 
     ## How to confirm
 
