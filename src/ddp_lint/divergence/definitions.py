@@ -205,6 +205,14 @@ def counts_of(node: ast.ClassDef) -> frozenset[str]:
     return frozenset(found)
 
 
+@kept_by_node(1024)
+def given_by_name(node: ast.ClassDef) -> frozenset[str]:
+    """The names of all arguments that the methods of a class give by name."""
+    methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    below = (child for method in methods for child in children(method))
+    return frozenset(child.arg for child in below if isinstance(child, ast.keyword) and child.arg)
+
+
 @kept_by_node(4096)
 def stored_by(method: ref.Definition) -> dict[str, None]:
     """The attributes of its first argument that a method assigns, in source order."""

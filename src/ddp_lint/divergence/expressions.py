@@ -9,6 +9,7 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.definitions import given_by_name
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
 from ddp_lint.divergence.lengths import (
@@ -22,7 +23,7 @@ from ddp_lint.divergence.lengths import (
     shape_of,
 )
 from ddp_lint.divergence.project_names import absolute, as_configured
-from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import (
     LISTED,
     PADDED,
@@ -209,6 +210,8 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     if isinstance(of, str):
         return _of_outside(frame, base, reference, name, node, path)
     found = frame.linker.method(of, name)
+    if found is not None and (wrapper := _wrapper(frame.linker, of, name)):
+        return unknown(("attribute", path), ref.Method(wrapper, name, path.rpartition(".")[0], instance=reference))
     if found is not None:
         method_value = unknown(("method", path), dataclasses.replace(found, receiver=base, of=of))
         if is_property(found):
@@ -236,6 +239,18 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     outside = next(iter(frame.linker.outside(of)), "")
     method = ref.Method(outside, name, path.rpartition(".")[0], not outside, reference)
     return unknown(("attribute", path), method, agreed=value is not None and value.agreed)
+
+
+def _wrapper(linker: Linker, of: ref.ClassRef, name: str) -> str:
+    """The class of another package that makes communicate what the method is in classes that inherit from it, unless
+    one of them decides by itself whether it does."""
+    for outside in linker.outside(of):
+        entry = known().method(outside, name)
+        if entry is not None and entry.wraps_overriding:
+            settings = known().types[outside].silent_if
+            decides = any(settings.keys() & given_by_name(owner.node) for owner in linker.linearised(of)[0])
+            return "" if decides else outside
+    return ""
 
 
 def is_property(function: ref.FunctionRef) -> bool:

@@ -81,7 +81,8 @@ class Collective:
     after the call those in `uniform` hold one value everywhere.
     `result` is the class that it returns (several for a tuple, '' where unknown); `turns` says what it makes of an
     argument (``fully_shard(model)``). The call communicates only if the keywords in `only_if` have these values, and
-    not if those in `unless` do.
+    not if those in `unless` do. `wraps_overriding`: the class makes the methods of this name communicate that override
+    it, too.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Collective:
     unless: Mapping[str, bool | str | int] = dataclasses.field(default_factory=dict)
     implicit: bool = False
     context: bool = False
+    wraps_overriding: bool = False
     scope: Scope = "world"
     evidence: str
 
