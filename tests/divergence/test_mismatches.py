@@ -55,6 +55,24 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a metric of one's own, whose compute the base class makes communicate": """
+        import torchmetrics
+
+        class Accuracy(torchmetrics.Metric):
+            def update(self, x):
+                self.hits = x.sum()
+
+            def compute(self):
+                return self.hits / 2
+
+        class Probe:
+            def __init__(self):
+                self.accuracy = Accuracy()
+
+            def show(self):
+                if dist.get_rank() == 0:
+                    print(self.accuracy.compute())  # !implicit-collective
+    """,
     "a flag that an object is made with, and that its constructor hands on": """
         class Loader:
             def __init__(self, config, divided=False):
@@ -3174,6 +3192,27 @@ EQUAL = {
             if dist.get_rank() == src:
                 if outer is not None:
                     dist.all_reduce(x, group=outer)
+    """,
+    "a metric of one's own that is not to communicate": """
+        import torchmetrics
+
+        class Accuracy(torchmetrics.Metric):
+            def __init__(self):
+                super().__init__(sync_on_compute=False)
+
+            def update(self, x):
+                self.hits = x.sum()
+
+            def compute(self):
+                return self.hits / 2
+
+        class Probe:
+            def __init__(self):
+                self.accuracy = Accuracy()
+
+            def show(self):
+                if dist.get_rank() == 0:
+                    print(self.accuracy.compute())
     """,
     "gradients are averaged, and a metric may keep to its rank": """
         from torch.nn.parallel import DistributedDataParallel
