@@ -124,6 +124,7 @@ class _Cases:
         self.reading = reading
         self.events = [event for event in reading.events if not _superseded(event)]
         self.ranks = reading.ranks
+        self._lost_peer = _lost_peer(self.events)
 
     # ---- own failures
 
@@ -146,13 +147,7 @@ class _Cases:
 
     def _follows(self, event: Event) -> bool:
         """The rank had already timed out or lost a peer when it failed."""
-        if event.rank is None:
-            return False
-        return any(
-            e.rank == event.rank and e.role in ("hang", "secondary") and e.order < event.order and e.role != "note"
-            and "monitoredBarrier" not in e.text and e.shaped
-            for e in self.events
-        )  # fmt: skip
+        return event.rank is not None and self._lost_peer.get(event.rank, event.order) < event.order
 
     def _of_own(self, root: Event, own: Sequence[Event]) -> Diagnosis:
         kind = _refined(root)
@@ -519,6 +514,17 @@ def _gap(ranks: set[int | None]) -> int | None:
         return None
     missing = set(range(max(speaking) + 1)) - speaking
     return next(iter(missing)) if len(missing) == 1 else None if missing else max(speaking) + 1
+
+
+def _lost_peer(events: Iterable[Event]) -> dict[int, int]:
+    """For each rank, the order of its first timeout or lost peer."""
+    first: dict[int, int] = {}
+    for event in events:
+        if event.rank is None or event.role not in ("hang", "secondary") or not event.shaped:
+            continue
+        if "monitoredBarrier" not in event.text:
+            first[event.rank] = min(event.order, first.get(event.rank, event.order))
+    return first
 
 
 def _superseded(event: Event) -> bool:
