@@ -1,4 +1,5 @@
-"""Seconds and peak memory of `ddp-lint diagnose`: a log of 200 lines, a log of 1 GB, and the dumps of 1,024 ranks.
+"""Seconds and peak memory of `ddp-lint diagnose` on four logs: of 200 lines, of 20,000 ranks that all fail, of 1 GB,
+and the dumps of 1,024 ranks.
 
     python benchmarks/diagnose_cost.py [--megabytes 1000] [--ranks 1024]
 
@@ -19,6 +20,11 @@ import time
 _STEP = (
     "[rank{rank}]: 2026-11-22 15:44:13,780 INFO train.py:88 epoch 3 step {step} loss 2.3141 lr 1.0e-04 grad_norm 0.71\n"
 )
+_FAILS = """\
+[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/home/user/proj/train.py", line 88, in main
+[rank{rank}]: KeyError: 'horse'
+"""
 _ERROR = """\
 [rank3]: Traceback (most recent call last):
 [rank3]:   File "/home/user/proj/train.py", line 88, in main
@@ -34,6 +40,12 @@ _ERROR = """\
 def small(folder: pathlib.Path) -> pathlib.Path:
     log = folder / "small.log"
     log.write_text("".join(_STEP.format(rank=n % 8, step=n) for n in range(192)) + _ERROR)
+    return log
+
+
+def many(folder: pathlib.Path, ranks: int) -> pathlib.Path:
+    log = folder / "many.log"
+    log.write_text("".join(_FAILS.format(rank=rank) for rank in range(ranks)))
     return log
 
 
@@ -92,6 +104,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         measure("200 lines", small(folder), times=5)
+        measure("20,000 ranks", many(folder, 20_000))
         measure(f"dumps of {given.ranks} ranks", dumps(folder, given.ranks))
         measure(f"{given.megabytes} MB", large(folder, given.megabytes))
 
