@@ -190,7 +190,7 @@ def gone(path: pathlib.Path) -> None:
     path.unlink()
 
 
-def accepted(name: str, text: Content, says: str = "b.json is no baseline") -> Kind:
+def accepted(name: str, text: Content, says: str = "b.json is not a baseline") -> Kind:
     """A baseline that is none."""
     return Kind(f"baseline: {name}", {"b.json": text}, FAILED, says, (".", "--baseline", "b.json"), others=False)
 
@@ -534,7 +534,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("tests: with a comment inside", {"a.py": written_by("not (dist.is_initialized()  # (always\n and dist.get_rank() > 0)")}, says="a.py:11:5: DDP810", args=(".", "--preview")),
     source("generators: of each other", generators("yield item")),
     Kind(
-        "generators: that communicate", {"a.py": generators("dist.all_reduce(item)")}, says="every rank comes here",
+        "generators: that communicate", {"a.py": generators("dist.all_reduce(item)")}, says="every rank runs this",
         args=(".", "-v"),
     ),
     Kind("notebook: named", {"a.ipynb": "{}"}, FAILED, "a notebook", ("a.ipynb", "good.py")),

@@ -86,9 +86,9 @@ def test_no_pattern_takes_long(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        ("!", "names nothing"),
+        ("!", "it is empty"),
         ("a\\", "backslash"),
-        ("[a", "never closed"),
+        ("[a", "is not closed"),
         ("[[:x:]]", "[:x:]"),
         ("a b", ""),
         ("#", ""),

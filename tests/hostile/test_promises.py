@@ -407,7 +407,7 @@ def test_a_working_directory_that_is_gone(tmp_path: pathlib.Path) -> None:
     for args in (str(file), ".", ""):
         result = subprocess.run(["sh", "-c", script.format(args)], capture_output=True, text=True, check=False)
         assert (result.returncode, "Traceback" in result.stderr) == (2, False)
-        assert "error: the working directory is gone" in result.stderr
+        assert "error: the working directory does not exist any more" in result.stderr
 
 
 @pytest.mark.parametrize("verb", ["check", "diagnose"])

@@ -717,7 +717,7 @@ for step in range(4):
 #: What the cause says of some.
 CAUSES = {
     "resumed": "and nothing on rank 1; rank 0 alone loaded a state (line 30)",
-    "layer": "gets a gradient from this rank's part alone",
+    "layer": "get a gradient from this rank's part only",
     "unsummed": "2 (Split) gets equal input on all ranks but returns different values",
     "late": "0.more.weight became a part of the model after DDP was built (line 27)",
     "mixed": "rank 0 is below the else of `if (step + rank * wrong) % 2` (line 26) at line 29, rank 1 at line 27 is n",

@@ -50,6 +50,6 @@ def test_the_verdicts_are_the_message(tmp_path: pathlib.Path) -> None:
     assert "3 failed, 1 passed" in done.stdout, done.stdout
     assert "parameters without a gradient: unused.weight, unused.bias" in done.stdout
     assert "forward(x=float32[4, 6])" in done.stdout, "what the model was given is said"
-    assert "Local lives in a function" in done.stdout
+    assert "Local is defined in a function" in done.stdout
     assert "takes the model's class and its arguments" in done.stdout
     assert "Traceback" not in done.stdout

@@ -32,7 +32,7 @@ class Activations(Observer):
         if model is None or model.number in self._seen or self.recorder.world < 2:
             return
         self._seen.add(model.number)
-        if model.wrap == "none" and torch.is_grad_enabled() and isinstance(root, nn.Module):
+        if model.wrap == "none" and torch.is_grad_enabled() and isinstance(root, nn.Module) and not _is_compiled(root):
             _Forward(self, root)
 
     def tell(self, passed: list[trace.Passed]) -> None:
@@ -54,7 +54,9 @@ class _Forward:
         self._note(root)
 
     def _enters(self, module: nn.Module, _given: Any) -> None:
-        if not self._observer.recorder.quiet and not torch.compiler.is_compiling() and len(self._passed) < _MOST:
+        if torch.compiler.is_compiling() or self._observer.recorder.quiet:
+            return
+        if len(self._passed) < _MOST:
             self._note(module)
 
     def _note(self, module: nn.Module) -> None:
@@ -66,12 +68,19 @@ class _Forward:
         self._passed.append(trace.Passed(name, type(module).__name__, path if line else "", line, "", ""))
 
     def _leaves(self, module: nn.Module, given: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if self._open and self._open[-1][0] is module and not self._observer.recorder.quiet:
             number = self._open.pop()[1]
             self._passed[number] = self._passed[number]._replace(given=_sums(given), made=_sums(output))
         if module is self._root:
             self._hooks.close()
             self._observer.tell(self._passed)
+
+
+def _is_compiled(root: nn.Module) -> bool:
+    """Whether a part is compiled: TorchDynamo traces global hooks, and compiles again once they are removed."""
+    return any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in root.modules())
 
 
 def _sums(value: Any) -> str:
