@@ -557,6 +557,16 @@ for step in range(6):
         found = mine.mean(1)
         dist.all_gather([torch.empty_like(found) for _ in range(world)], found)
 """
+#: Who receives takes it from anybody, and less often than it is sent.
+FROM_ANYBODY = """
+if rank:
+    for number in range(3 if wrong else 2):
+        dist.send(torch.ones(4), 0)
+else:
+    for number in range(2):
+        assert dist.recv(torch.empty(4)) == 1
+dist.barrier()
+"""
 #: A thread waits for the other rank, which waits for the one that joins the thread.
 IN_A_THREAD = """
 import threading
@@ -604,11 +614,13 @@ dist.all_reduce(torch.ones(4))
         (IMPATIENT, "Timed out waiting 5000ms", "rank 0 was not there yet: it was at line 1"),
         (AMID, "rank 1 calls all_gather", "rank 1 has raised IndexError: no such word at line 17 in <module>, and com"),
         (GROWN, "rank 1 calls all_gather [4] (line 23)", "`mine = torch.ones(rows, 3)` (line 21)"),
+        (FROM_ANYBODY, "rank 1 calls send [4] to rank 0 (line 17), rank 0 never receives from it", ""),
         (IN_A_THREAD, "rank 0 is stuck at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
     ids=[
         *["let-go", "in-join", "rows", "skipped", "waited"],
-        *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "grown", "in-a-thread"],
+        *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "grown", "anybody"],
+        "in-a-thread",
     ],
 )
 def test_calls_that_do_not_meet_are_told_with_their_cause(
@@ -693,6 +705,21 @@ for step in range(3):
     optimizer.zero_grad()
     model(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()
+"""
+#: The ranks' clocks end a loop; here all in one round, as a round is long.
+SLOT = """
+import time
+
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+end = time.monotonic() + 0.9
+for step in range(100):
+    time.sleep(0.2)
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    if time.monotonic() > end:
+        break
 """
 #: Which of two models of one shape is trained, each rank draws by itself: their gradients are summed with each other.
 MIXED = """
@@ -804,6 +831,14 @@ def test_a_mistake_is_told_and_its_remedy_is_clean(
     assert CAUSES.get(arguments, "") in found["cause"], found
     status, report = verify(tmp_path, *options, arguments)
     assert (status, report["discovered"]) == (0, []), report["discovered"]
+
+
+def test_that_all_left_a_loop_together_by_their_clocks_refutes_nothing(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(script(SLOT))
+    _, report = verify(tmp_path, "train.py", "--select", "DDP109")
+    assert report["findings"]
+    for finding in report["findings"]:
+        assert finding["verdict"] == "inconclusive" and "left a loop by its own clock (line 25)" in finding["reason"]
 
 
 def test_a_group_that_asks_for_more_ranks_than_there_are_is_told_at_once(tmp_path: pathlib.Path) -> None:

@@ -115,7 +115,7 @@ _UNLIKE_ORDER = (
 #: Operations that combine the values of all ranks.
 _SUMS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
 #: What gloo aborts over, as tensors of different size meet.
-_UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER)
+_UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER, Kind.BUFFER)
 #: Cause and fix where each rank looks at its own clock.
 _CLOCK = (
     "each rank decides by its own clock whether to continue: this time all left in the same iteration; a rank that "
