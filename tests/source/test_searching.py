@@ -14,10 +14,14 @@ WORDS = [f"step_{n}(" for n in range(0, 200, 2)] + [
     "(",
     "last(",
     ".last",
+    *[f"more{n}" for n in range(0, 200, 3)],
+    "ore9",
+    "é_cal",
+    "self.last",
 ]
 
 
-def test_the_index_of_calls_finds_what_a_search_finds() -> None:
+def test_the_indexes_find_what_a_search_finds() -> None:
     searched = SearchedText(TEXT)
     for _ in range(2):
         assert [searched.holds(word) for word in WORDS] == [word in TEXT for word in WORDS]

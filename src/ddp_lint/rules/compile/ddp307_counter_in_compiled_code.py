@@ -146,7 +146,7 @@ class CounterInCompiledCode(HostRule):
 
     def _visit(self, node: cst.CSTNode, attribute: str, changes: str) -> None:
         place = self.place(node)
-        if place is None or not place.surely_compiled or "allow_unspec_int_on_nn_module" in self.module.file.text:
+        if place is None or not place.surely_compiled or self.module.file.holds("allow_unspec_int_on_nn_module"):
             return
         if any(True for _ in conditions(self.module, node)):  # what runs now and then is compiled now and then
             return

@@ -159,7 +159,7 @@ class LoadWithoutMapLocation(Rule):
         *folders, name = self.module.file.place.split("/")
         if any(words_of(folder) & {"export", "onnx"} for folder in folders):
             return True
-        return "__main__" in self.module.file.text and bool(words_of(name) & _known("converting"))
+        return self.module.file.holds("__main__") and bool(words_of(name) & _known("converting"))
 
     def _is_tool(self, call: cst.Call) -> bool:
         """Whether only programs of one process call the function: the ranks that import the file use others of it."""
@@ -255,7 +255,7 @@ class LoadWithoutMapLocation(Rule):
         return any(site.given(function, "map_location") is not None for site in call_sites(self.module, function))
 
     def _sets_device(self) -> bool:
-        return "set_device" in self.module.file.text or bool(
+        return self.module.file.holds("set_device") or bool(
             self.module.project and self.module.project.holding("set_device(")
         )
 
@@ -419,7 +419,7 @@ class LoadWithoutMapLocation(Rule):
     def _evaluates(self) -> bool:
         """Whether the file is, by its name, a script that tries a model out."""
         name = self.module.file.place.rpartition("/")[2]
-        return "__main__" in self.module.file.text and bool(words_of(name.removesuffix(".py")) & _known("trying_out"))
+        return self.module.file.holds("__main__") and bool(words_of(name.removesuffix(".py")) & _known("trying_out"))
 
     def _fix(self, call: cst.Call) -> Fix:
         position = _POSITION[self.module.qualified(call.func)]

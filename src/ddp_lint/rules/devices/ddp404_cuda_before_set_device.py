@@ -263,7 +263,7 @@ class CudaBeforeSetDevice(Rule):
             isinstance(maker, cst.Call) and "spawn" in self.module.code(maker)
             for maker in self.module.assignments(process.func.value)
         )
-        if not spawns or not name or self.module.facts is None or "torch.cuda" not in self.module.file.text:
+        if not spawns or not name or self.module.facts is None or not self.module.file.holds("torch.cuda"):
             return
         for worker in statements(self.module.facts.tree):
             if isinstance(worker, ast.FunctionDef) and worker.name == name and _needs_device(worker):

@@ -154,7 +154,7 @@ class CudaAfterFork(Rule):
     def _spawns_elsewhere(self) -> bool:
         """Whether every program that imports the file sets the start method to spawn."""
         project, name = self.module.project, self.module.name
-        if project is None or not name or "__main__" in self.module.file.text:
+        if project is None or not name or self.module.file.holds("__main__"):
             return False
         users = [u for u in importers(project, name, holding=("__main__",)) if not u.file.is_test]
         return bool(users) and all(_SETS_SPAWN.search(user.file.text) for user in users)
@@ -240,7 +240,7 @@ class CudaAfterFork(Rule):
 
     def _visit_arguments(self, pool: cst.Call, forks: bool) -> None:
         """Tensors that were detached but not brought to the CPU, in the arguments of a map method."""
-        if "cuda" not in self.module.file.text and ".cpu()" not in self.module.file.text:
+        if not self.module.file.holds("cuda") and not self.module.file.holds(".cpu()"):
             return
         for call in self._map_calls(pool):
             origin = self._tensor_origin(call.args[1].value) if len(call.args) > 1 else None

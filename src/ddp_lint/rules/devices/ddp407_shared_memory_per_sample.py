@@ -129,7 +129,7 @@ class SharedMemoryPerSample(Rule):
         func = node.func
         if not isinstance(func, cst.Attribute) or func.attr.value != "share_memory_":
             return
-        if "set_sharing_strategy" in self.module.file.text:
+        if self.module.file.holds("set_sharing_strategy"):
             return
         loop = next((a for a in self._inside(node) if isinstance(a, _LOOPS)), None) or self._comprehension(node)
         owner = self.module.class_of(node)

@@ -133,7 +133,7 @@ class EnvironmentSetTooLate(WriteRule):
     def _done_otherwise(self, write: Write, point: dict[str, Any]) -> bool:
         """Whether the file also calls what works after the import: the variable is then meant for children."""
         name = point.get("instead", {}).get(write.name, "").partition("(")[0].rpartition(".")[2]
-        return bool(name) and name in self.module.file.text
+        return bool(name) and self.module.file.holds(name)
 
     def _starts_processes(self) -> bool:
         return bool(_STARTS.search(self.module.file.text))

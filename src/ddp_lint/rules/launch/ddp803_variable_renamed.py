@@ -93,7 +93,7 @@ class VariableRenamed(NameRule):
     def is_meant(self, write: Write, found: Misnamed) -> bool:
         """Whether the file sets the new one, too, or to what torchrun exports as well."""
         value = self.module.code(write.value).strip("\"'") if write.value is not None else ""
-        return found.right in self.module.file.text or (write.name == _EXPORTED and value == "1")
+        return self.module.file.holds(found.right) or (write.name == _EXPORTED and value == "1")
 
     @classmethod
     def is_meant_in_text(cls, name: str, found: Misnamed, text: str) -> bool:

@@ -141,7 +141,7 @@ class ClipOnEveryMicroBatch(Rule):
 
     def _by_accelerate(self, node: cst.Call) -> tuple[cst.CSTNode, str] | None:
         """``with accelerator.accumulate(model)``, inside of which the optimizer steps in the last round only."""
-        if "gradient_accumulation" not in self.module.file.text:
+        if not self.module.file.holds("gradient_accumulation"):
             return None
         for up in self.module.ancestors(node):
             if isinstance(up, cst.If) and "sync_gradients" in self.module.code(up.test):

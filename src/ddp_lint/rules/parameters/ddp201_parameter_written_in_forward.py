@@ -122,7 +122,7 @@ class ParameterWrittenInForward(InPlaceRule):
         )
 
     def _speaks_of_sharding(self) -> bool:
-        return any(word in self.module.file.text for word in table("wrappers")["sharding"])
+        return any(map(self.module.file.holds, table("wrappers")["sharding"]))
 
     def _has_replicas_only(self) -> bool:
         """Whether the project wraps by DDP and never speaks of FSDP: writes that are the same on all ranks do no harm.
