@@ -557,6 +557,34 @@ for step in range(6):
         found = mine.mean(1)
         dist.all_gather([torch.empty_like(found) for _ in range(world)], found)
 """
+#: Who receives takes it from anybody, and less often than it is sent.
+FROM_ANYBODY = """
+if rank:
+    for number in range(3 if wrong else 2):
+        dist.send(torch.ones(4), 0)
+else:
+    for number in range(2):
+        assert dist.recv(torch.empty(4)) == 1
+dist.barrier()
+"""
+#: Gradients that a rank does not have are left out of the average.
+WITHOUT = """
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(8, 4)])
+
+    def forward(self, left_out):
+        return sum(part(torch.ones(2, part.in_features)).sum() for part in self.parts if part is not left_out)
+
+
+model = Parts()
+model(model.parts[2 * rank] if wrong else None).backward()
+for parameter in model.parameters():
+    if parameter.grad is None:
+        continue
+    dist.all_reduce(parameter.grad)
+"""
 #: A thread waits for the other rank, which waits for the one that joins the thread.
 IN_A_THREAD = """
 import threading
@@ -604,11 +632,14 @@ dist.all_reduce(torch.ones(4))
         (IMPATIENT, "Timed out waiting 5000ms", "rank 0 was not there yet: it was at line 1"),
         (AMID, "rank 1 calls all_gather", "rank 1 has raised IndexError: no such word at line 17 in <module>, and com"),
         (GROWN, "rank 1 calls all_gather [4] (line 23)", "`mine = torch.ones(rows, 3)` (line 21)"),
+        (FROM_ANYBODY, "rank 1 calls send [4] to rank 0 (line 17), rank 0 never receives from it", ""),
+        (WITHOUT, "calls all_reduce [4, 4]", "`if parameter.grad is None` (line 27) decides on each rank by itself"),
         (IN_A_THREAD, "rank 0 stands still at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
     ids=[
         *["let-go", "in-join", "rows", "skipped", "waited"],
-        *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "grown", "in-a-thread"],
+        *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "grown", "anybody", "without"],
+        "in-a-thread",
     ],
 )
 def test_calls_that_do_not_meet_are_told_with_their_cause(
@@ -694,6 +725,41 @@ for step in range(3):
     model(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()
 """
+#: One rank trains a model of its own, and loads it into its replica alone.
+FETCHED = """
+def train(model, count):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+
+
+torch.manual_seed(rank)
+mine = nn.Linear(8, 1)
+if rank == 0:
+    train(mine, 2)
+dist.broadcast(mine.weight.data, 0)
+dist.broadcast(mine.bias.data, 0)
+model = DDP(nn.Linear(8, 1))
+if rank == 0 or not wrong:
+    model.module.load_state_dict(mine.state_dict())
+train(model, 3)
+"""
+#: The ranks' clocks end a loop; here all in the first round.
+SLOT = """
+import time
+
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+end = time.monotonic()
+for step in range(100):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    if time.monotonic() > end:
+        break
+"""
 #: Which of two models of one shape is trained, each rank draws by itself: their gradients are summed with each other.
 MIXED = """
 models = [DDP(nn.Linear(8, 1)), DDP(nn.Linear(8, 1))]
@@ -717,6 +783,7 @@ for step in range(4):
 #: What the cause says of some.
 CAUSES = {
     "resumed": "and nothing on rank 1; rank 0 alone loaded a state (line 30)",
+    "fetched": "aten.copy_ in <module> writes weight on rank 0 only",
     "layer": "gets a gradient from this rank's part alone",
     "unsummed": "2 (Split) is given the same on all ranks and returns something else on each",
     "late": "0.more.weight became a part of the model after DDP was built (line 27)",
@@ -757,6 +824,7 @@ CAUSES = {
         ),
         (RESUMED, "resumed", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
         (PARTS, "parts", "", "the ranks train on parts of the data that overlap: "),
+        (FETCHED, "fetched", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
         (LATE, "late", "", "gradients differ between the ranks before optimizer step 1: 0.more.weight"),
         (MIXED, "mixed", "", "gradients differ between the ranks before optimizer step 1: weight, bias"),
         (LOADED, "loaded", "", "the ranks' shards are of unlike models: weight, bias differed before FSDP"),
@@ -787,6 +855,7 @@ CAUSES = {
         "modes",
         "resumed",
         "parts",
+        "fetched",
         "late",
         "mixed",
         "loaded",
@@ -804,6 +873,24 @@ def test_a_mistake_is_told_and_its_remedy_is_clean(
     assert CAUSES.get(arguments, "") in found["cause"], found
     status, report = verify(tmp_path, *options, arguments)
     assert (status, report["discovered"]) == (0, []), report["discovered"]
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (FETCHED, "that comes of another line: aten.copy_ at line 31 writes weight on rank 0 only"),
+        (SLOT, "left a loop by its own clock (line 24): this time all did in one round"),
+    ],
+    ids=["another line", "luck"],
+)
+def test_what_a_finding_says_is_neither_proven_by_other_damage_nor_refuted_by_luck(
+    tmp_path: pathlib.Path, program: str, reason: str
+) -> None:
+    (tmp_path / "train.py").write_text(script(program))
+    _, report = verify(tmp_path, "train.py", "--select", "DDP109", "--", "wrong")
+    assert report["findings"]
+    for finding in report["findings"]:
+        assert finding["verdict"] == "inconclusive" and reason in finding["reason"], finding
 
 
 def test_a_group_that_asks_for_more_ranks_than_there_are_is_told_at_once(tmp_path: pathlib.Path) -> None:

@@ -114,7 +114,7 @@ _UNLIKE_ORDER = (
 #: Operations that mix what the ranks hand in.
 _SUMS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
 #: What gloo aborts over, as tensors of unlike size meet.
-_UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER)
+_UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER, Kind.BUFFER)
 #: Cause and fix where each rank looks at its own clock.
 _CLOCK = (
     "each rank asks its own clock whether to go on: this time all of them left in the same round; where one goes round "

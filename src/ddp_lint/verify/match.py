@@ -282,7 +282,7 @@ def _groups(streams: Streams) -> list[_Group]:
     calls_of: dict[tuple[str, int], list[Collective]] = collections.defaultdict(list)
     for rank, calls in streams.items():
         for call in calls:
-            if call.peer is None:
+            if call.peer is None and call.op not in ("send", "recv"):
                 members[call.group] |= {rank, *call.ranks}
                 calls_of[call.group, rank].append(call)
     return [

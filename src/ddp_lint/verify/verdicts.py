@@ -17,10 +17,11 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import conditions
 from ddp_lint.verify.explain import undecided
-from ddp_lint.verify.oracles import Case, Opinion, testify
+from ddp_lint.verify.oracles import Case, Opinion, real, testify
 from ddp_lint.verify.results import Evidence, Examined, Judged, Verdict
 from ddp_lint.verify.situation import Situation
 from ddp_lint.verify.spec import STIMULI
+from ddp_lint.verify.trace import Clocked
 
 #: Oracles of hazards in which the ranks take different ways: a condition seen with one value proves nothing for them.
 _DIVERGENCE = frozenset({"sequence", "stall"})
@@ -140,12 +141,27 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
     if divergence and case.examined.world > len(case.run.ranks):
         reason = f"{len(case.run.ranks)} of {case.examined.world} ranks were seen here: those of other nodes may part"
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (*seen, *facts))
+    clock = _by_its_clock(case)
+    if clock:
+        return Ruling(case, Verdict.INCONCLUSIVE, clock, (*seen, *facts))
     one_sided = conditions.one_sided(case) if divergence else ""
     if one_sided:
         reason = f"{one_sided}; what happens otherwise was not seen"
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (*seen, *facts), open=True)
     reason = f"{_times(case)}, and {seen[0].message}"
     return Ruling(case, Verdict.REFUTED, reason, (*facts, *seen), open=bool(_NEEDS_STIMULUS & set(opinions)))
+
+
+def _by_its_clock(case: Case) -> str:
+    """A rank has left a loop by its clock at a line that the finding names: that none stood still is luck."""
+    for trace in case.traces:
+        for event in trace.of(Clocked):
+            at = event.asked[0]
+            if (real(at.path), at.line) in case.situation.named:
+                return (
+                    f"rank {trace.rank} left a loop by its own clock (line {at.line}): this time all did in one round"
+                )
+    return ""
 
 
 def _missed(case: Case, blind: Sequence[Evidence], seen: Sequence[Evidence]) -> tuple[Evidence, ...]:

@@ -176,7 +176,7 @@ class Collectives(Observer):
             outputs=self._described(given, outputs=True),
             reduce_op=reduce_op_of(given, origin.variables),
             root=_global(ranks, root),
-            peer=_global(ranks, peer),
+            peer=_global(ranks, peer) if name != "recv" or peer is not None else self._only_other(ranks),
             tag=int(given.get("tag") or 0),
             asynchronous=asynchronous,
             functional=op.namespace == "_c10d_functional",
@@ -191,6 +191,11 @@ class Collectives(Observer):
             overlapping=_overlapping([t for key in OUTPUT_NAMES for t in tensors(given.get(key))]),
             module=origin.module or (self.recorder.modules or [""])[-1],
         )
+
+    def _only_other(self, ranks: tuple[int, ...]) -> int | None:
+        """Who sends what is received from anybody: known where there is one other rank."""
+        others = [rank for rank in ranks if rank != self.recorder.rank]
+        return others[0] if len(others) == 1 else None
 
     def after(self, token: Any, result: Any) -> None:
         work = work_of(result)
