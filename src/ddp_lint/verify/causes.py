@@ -54,7 +54,8 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         return _unsummed(traces)
     if desync.what == "parameters":
         found = (
-            _unlike_rates(traces, desync)
+            _written_alone(traces, desync)
+            or _unlike_rates(traces, desync)
             or _unlike_states(traces, desync)
             or _left_out(traces, desync)
             or _kept_alone(traces, desync)
@@ -219,11 +220,12 @@ def _loads_state(trace: Trace, desync: Desync) -> Frame | None:
 
 
 def _reduced_before_steps(trace: Trace) -> list[int]:
-    """How many all_reduces this rank had made when each of its optimizer steps began."""
+    """How many all_reduces this rank had made when each of its optimizer steps began; steps before the first of them
+    train what is its own, and do not count."""
     found, reduced = [], 0
     for event in trace.events:
         reduced += isinstance(event, Collective) and event.op == "all_reduce"
-        if isinstance(event, Phase) and event.phase == "step":
+        if isinstance(event, Phase) and event.phase == "step" and reduced:
             found.append(reduced)
     return found
 
@@ -244,24 +246,43 @@ def _copies(trace: Trace) -> bool:
 
 def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """The user's code wrote to one of the parameters that differ."""
-    if desync.what != "parameters":
-        return None
-    found = {trace.rank: writes for trace in traces if (writes := _writes(trace, desync))}
-    write = next((writes[0] for writes in found.values()), None)
-    if write is None or write.site is None:
-        return None
+    alone = _written_alone(traces, desync)
+    write = next((write for trace in traces for write in _writes(trace, desync)), None)
+    if alone or desync.what != "parameters" or write is None or write.site is None:
+        return alone
     text = f"{write.op} in {write.site.function} writes {write.name}"
-    same = [rank for rank, writes in found.items() if any(one.site == write.site for one in writes)]
-    if len(same) < len(traces):
-        ranks = f"rank{'s' * (len(same) > 1)} {', '.join(map(str, same))}"
-        fix = "write it on all ranks, or on none"
-        return Cause(f"{text} on {ranks} only: no wrapper sends that to the others", fix, write.site)
     apart = kept_apart(write.site)
     if apart:
         return Cause(f"{text} on each rank, and {apart}", "update it on all ranks", write.site)
     text += " on each rank with what this rank has: no wrapper"
     fix = "compute with a new tensor, or write the same value on all ranks"
     return Cause(f"{text} averages that", fix, write.site)
+
+
+def _written_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """Some ranks alone wrote to it."""
+    writes = written_alone(traces, desync)
+    write = next(iter(writes.values()), None)
+    if write is None or write.site is None:
+        return None
+    same = [rank for rank, other in writes.items() if other.site == write.site]
+    ranks = f"rank{'s' * (len(same) > 1)} {', '.join(map(str, same))}"
+    text = (
+        f"{write.op} in {write.site.function} writes {write.name} on {ranks} only: no wrapper sends that to the others"
+    )
+    return Cause(text, "write it on all ranks, or on none", write.site)
+
+
+def written_alone(traces: Sequence[Trace], desync: Desync) -> dict[int, Write]:
+    """By rank the first write of the user's code to what differs on a line where other ranks wrote nothing."""
+    found = {trace.rank: _writes(trace, desync) for trace in traces} if desync.what == "parameters" else {}
+    sites = [{write.site for write in writes} for writes in found.values()]
+    everywhere = set.intersection(*sites) if sites else set()
+    alone = {
+        rank: [write for write in writes if write.site not in everywhere and not write.op.startswith("c10d.")]
+        for rank, writes in found.items()
+    }
+    return {rank: writes[0] for rank, writes in alone.items() if writes}
 
 
 def statistics_cause(update: Write | Gathers) -> Cause:
@@ -283,7 +304,7 @@ def _writes(trace: Trace, desync: Desync) -> list[Write]:
         for event in trace.of(Write)
         if event.role != "gradient" and event.name in desync.names and event.step <= desync.step
     )
-    return [event for event in events if event.site is not None]
+    return [event for event in events if event.site is not None and event.wrap in ("", desync.wrap)]
 
 
 def _switched(traces: Sequence[Trace], desync: Desync) -> Cause | None:

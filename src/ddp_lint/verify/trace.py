@@ -255,13 +255,14 @@ class Write(Event):
     Writes of optimizers, DDP and FSDP themselves are left out. `role` is parameter or buffer, or gradient (that of the
     parameter `name`, which a line of the user's edits between backward and step); `through_data`: the
     write did not change the version counter of the parameter (`.data`), so that autograd cannot know; `sharded`:
-    the write hit a shard.
+    the write hit a shard; `wrap`: that of the model (as in Hashes), "" where it is not known.
     """
 
     kind: ClassVar[str] = "write"
     op: str = ""
     name: str = ""
     role: str = "parameter"
+    wrap: str = ""
     through_data: bool = False
     sharded: bool = False
     #: An operation that autograd recorded had read the parameter since the last backward.

@@ -56,6 +56,8 @@ class Place:
     role: str
     tensor: torch.Tensor
     sharded: bool
+    #: What keeps the replicas of the model equal that it is of (`Model.replicated`).
+    wrap: str = ""
 
 
 class Model:
@@ -126,6 +128,7 @@ class Model:
 
     def places(self) -> Iterator[Place]:
         """Every parameter and buffer as its module holds it now."""
+        wrap = self.replicated
         for prefix, reference in self._modules:
             module = reference()
             if module is None:
@@ -134,7 +137,9 @@ class Model:
                 for name, tensor in tensors.items():
                     if tensor is not None:
                         whole = self.wrap == "fsdp2" and local(tensor) is tensor
-                        yield Place(f"{prefix}.{name}" if prefix else name, role, tensor, self.sharded and not whole)
+                        yield Place(
+                            f"{prefix}.{name}" if prefix else name, role, tensor, self.sharded and not whole, wrap
+                        )
 
     @property
     def replicated(self) -> str:

@@ -71,6 +71,7 @@ class Writes(Observer):
                 op=f"{op.namespace}.{op._opname}",
                 name=place.name,
                 role=place.role,
+                wrap=place.wrap,
                 through_data=place.tensor._version == version,
                 sharded=place.sharded and not self._gathered(place),
                 after_use=pointer(place.tensor) in self._used,
