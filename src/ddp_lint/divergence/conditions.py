@@ -252,7 +252,7 @@ def _lacking(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Vari
 
 
 def _is_own_count(frame: Frame, node: ast.expr) -> bool:
-    """``self.count``: does a method of the class add to it how many samples it is notified of, ``self.count += n``, and
+    """``self.count``: does a method of the class add to it how many samples it is given, ``self.count += n``, and
     this one has not set it yet?"""
     if (
         dotted(node) in frame.env

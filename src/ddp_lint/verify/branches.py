@@ -1,4 +1,4 @@
-"""Which conditions or loop one rank's call is in and another one's does not, by the source at their stacks."""
+"""Which conditions or loop the call of one rank is in and that of another is not, by the source at their stacks."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def _in_one_round(one: Call, other: Call) -> bool:
 
 
 def made_of(mismatch: Mismatch) -> str:
-    """Of one line at which ranks in one and the same round have tensors of unlike size: the assignments that made them,
+    """Of a line at which ranks in the same iteration have tensors of different sizes: the assignments that made them,
     the latest one first."""
     calls = [Call(rank, call) for rank, call in mismatch.calls.items() if call is not None]
     known = mismatch.kind is Kind.SHAPE and len(calls) > 1
@@ -217,7 +217,9 @@ def made_of(mismatch: Mismatch) -> str:
             found.append(node)
             wanted = wanted - made | _names(node.value)
     said = "; ".join(f"`{ast.unparse(node)}` (line {node.lineno})" for node in found)
-    return f"both ranks are in the same round, where the tensor is of another size on each: {said}" if said else ""
+    return (
+        f"both ranks are in the same iteration, where the tensor has a different size on each: {said}" if said else ""
+    )
 
 
 @dataclasses.dataclass(frozen=True)

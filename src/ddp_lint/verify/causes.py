@@ -189,7 +189,7 @@ def _left_out(traces: Sequence[Trace], desync: Desync) -> Cause | None:
 
 
 def _kept_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
-    """The ranks began a step with equal parameters, and with optimizers that kept unlike things."""
+    """The ranks began a step with equal parameters, and with different optimizer states."""
     looks = {trace.rank: _kept_before(trace, desync) for trace in traces}
     held = {rank: event.digests for rank, event in looks.items() if event is not None}
     names = dict.fromkeys(name for kept in held.values() for name in kept)
@@ -198,13 +198,13 @@ def _kept_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         return None
     bare = [rank for rank, kept in held.items() if not kept]
     without = f", and nothing on rank{'s' * (len(bare) > 1)} {', '.join(map(str, bare))}" if bare else ""
-    text = f"the optimizers keep unlike states before optimizer step {desync.update}: {spoken(unlike)}{without}"
+    text = f"the optimizer states differ between ranks before optimizer step {desync.update}: {spoken(unlike)}{without}"
     loads = {trace.rank: site for trace in traces if (site := _loads_state(trace, desync)) is not None}
     site = next(iter(loads.values()), None)
     if site is not None and len(loads) < len(traces):
         ranks = f"rank{'s' * (len(loads) > 1)} {', '.join(map(str, loads))}"
         text += f"; {ranks} alone loaded a state (line {site.line})"
-    text += ". No wrapper hands on what an optimizer keeps (momentum, Adam's averages)"
+    text += ". No wrapper sends the optimizer state (momentum, Adam's averages) to other ranks"
     return Cause(text, "load the optimizer's state on all ranks, or broadcast it from the one that has it", site)
 
 

@@ -197,9 +197,9 @@ _UNDIVIDED = {
 }
 #: Cause and fix where each rank has made a part of the data for itself.
 _OWN_PARTS = (
-    "each rank takes its part by itself, and not of one order that all share (a shuffle without a seed in common): "
+    "each rank divides the data by itself, not in an order that all ranks share (a shuffle without a common seed): "
     "some samples are on several ranks, some may be on none",
-    "shuffle with one seed on all ranks before the data is divided: random.Random(0).shuffle(...)",
+    "shuffle with the same seed on all ranks before the data is divided: random.Random(0).shuffle(...)",
 )
 #: The rule of a sampler that is not told the epoch, and of a group that not all ranks make.
 _NEVER_TOLD, _OWN_GROUPS = "DDP701", "DDP106"

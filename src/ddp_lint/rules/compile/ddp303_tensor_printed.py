@@ -73,7 +73,7 @@ class TensorPrinted(HostRule):
 
     Shapes and Python values outside of compiled code; `logger.info("%s", t)` outside of compiled code (it formats only
     at its level); branches for debugging, logging or evaluation, tests, `torch.compiler.disable`, `is_compiling()`.
-    With `--preview` alone: a text without a tensor under a test in compiled code, which is in the graph only where the
+    Only with `--preview`: a text without a tensor under a test in compiled code, which is in the graph only where the
     test holds.
 
     ## How to confirm

@@ -25,7 +25,7 @@ _OWN = str(pathlib.Path(__file__).parent) + os.sep
 class Devices:
     """Installed once per process, before the observers, right after the import of torch.
 
-    `notice` is notified of each pair once.
+    `notice` is called once for each pair.
     """
 
     def __init__(self, notice: Notice) -> None:

@@ -224,7 +224,7 @@ class Models:
         self._models: list[Model] = []
         self._numbers: collections.Counter[str] = collections.Counter()
         self._at_backward: dict[int, Place] = {}
-        #: The root that ran last, and who is notified of one whose forward turns out to be split among the ranks.
+        #: The root that ran last, and what is called with one whose forward turns out to be split among the ranks.
         self.running: Model | None = None
         self.when_split: Callable[[Model], None] = lambda model: None
         self._module_names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()

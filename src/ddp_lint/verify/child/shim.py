@@ -21,7 +21,7 @@ from ddp_lint.verify.child.sharing import Sharing
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.spec import Spec
 
-#: What the user's code is notified of the device that is not there.
+#: The answers that the user's code gets about the device that is not there.
 _MEMORY = 16 << 30
 _CAPABILITY = (8, 0)
 _NAME = "CPU (in place of CUDA)"
