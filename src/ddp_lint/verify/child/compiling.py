@@ -16,13 +16,14 @@ def trace_only(notice: Callable[[], None]) -> None:
     """From here on what TorchDynamo hands to inductor runs as it was traced: graph breaks, guards and recompilations
     are those of the program. Where a mode or options are asked for (CUDA graphs) inductor has it. `notice` is called
     for each graph."""
-    from torch._dynamo.backends.debugging import aot_eager
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def replacement(wrapper: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
             if wrapper.config:
                 return original(wrapper, graph, inputs, **kwargs)
             notice()
+            from torch._dynamo.backends.debugging import aot_eager  # takes as long as a whole run of a small model
+
             return aot_eager(graph, inputs)
 
         return replacement

@@ -20,6 +20,7 @@ import selectors
 import signal
 import socket
 import sys
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -60,6 +61,10 @@ def import_all() -> None:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
     patching.holders_of_functions()
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = (
+            False  # of operators that libraries have defined, which every rank would take down one by one
+        )
     gc.collect()
     gc.freeze()
 
