@@ -72,6 +72,21 @@ def test_what_is_not_there(kind: str, message: str, says: str) -> None:
     assert says in lacking([ended(raised(kind, message), "exception").run])
 
 
+def test_a_package_that_does_not_work() -> None:
+    """mpi4py without an MPI library, a build for another torch: no mistake of the target's."""
+    (event,) = raised("OSError", "cannot load libmpi.so")
+    assert isinstance(event, Raised) and not lacking([ended([event], "exception").run])
+    broken = dataclasses.replace(event, importing=True, inner="/lib/mpi4py/__init__.py:9 <module>")
+    assert "does not work here (raised at /lib/mpi4py" in lacking([ended([broken], "exception").run])
+
+
+def test_a_name_that_an_installed_package_no_longer_has(tmp_path: pathlib.Path) -> None:
+    message = f"cannot import name 'AdamW' from 'torch.nn' ({torch.nn.__file__})"
+    assert "torch is installed, and has no AdamW" in lacking([ended(raised("ImportError", message), "exception").run])
+    own = message.replace(str(torch.nn.__file__), str(tmp_path / "nn.py"))
+    assert "another version" not in lacking([ended(raised("ImportError", own), "exception").run])
+
+
 @pytest.mark.parametrize(("passed", "says"), [(True, "data.bin"), (False, "")])
 def test_a_file_that_a_rank_misses_which_is_ahead_of_the_others(passed: bool, says: str) -> None:
     """A rank that torchrun ends on the way there would have missed it too; one that is elsewhere may make it."""

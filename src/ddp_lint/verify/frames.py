@@ -113,3 +113,14 @@ def traceback_frames(trace: TracebackType | None) -> tuple[list[Frame], str]:
             found.insert(0, frame)
         trace = trace.tb_next
     return found[:_LIMIT], inner
+
+
+def in_an_import(trace: TracebackType | None) -> bool:
+    """The innermost of the user's frames imports something, and the exception comes from in there: from the body of a
+    library's module (a traceback leaves out the frames of the import itself)."""
+    found = False
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        found = not is_user(code.co_filename) and (found or code.co_name == "<module>")
+        trace = trace.tb_next
+    return found

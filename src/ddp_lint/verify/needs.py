@@ -1,4 +1,4 @@
-"""What a target lacks to run at all: a package, a file, its own arguments. That is no verdict on it."""
+"""What a target lacks to run at all: a package that works, a file, its own arguments. That is no verdict on it."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ _SHOWN_LINES = 12
 #: A line of a traceback, and the beginnings of paths of ours.
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line \d+, in ')
 _OURS = (str(pathlib.Path(__file__).parents[1]), "<frozen runpy>")
+#: An ImportError about a name that a module does not have.
+_NO_SUCH_NAME = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)' \((?P<path>[^)]+)\)")
 #: What Python prints of a warning; the line of source that raised it comes below.
 _WARNING = re.compile(r"(?P<path>/\S+):\d+: \w*Warning: ")
 
@@ -97,21 +99,30 @@ def _trained(rank: RankOutcome) -> bool:
 
 def _of_rank(rank: RankOutcome) -> str:
     raised = next((event for event in rank.trace.of(Raised) if event.where == "main"), None)
-    if raised is not None and raised.type in _NETWORK:
+    if raised is not None and (raised.type in (*_NETWORK, *_ABSENT) or raised.importing):
         at = f" ({raised.site.path}:{raised.site.line})" if raised.site else ""
-        what = "the target needs a download that is not available here: download it first, or name a local copy"
-        return f"{raised.type}: {raised.message}{at}\n{what}"
-    if raised is not None and raised.type in _ABSENT:
-        at = f" ({raised.site.path}:{raised.site.line})" if raised.site else ""
-        text = f"{raised.type}: {raised.message}{at}"
-        name = raised.message.partition("'")[2].partition("'")[0]
-        return f"{text}\n{missing_module(name)}" if raised.type == "ModuleNotFoundError" and name else text
+        return "\n".join(filter(None, (f"{raised.type}: {raised.message}{at}", _what_to_do(raised))))
     left = rank.trace.last(Exit)
     if left is not None and left.how == "os.exec":
         at = f" ({left.site.path}:{left.site.line})" if left.site else ""
         return f"the target becomes another program by os.exec*(){at}, which is not observed: run verify on that"
     if rank.how == "exit" and rank.exit and not any(call.name == "init_process_group" for call in rank.trace.of(Call)):
         return f"the target ended itself with status {rank.exit}:\n{last_lines(rank)}"
+    return ""
+
+
+def _what_to_do(raised: Raised) -> str:
+    if raised.type in _NETWORK:
+        return "the target needs a download that is not available here: download it first, or name a local copy"
+    name = raised.message.partition("'")[2].partition("'")[0]
+    if raised.type == "ModuleNotFoundError" and name:
+        return missing_module(name)
+    gone = _NO_SUCH_NAME.match(raised.message)
+    if gone is not None and not is_user(gone["path"]):
+        package = gone["module"].partition(".")[0]
+        return f"{package} is installed, and has no {gone['name']}: the target needs another version of it"
+    if raised.importing and raised.type not in FILES:
+        return f"a package that the target imports does not work here (raised at {raised.inner})"
     return ""
 
 

@@ -595,6 +595,8 @@ class Raised(Event):
     where: str = "main"
     #: The innermost frame of all, in or outside the user's code: "path:line function".
     inner: str = ""
+    #: A module of a library raised it while the user's code imported that.
+    importing: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.frames import frames_in_text, traceback_frames
+from ddp_lint.verify.frames import frames_in_text, in_an_import, traceback_frames
 
 
 class Exits(Observer):
@@ -58,4 +58,5 @@ class Exits(Observer):
             message=str(error)[:4000],
             where="worker" if "DataLoader worker" in str(error) else where,
             inner=inner,
+            importing=in_an_import(error.__traceback__),
         )
