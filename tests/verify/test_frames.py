@@ -47,6 +47,8 @@ def test_what_an_import_of_a_library_raises(tmp_path: pathlib.Path, monkeypatch:
     monkeypatch.setattr(frames, "_LIBRARIES", (str(tmp_path / "library"),))
     script = tmp_path / "train.py"
     assert in_an_import(raised_by("import fails_library", script))
+    assert in_an_import(raised_by("import importlib\nimportlib.import_module('fails_library')", script))
+    assert in_an_import(raised_by("import not_there_at_all", script)), "without a frame, as of a module in C"
     assert not in_an_import(raised_by("import broken_library\nbroken_library.fail()", script))
     assert not in_an_import(raised_by("import fails_own", script)), "it is the project that is broken"
     assert not in_an_import(raised_by("1 / 0", script))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import importlib.machinery
 import os
@@ -116,11 +117,14 @@ def traceback_frames(trace: TracebackType | None) -> tuple[list[Frame], str]:
 
 
 def in_an_import(trace: TracebackType | None) -> bool:
-    """The innermost of the user's frames imports something, and the exception comes from in there: from the body of a
-    library's module (a traceback leaves out the frames of the import itself)."""
+    """The innermost of the user's frames imports something of a library, which raised this."""
     found = False
     while trace is not None:
         code = trace.tb_frame.f_code
-        found = not is_user(code.co_filename) and (found or code.co_name == "<module>")
+        # A traceback leaves out the frames of the import itself, and a library that is not in Python has none.
+        if is_user(code.co_filename):
+            found = code.co_code[trace.tb_lasti] == dis.opmap["IMPORT_NAME"]
+        else:
+            found = found or code.co_name == "<module>"
         trace = trace.tb_next
     return found

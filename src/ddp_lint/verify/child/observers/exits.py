@@ -58,5 +58,5 @@ class Exits(Observer):
             message=str(error)[:4000],
             where="worker" if "DataLoader worker" in str(error) else where,
             inner=inner,
-            importing=in_an_import(error.__traceback__),
+            importing=not isinstance(error, SyntaxError) and in_an_import(error.__traceback__),
         )
