@@ -50,7 +50,8 @@ class Options:
 def ranks_of(text: str | None, world: int) -> tuple[int, ...]:
     """The ranks that `0,1,8-15,63`, `all` or (without a text) the ends and the middle name. Raises UsageError."""
     if text is None:
-        return tuple(sorted({0, 1 % world, world // 2, world - 1}))
+        ends = {0, 1 % world, max(world - 2, 0), world - 1}  # with their neighbours: stages of a pipeline, rings
+        return tuple(sorted({*ends, world // 2}))
     if text.strip() == "all":
         return tuple(range(world))
     found: set[int] = set()

@@ -60,7 +60,7 @@ def test_a_hang_is_told_by_its_line_and_nothing_else_is_one(path: pathlib.Path, 
 
 def test_ranks() -> None:
     assert ranks_of("0,1,8-10,63", 64) == (0, 1, 8, 9, 10, 63)
-    assert ranks_of(None, 64) == (0, 1, 32, 63)
+    assert ranks_of(None, 64) == (0, 1, 32, 62, 63)
     assert ranks_of("all", 4) == (0, 1, 2, 3)
     for text, message in (("64", "has ranks 0 to 63"), ("a", "'a' is not a rank"), ("", "has ranks")):
         with pytest.raises(UsageError, match=message):
