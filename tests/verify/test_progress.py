@@ -15,7 +15,7 @@ import pytest
 from ddp_lint.verify import frames
 from ddp_lint.verify.child.observers import progress, watchdog
 from ddp_lint.verify.child.recorder import Recorder
-from ddp_lint.verify.lateness import Lateness
+from ddp_lint.verify.polling_delay import Lateness
 from ddp_lint.verify.spec import Marks
 
 

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
+from ddp_lint.divergence.calls_by_name import is_wrapped
 from ddp_lint.divergence.frame import span_of
 from ddp_lint.divergence.mismatches import Mismatch
-from ddp_lint.divergence.names import is_wrapped
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import known

@@ -10,15 +10,8 @@ from typing import Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
-from ddp_lint.divergence.definitions import stored_by, stores_of
-from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
-from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
-from ddp_lint.divergence.frame import Frame, bound
-from ddp_lint.divergence.groups import Group, along
-from ddp_lint.divergence.inheritance import Question
-from ddp_lint.divergence.iteration import element_of, rounds_of
-from ddp_lint.divergence.names import (
+from ddp_lint.divergence.builtins_and_torch import BUILTINS, LIBRARY
+from ddp_lint.divergence.calls_by_name import (
     agreed_within,
     by_name,
     distinctive,
@@ -27,10 +20,17 @@ from ddp_lint.divergence.names import (
     is_of_plain_model,
     sized,
 )
+from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
+from ddp_lint.divergence.definitions import stored_by, stores_of
+from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
+from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
+from ddp_lint.divergence.frame import Frame, bound
+from ddp_lint.divergence.groups import Group, along
+from ddp_lint.divergence.inheritance import Question
+from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import LISTED, PADDED, is_generated, keeps, with_kept_shape
-from ddp_lint.divergence.standard import BUILTINS, LIBRARY
 from ddp_lint.divergence.targets import fill
 from ddp_lint.divergence.values import (
     MADE,

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.calls_by_name import is_agreement
 from ddp_lint.divergence.effects import EventStep
 from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, of_callee
-from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     handed,

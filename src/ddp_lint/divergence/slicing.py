@@ -14,7 +14,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from ddp_lint.divergence.names import is_agreement
+from ddp_lint.divergence.calls_by_name import is_agreement
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import walk

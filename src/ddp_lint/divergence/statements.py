@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
+from ddp_lint.divergence.calls_by_name import is_collective_name, is_wrapped
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.definitions import made_anew
 from ddp_lint.divergence.effects import (
@@ -30,7 +31,6 @@ from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visibl
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
-from ddp_lint.divergence.names import is_collective_name, is_wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
 from ddp_lint.divergence.targets import bind

@@ -13,6 +13,7 @@ from ddp_lint.divergence import closures, conditions, expressions, iteration, ta
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls import call, invoke
+from ddp_lint.divergence.calls_by_name import is_agreement
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_parted
 from ddp_lint.divergence.definitions import is_generator, is_never_none, literals_yielded, returns_pairs, stores_in
@@ -22,13 +23,12 @@ from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, Handlers, either_way, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
-from ddp_lint.divergence.memory import Key, Memory, Summary
-from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.parameters import bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.slicing import storing
 from ddp_lint.divergence.statements import run
+from ddp_lint.divergence.summary_cache import Key, Memory, Summary
 from ddp_lint.divergence.values import (
     NEVER,
     WORLD_SIZE,

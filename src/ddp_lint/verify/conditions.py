@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Iterator, Mapping
 
 from ddp_lint.source.imports import last_part
+from ddp_lint.verify.finding_context import Guard
 from ddp_lint.verify.oracles import Case, line_counts, real
-from ddp_lint.verify.situation import Guard
 from ddp_lint.verify.trace import Lines, Trace
 
 

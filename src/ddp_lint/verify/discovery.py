@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary, signature
-from ddp_lint.verify.apart import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.branches import (
     asked_anew,
     between,
@@ -27,12 +26,13 @@ from ddp_lint.verify.branches import (
 )
 from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
-from ddp_lint.verify.explain import cpu_limit, on_one_line
+from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
 from ddp_lint.verify.match import Kind, Mismatch, describe, place, walked_apart
-from ddp_lint.verify.needs import FILES
+from ddp_lint.verify.missing_requirements import FILES
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
-from ddp_lint.verify.oracles._across import moment
+from ddp_lint.verify.oracles._across_ranks import moment
+from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
 from ddp_lint.verify.sampling import copies, never_told, overlap, told, unlike_parts
 from ddp_lint.verify.statistics import assigned, unshared

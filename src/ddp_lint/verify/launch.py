@@ -19,9 +19,9 @@ from typing import Any
 from ddp_lint.verify.live import Live
 from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
 from ddp_lint.verify.outcome import ended_by_the_user, left_waiting, rank_outcome, run_outcome
-from ddp_lint.verify.ownranks import starts_own_ranks
 from ddp_lint.verify.pool import Ended, Pool, tail, workspace
 from ddp_lint.verify.preload import may_fork
+from ddp_lint.verify.self_launching import starts_own_ranks
 from ddp_lint.verify.spec import Spec
 from ddp_lint.verify.target import Target, resolve
 

@@ -12,8 +12,8 @@ import pathlib
 import time
 from collections.abc import Iterator
 
-from ddp_lint.verify.lateness import Lateness
 from ddp_lint.verify.match import Ending, Kind, Mismatch, differences, unanswered
+from ddp_lint.verify.polling_delay import Lateness
 from ddp_lint.verify.spec import Marks
 from ddp_lint.verify.trace import Awaited, Collective, Orphaned, decode
 

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import conditions
-from ddp_lint.verify.explain import undecided
+from ddp_lint.verify.cpu_limits import undecided
+from ddp_lint.verify.finding_context import Situation
 from ddp_lint.verify.oracles import Case, Opinion, real, testify
 from ddp_lint.verify.results import Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.situation import Situation
 from ddp_lint.verify.spec import STIMULI
 from ddp_lint.verify.trace import Clocked
 

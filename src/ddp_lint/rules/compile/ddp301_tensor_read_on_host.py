@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence
 from ddp_lint.rules.compile.host import HostRule, Place
-from ddp_lint.rules.compile.need import avoidable, repeated
+from ddp_lint.rules.compile.host_reads import avoidable, repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions

@@ -7,7 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.search import returned_by
 from ddp_lint.rules.compile.host import HostRule, Place, truth_values
-from ddp_lint.rules.compile.need import repeated
+from ddp_lint.rules.compile.host_reads import repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions

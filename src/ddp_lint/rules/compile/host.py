@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Span
-from ddp_lint.launch.single import one_process, transforms_samples
+from ddp_lint.launch.single_process import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.tensors import Reached, TensorFile, Value

@@ -21,7 +21,7 @@ from ddp_lint.launch.ranks import (
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.devices.saved import models_saved_from_cpu, saved_elsewhere, saved_from_cpu
+from ddp_lint.rules.devices.checkpoint_devices import models_saved_from_cpu, saved_elsewhere, saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions

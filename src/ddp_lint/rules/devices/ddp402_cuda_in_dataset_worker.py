@@ -10,7 +10,7 @@ from ddp_lint.launch.cuda import surely_cuda
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import parse_expression
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.devices.saved import saved_from_cpu
+from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions

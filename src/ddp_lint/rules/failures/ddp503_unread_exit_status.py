@@ -7,7 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import only_logs, starts_ranks
+from ddp_lint.rules.failures.failure_handling import only_logs, starts_ranks
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions

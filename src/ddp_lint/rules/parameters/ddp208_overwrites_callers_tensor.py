@@ -8,7 +8,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
-from ddp_lint.launch.single import transforms_samples
+from ddp_lint.launch.single_process import transforms_samples
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions

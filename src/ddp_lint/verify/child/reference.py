@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child.alone import alone
 from ddp_lint.verify.child.inputs import Batch, Builder, call, seed_all
 from ddp_lint.verify.child.loss import loss_of
 from ddp_lint.verify.child.models import Model, clean, local
+from ddp_lint.verify.child.single_rank_group import alone
 
 LEARNING_RATE = 0.05
 _SEED = 1234

@@ -14,8 +14,8 @@ from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.observers.environment import EnvironmentWrites
-from ddp_lint.verify.child.observers.exits import Exits
 from ddp_lint.verify.child.observers.lines import Lines
+from ddp_lint.verify.child.observers.process_exits import Exits
 from ddp_lint.verify.child.observers.processes import Processes
 from ddp_lint.verify.child.observers.watchdog import Watchdog
 from ddp_lint.verify.child.recorder import Recorder

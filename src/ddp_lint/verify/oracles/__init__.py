@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from ddp_lint.verify.branches import rounds_apart
+from ddp_lint.verify.finding_context import Situation
 from ddp_lint.verify.options import RunResult
 from ddp_lint.verify.results import Evidence, Examined
-from ddp_lint.verify.situation import Situation
 from ddp_lint.verify.trace import Event, Frame, Hashes, Lines, Trace
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)

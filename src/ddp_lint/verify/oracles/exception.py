@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_lint.knowledge.signatures import explain, secondary
-from ddp_lint.verify.explain import cpu_limit, on_one_line
+from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.trace import Raised
 

@@ -7,7 +7,7 @@ different parameters train a model made of pieces of both. Parameters compared a
 from __future__ import annotations
 
 from ddp_lint.verify.compare import REPLICAS_EQUAL, updates
-from ddp_lint.verify.oracles import Case, Opinion, _across
+from ddp_lint.verify.oracles import Case, Opinion, _across_ranks
 from ddp_lint.verify.trace import Call, Value
 
 
@@ -22,7 +22,7 @@ def testify(case: Case) -> Opinion:
                 ),
             )
         )
-    after = _across.compare(case, "parameters", REPLICAS_EQUAL)
+    after = _across_ranks.compare(case, "parameters", REPLICAS_EQUAL)
     rates = _unlike_values(case, "rate")
     if rates and not after.fired:
         return Opinion((case.evidence("parameter", f"the scheduler leaves a learning rate of {rates}"),))
@@ -31,7 +31,7 @@ def testify(case: Case) -> Opinion:
         return Opinion(doubt=f"the scheduler is given {unlike}: the decision was the same in this run, but need not be")
     if after.fired or not case.sharded or _synchronised(case):
         return after
-    before = _across.compare(case, "parameters", ("before_wrap",), ("none",))
+    before = _across_ranks.compare(case, "parameters", ("before_wrap",), ("none",))
     return before if before.fired or after.blind else after
 
 

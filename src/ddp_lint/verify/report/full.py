@@ -19,7 +19,7 @@ from ddp_lint.knowledge.signatures import secondary
 from ddp_lint.output import Sources, one_line, visible, visible_finding
 from ddp_lint.output.full import excerpt, headline
 from ddp_lint.output.style import Style
-from ddp_lint.verify.needs import last_lines
+from ddp_lint.verify.missing_requirements import last_lines
 from ddp_lint.verify.report.notes import all_notes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict, Verification
 

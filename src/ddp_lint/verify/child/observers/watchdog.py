@@ -16,7 +16,7 @@ from ddp_lint.verify.child.observers.locks import waits_for_ever, waits_in_calls
 from ddp_lint.verify.child.observers.progress import Activity, Peers, Sleeps
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import as_frame, outwards, user_frames
-from ddp_lint.verify.lateness import Lateness
+from ddp_lint.verify.polling_delay import Lateness
 from ddp_lint.verify.spec import STALLED, longest_wait
 
 #: Seconds between two polls, and by how many one may be late before that counts as a stall of the machine.

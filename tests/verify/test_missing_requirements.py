@@ -10,7 +10,7 @@ import torch
 
 from ddp_lint.output import Sources
 from ddp_lint.verify import frames
-from ddp_lint.verify.needs import lacking, last_lines, missing_module
+from ddp_lint.verify.missing_requirements import lacking, last_lines, missing_module
 from ddp_lint.verify.report import render
 from ddp_lint.verify.results import Discovery, Examined, Verification
 from ddp_lint.verify.trace import Call, Event, Exit, Frame, Mapped, Note, Phase, Raised

@@ -7,7 +7,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from ddp_lint.verify.explain import cpu_limit
+from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.options import RankOutcome, RunResult
 from ddp_lint.verify.trace import Call, Collective, Exit, Phase, Raised

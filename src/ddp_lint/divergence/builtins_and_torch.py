@@ -10,12 +10,12 @@ from collections.abc import Callable, Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.calls_by_name import from_source
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
 from ddp_lint.divergence.lengths import deals, is_share, is_whole, length_of, of_batches, own_length, own_share, streams
-from ddp_lint.divergence.names import from_source
 from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.selections import (
     GRADIENTS,
