@@ -126,7 +126,11 @@ def test_exit_status_tells_what_did_not_run() -> None:
 
 def test_notes_say_what_stood_in_for_what() -> None:
     site = (Frame("/p/train.py", 7, "main"),)
-    events: list[Event] = [Mapped(said="nccl", meant="gloo", frames=site), Note(text="ended after --steps 5"), call(1)]
+    events: list[Event] = [
+        Mapped(requested="nccl", actual="gloo", frames=site),
+        Note(text="ended after --steps 5"),
+        call(1),
+    ]
     examined = run(events, events)
     described = dataclasses.replace(
         examined.run, inputs="forward(float32[4, 6]), loss: the output", left_out=("c.weight",)

@@ -45,8 +45,8 @@ def paths_apart(cells: Cells) -> tuple[str, Frame] | None:
         here = _first_apart(one.frames, another.frames)
         if here is not None and _first_apart(another.frames, one.frames) is not None:
             met = Mismatch(Kind.ORDER, one.group, -1, cells)
-            told = between(met) or passed_by(met, ())
-            return (told, here) if told else None
+            text = between(met) or passed_by(met, ())
+            return (text, here) if text else None
     return None
 
 
@@ -118,9 +118,9 @@ def unlike_root(mismatch: Mismatch) -> str:
         and node.lineno < frame.line
         and ast.unparse(node.targets[0]) == ast.unparse(word.value)
     ]
-    said = " and ".join(f"{call.root} on rank {rank}" for rank, call in calls)
+    described = " and ".join(f"{call.root} on rank {rank}" for rank, call in calls)
     of = f" (line {made[-1].lineno}: `{ast.unparse(made[-1])}`)" if made else ""
-    return f"`{word.arg}={ast.unparse(word.value)}` is {said}{of}: each rank chooses the sender by itself"
+    return f"`{word.arg}={ast.unparse(word.value)}` is {described}{of}: each rank chooses the sender by itself"
 
 
 def joined(mismatch: Mismatch) -> str:
@@ -163,16 +163,16 @@ def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
         ways.sort(key=lambda way: _flow(way[2].line, since))
         # At the line of the last call a rank may be in the same round, or in the next one.
         ways = ways if since in (here.line, there.line) else ways[:1]
-        told = next(filter(None, itertools.starmap(_went_past, ways)), "")
-        if told:
-            return told
+        text = next(filter(None, itertools.starmap(_went_past, ways)), "")
+        if text:
+            return text
     return ""
 
 
 def _went_past(one: Call, other: Call, here: Frame, there: Frame) -> str:
     """`here` and `there`: the outermost frames in which the stacks of two calls differ."""
     frames = one.collective.frames
-    gates = _told(gate for frame in reversed(frames[: frames.index(here)]) for gate in _gates(frame))
+    gates = _tests_of(gate for frame in reversed(frames[: frames.index(here)]) for gate in _gates(frame))
     if not gates:
         return ""
     of = f" of {pathlib.Path(frames[0].path).name}" if frames[0].path != there.path else ""
@@ -182,7 +182,7 @@ def _went_past(one: Call, other: Call, here: Frame, there: Frame) -> str:
 
 def _at_one_line(one: Call, other: Call) -> str:
     frame = next(iter(one.collective.frames), None)
-    gates = _told(_gates(frame, in_round=True)) if frame is not None else ""
+    gates = _tests_of(_gates(frame, in_round=True)) if frame is not None else ""
     if frame is None or not gates:
         return ""
     met = " meets ".join(_tensor_of(call) for call in (one, other))
@@ -216,10 +216,9 @@ def made_of(mismatch: Mismatch) -> str:
         if made & wanted and len(found) <= _MOST:
             found.append(node)
             wanted = wanted - made | _names(node.value)
-    said = "; ".join(f"`{ast.unparse(node)}` (line {node.lineno})" for node in found)
-    return (
-        f"both ranks are in the same iteration, where the tensor has a different size on each: {said}" if said else ""
-    )
+    sizes = "; ".join(f"`{ast.unparse(node)}` (line {node.lineno})" for node in found)
+    text = "both ranks are in the same iteration, where the tensor has a different size on each"
+    return f"{text}: {sizes}" if sizes else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,7 +250,7 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
                     values = f"{mine.value} on rank {rank} and {value} on rank {other}"
                     text = f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
                     frame = one.frames[mine.depth]
-                    skips = _told((test, asks) for test, asks in _gates(frame, in_round=True, below=False))
+                    skips = _tests_of((test, asks) for test, asks in _gates(frame, in_round=True, below=False))
                     text += f", where line {frame.line} comes behind {skips}" if skips else ""
                     caught = _handler(loop, frame.line) if part is not None else None
                     text += f"; line {caught.lineno} continues it after an exception" if caught is not None else ""
@@ -310,8 +309,8 @@ def _used_at(parts: Sequence[_Part]) -> str:
     """Of parts that are used below the same conditions."""
     names = ", ".join(part.name for part in parts)
     lines = sorted({line for part in parts for line in part.lines})
-    said = f"{names} {'are' if len(parts) > 1 else 'is'} used at line{'s' * (len(lines) > 1)} "
-    return f"{said}{', '.join(map(str, lines))} past {' and '.join(parts[0].gates)} alone"
+    described = f"{names} {'are' if len(parts) > 1 else 'is'} used at line{'s' * (len(lines) > 1)} "
+    return f"{described}{', '.join(map(str, lines))} past {' and '.join(parts[0].gates)} alone"
 
 
 def _part_below(files: Sequence[str], classes: Mapping[str, str], name: str, depth: int) -> _Part | None:
@@ -321,7 +320,7 @@ def _part_below(files: Sequence[str], classes: Mapping[str, str], name: str, dep
         return None
     owner = classes.get(".".join(path[:depth]), "") if depth else ""
     uses = [frame for file in files for frame in _uses(file, path[depth], owner)] if owner or not depth else []
-    gates = tuple(dict.fromkeys(_told(_gates(frame)) for frame in uses))
+    gates = tuple(dict.fromkeys(_tests_of(_gates(frame)) for frame in uses))
     if not gates or not all(gates):
         return None
     return _Part(".".join(path[: depth + 1]), tuple(frame.line for frame in uses), gates)
@@ -368,8 +367,8 @@ def on_the_way_out(mismatch: Mismatch) -> str:
         return ""
     rank, call = amid[0]
     at, here = call.raised[0], call.frames[0] if call.frames else Frame("", 0, "")
-    told = f"rank {rank} has raised {call.amid} at line {at.line} in {at.function}, and communicates before it lets"
-    return f"{told} that pass, at line {here.line} in {here.function}: the others have met no exception"
+    text = f"rank {rank} has raised {call.amid} at line {at.line} in {at.function}, and communicates before it lets"
+    return f"{text} that pass, at line {here.line} in {here.function}: the others have met no exception"
 
 
 def unlike_messages(streams: Streams) -> str:
@@ -499,7 +498,7 @@ def _tensor_of(call: Call) -> str:
 _Gate = tuple[str, bool]
 
 
-def _told(gates: Iterator[_Gate]) -> str:
+def _tests_of(gates: Iterator[_Gate]) -> str:
     """Some tests in words, those alone that ask for the rank where there are any; '' where they are too many."""
     known = list(gates)
     asked = [text for text, asks in known if asks] or [text for text, _ in known]
@@ -551,7 +550,7 @@ def kept_apart(site: Frame) -> str:
         if function.name == "__init__" or site.line in _lines(function.body) or not _updates(function, kept):
             continue
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_part(n.func) == function.name]
-        gates = [_told(gate for gate in _gates(Frame(site.path, call.lineno, "")) if gate[1]) for call in calls]
+        gates = [_tests_of(gate for gate in _gates(Frame(site.path, call.lineno, "")) if gate[1]) for call in calls]
         if gates and all(gates):
             what = ", ".join(sorted(kept & _names(function)))
             return f"{what} is updated by {function.name} (line {function.lineno}), which is called below {gates[0]}"

@@ -146,10 +146,11 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
                 rates.setdefault(event.step, {})[trace.rank] = event
     for step, events in rates.items():
         if len({event.rates for event in events.values()}) > 1:
-            said = " and ".join(f"{_spoken(event.rates)} on rank {rank}" for rank, event in events.items())
+            described = " and ".join(f"{_spoken(event.rates)} on rank {rank}" for rank, event in events.items())
             fix = "make the input of the learning rate the same on all ranks (all_reduce the loss before it)"
             site = next(iter(events.values())).site
-            return Cause(f"the ranks use different learning rates from optimizer step {step} on: {said}", fix, site)
+            text = f"the ranks use different learning rates from optimizer step {step} on: {described}"
+            return Cause(text, fix, site)
     return None
 
 
@@ -161,8 +162,8 @@ def _unlike_states(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     steps = {trace.rank: updates(trace).get(before, 0) for trace in traces}
     if len(set(steps.values())) == 1:
         return None
-    said = " and ".join(f"{count} on rank {rank}" for rank, count in steps.items())
-    text = f"inside Join the optimizers made different numbers of steps ({said}): Join makes the parameters equal "
+    described = " and ".join(f"{count} on rank {rank}" for rank, count in steps.items())
+    text = f"inside Join the optimizers made different numbers of steps ({described}): Join makes the parameters equal "
     text += "afterwards, but not the state of the optimizers (momentum, Adam's averages)"
     return Cause(
         text, "broadcast the state_dict of the optimizer that made the most steps (broadcast_object_list)", None

@@ -34,7 +34,7 @@ from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across_ranks import moment
 from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.sampling import copies, never_told, overlap, told, unlike_parts
+from ddp_lint.verify.sampling import copies, describe_order, epoch_not_set, overlap, unlike_parts
 from ddp_lint.verify.statistics import assigned, unshared
 from ddp_lint.verify.trace import (
     COPY,
@@ -202,7 +202,7 @@ _OWN_PARTS = (
     "shuffle with the same seed on all ranks before the data is divided: random.Random(0).shuffle(...)",
 )
 #: The rule of a sampler that is not told the epoch, and of a group that not all ranks make.
-_NEVER_TOLD, _OWN_GROUPS = "DDP701", "DDP106"
+_EPOCH_NOT_SET, _OWN_GROUPS = "DDP701", "DDP106"
 #: Signals by which the ranks of a run are ended that the user interrupts.
 _ENDED_BY_US = ("SIGTERM", "SIGINT", "SIGKILL")
 _ON_CUDA = "run on GPUs with --device cuda, or let the script use the CPU without a GPU"
@@ -325,12 +325,14 @@ def _own_groups(examined: Examined, first: Mismatch, evidence: Evidence) -> Disc
     """A group that is made by its members alone: the ranks no longer count their groups alike."""
     made = {rank: call for rank, call in first.calls.items() if call is not None and call.op == "new_group"}
     if first.kind is Kind.MEMBERS:
-        told = ", ".join(f"rank {rank} calls {describe(call)}" for rank, call in made.items())
-        message = f"the ranks create different groups (line {evidence.line}): {told}"
+        calls = ", ".join(f"rank {rank} calls {describe(call)}" for rank, call in made.items())
+        message = f"the ranks create different groups (line {evidence.line}): {calls}"
         why = "groups are named by a counter: these have the same name, and their members connect to the wrong peers"
     else:
         others = ", ".join(str(rank) for rank in first.calls if rank not in made)
-        message = f"new_group is called by rank {', '.join(map(str, made))} and not by rank {others}: {first.told}"
+        message = (
+            f"new_group is called by rank {', '.join(map(str, made))} and not by rank {others}: {first.description}"
+        )
         why = "; ".join(filter(None, (between(first), "all ranks must create each group, members or not")))
     if examined.completed:
         message += "; this run came to its end, the next group that the ranks make will not fit"
@@ -368,17 +370,17 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
     built = _unlike_models(examined, first)
     if built:
         return built, _ONE_MODEL
-    told = next(((text, fix) for asked, fix in _BY_THE_CALLS if (text := asked(first))), None)
-    if told is not None:
-        return told
+    known = next(((text, fix) for explain_calls, fix in _BY_THE_CALLS if (text := explain_calls(first))), None)
+    if known is not None:
+        return known
     earlier = examined.before(first)
     apart = rounds_apart(first, earlier)
     rounds = apart.text if apart is not None else ""
-    parted = between(first)
+    branch = between(first)
     skipped = apart is not None and apart.skips  # a rank went past the call in a round, and has left no loop too early
-    loop = left_loop(first, earlier) if not parted and not skipped else ""
-    passed = passed_by(first, earlier) if not (parted or loop or rounds) else ""
-    cause = "; ".join(filter(None, (parted or loop or passed, rounds)))
+    loop = left_loop(first, earlier) if not branch and not skipped else ""
+    passed = passed_by(first, earlier) if not (branch or loop or rounds) else ""
+    cause = "; ".join(filter(None, (branch or loop or passed, rounds)))
     if loop:
         return cause, _EQUALLY_OFTEN
     return cause, _SAME_CALLS if passed or rounds else ""
@@ -395,9 +397,9 @@ def _unlike_models(examined: Examined, first: Mismatch) -> str:
         for name in sorted(inside & set.union(*map(set, classes.values()))):
             found = {rank: of.get(name, "nothing") for rank, of in classes.items()}
             if len(set(found.values())) > 1:
-                said = " and ".join(f"{kind} on rank {rank}" for rank, kind in found.items())
+                kinds = " and ".join(f"{kind} on rank {rank}" for rank, kind in found.items())
                 where = f" (wrapped at line {models[0].site.line})" if models[0].site is not None else ""
-                return f"the ranks have built different models{where}: `{name}` is {said}"
+                return f"the ranks have built different models{where}: `{name}` is {kinds}"
     return ""
 
 
@@ -445,8 +447,8 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                 continue
             where = "" if event.where == "main" else f" in a {event.where}"
             missing = _without_gradient(outcome, known)
-            said = on_one_line(text).partition(". ")[0] if missing else on_one_line(text)
-            message = f"rank {outcome.rank} raised {said}{where}{missing}"
+            error = on_one_line(text).partition(". ")[0] if missing else on_one_line(text)
+            message = f"rank {outcome.rank} raised {error}{where}{missing}"
             evidence = _evidence(examined, outcome.rank, "exception", on_one_line(text), event.site)
             if limit:
                 yield Discovery("exception", message, "", limit, _ON_CUDA, (evidence,))
@@ -529,7 +531,7 @@ def _misled(examined: Examined) -> tuple[str, str, str]:
     """Messages that no longer belong together, or do not fit, which an error of one rank may come of."""
     unlike = next((one for one in examined.mismatches if one.direct and one.kind is Kind.SHAPE), None)
     if unlike is not None:
-        return "", f"a message does not fill the tensor that it is received into: {unlike.told}", _FITTING
+        return "", f"a message does not fill the tensor that it is received into: {unlike.description}", _FITTING
     cause = unlike_messages({one.rank: tuple(one.trace.of(Collective)) for one in examined.run.ranks})
     return "", cause, "send and receive equally often in each iteration" if cause else ""
 
@@ -556,10 +558,10 @@ def _not_used(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, 
     wrapped = [call.arguments for call in outcome.trace.of(Call) if call.name == "wrapped"]
     files = {path for model in wrapped for path in model.get("files", ())}
     classes = {name: kind for model in wrapped for name, kind in model.get("classes", {}).items()}
-    told = used_below(sorted(files), classes, names) if names else ""
-    if known is None or not told:
+    conditions = used_below(sorted(files), classes, names) if names else ""
+    if known is None or not conditions:
         return None
-    return known.code, f"{told}: in a step without that they get no gradient, and DDP waits for it", known.fix
+    return known.code, f"{conditions}: in a step without that they get no gradient, and DDP waits for it", known.fix
 
 
 def _deaths(examined: Examined) -> Iterator[Discovery]:
@@ -597,13 +599,13 @@ def _known(known: Signature | None) -> tuple[str, str, str]:
 
 
 def _how(outcome: RankOutcome) -> str:
-    said = {
+    end = {
         "signal": f"died of {outcome.signal}",
         "oom": "was killed by the system's out-of-memory killer",
         "exit": f"ended itself with status {outcome.exit} before its end",
         "not_started": "never started",
     }[outcome.how]
-    return f"{said}: {on_one_line(outcome.message)}" if outcome.message else said
+    return f"{end}: {on_one_line(outcome.message)}" if outcome.message else end
 
 
 def _stalls(examined: Examined) -> Iterator[Discovery]:
@@ -624,8 +626,8 @@ def _joining(examined: Examined, outcome: RankOutcome) -> str:
     if call is None or call.name != "init_process_group":
         return ""
     asked = call.arguments.get("world_size", -1)
-    told = f" for {asked} ranks" if isinstance(asked, int) and asked > examined.world else ""
-    return f" in init_process_group, which waits{told}: {examined.world} were started"
+    expected = f" for {asked} ranks" if isinstance(asked, int) and asked > examined.world else ""
+    return f" in init_process_group, which waits{expected}: {examined.world} were started"
 
 
 def _hidden(examined: Examined) -> Iterator[Discovery]:
@@ -690,7 +692,7 @@ def _one_device(examined: Examined) -> Iterator[Discovery]:
     """A script that speaks of NCCL gives one GPU to all ranks: NCCL refuses that. On the CPU, and where ranks share
     GPUs, nothing else tells."""
     ranks = examined.run.ranks
-    speaks = all(any(event.said.startswith("nccl") for event in one.trace.of(Mapped)) for one in ranks)
+    speaks = all(any(event.requested.startswith("nccl") for event in one.trace.of(Mapped)) for one in ranks)
     shares = examined.run.shared_gpus and examined.run.wrap == "script"
     hides = any(e.name == "CUDA_VISIBLE_DEVICES" for one in ranks for e in one.trace.of(Environment))
     if len(ranks) == 1 or hides or not (speaks or shares):
@@ -710,7 +712,9 @@ def _chosen_devices(outcome: RankOutcome, shares: bool) -> Iterator[str]:
     for call in collections.deque((c for c in outcome.trace.of(Call) if c.name == "set_device"), maxlen=1):
         yield call.arguments["device"].rpartition(":")[2]
     if shares and any(tensor.device.startswith("cuda") for c in outcome.trace.of(Collective) for tensor in c.tensors):
-        yield from (event.said.rpartition(":")[2] for event in outcome.trace.of(Mapped) if event.said[:5] == "cuda:")
+        yield from (
+            event.requested.rpartition(":")[2] for event in outcome.trace.of(Mapped) if event.requested[:5] == "cuda:"
+        )
         yield "0"
 
 
@@ -794,8 +798,8 @@ def _mixed(examined: Examined, desync: Desync) -> Cause | None:
         calls = [call for call in row.calls.values() if call is not None and call.op in _SUMS]
         found = paths_apart(row.calls) if len(calls) > 1 and calls[0].step <= ended else None
         if found is not None:
-            told, site = found
-            return Cause(f"{calls[0].op} of unlike lines met, and what they sum is mixed: {told}", _SAME_CALLS, site)
+            text, site = found
+            return Cause(f"{calls[0].op} of unlike lines met, and what they sum is mixed: {text}", _SAME_CALLS, site)
     return None
 
 
@@ -836,13 +840,13 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
         cause += "and what one rank holds out another one trains on"
         fix = "use the same split on all ranks: random_split(..., generator=torch.Generator().manual_seed(0))"
         yield Discovery("samples", message, "", cause, fix, (evidence,))
-    events = never_told(traces) if copied is None else ()
+    events = epoch_not_set(traces) if copied is None else ()
     if events:
-        message = told(events)
+        message = describe_order(events)
         evidence = _evidence(examined, None, "epochs", message, events[0].site)
         cause = "it shuffles by the epoch number, which was never set"
         fix = "call sampler.set_epoch(epoch) before each epoch"
-        yield Discovery("epochs", message, _NEVER_TOLD, cause, fix, (evidence,))
+        yield Discovery("epochs", message, _EPOCH_NOT_SET, cause, fix, (evidence,))
 
 
 def _apart(examined: Examined, desync: Desync, cause: Cause | None) -> Discovery:

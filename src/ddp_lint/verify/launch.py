@@ -200,9 +200,9 @@ class Launcher:
         remind_at = [time.monotonic() + _PATIENCE] if spec.kind == SCRIPT and not spec.steps else []
 
         def poll() -> None:
-            parted = live.poll()
-            if parted is not None:
-                self.progress(f"the ranks diverge: {parted}")
+            mismatch = live.poll()
+            if mismatch is not None:
+                self.progress(f"the ranks diverge: {mismatch}")
             if remind_at and time.monotonic() > remind_at[0]:
                 remind_at.clear()
                 self.progress(_STILL_RUNNING)

@@ -105,10 +105,10 @@ class Mismatch:
         return tuple(rank for rank, call in self.calls.items() if call is None)
 
     def __str__(self) -> str:
-        return f"{self.kind.value}: {self.told}"
+        return f"{self.kind.value}: {self.description}"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What each rank does there."""
         return ", ".join(f"rank {rank} {self._of(rank, call)}" for rank, call in self.calls.items())
 

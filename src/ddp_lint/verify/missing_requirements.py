@@ -109,8 +109,8 @@ def _of_rank(rank: RankOutcome) -> str:
 
 def last_lines(rank: RankOutcome, most: int = _SHOWN_LINES) -> str:
     """The last lines that a rank printed, without the warnings of libraries and without frames of our own."""
-    said = _without_own_frames(_without_warnings(rank.log.splitlines()))
-    lines = [line.rstrip() for line in said if line.strip(" ^~")]
+    printed = _without_own_frames(_without_warnings(rank.log.splitlines()))
+    lines = [line.rstrip() for line in printed if line.strip(" ^~")]
     return "\n".join(f"  {line[:300]}" for line in lines[-most:])
 
 

@@ -18,7 +18,7 @@ from ddp_lint.verify.spec import STALLED, Marks
 from ddp_lint.verify.trace import Call, Collective, Done, Event, Exit, Frame, Raised, Stall, Start, Trace
 
 _FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
-_PARTED = "stuck in a call that no peer answers"
+_NO_PEER = "stuck in a call that no peer answers"
 _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 #: Where a rank was that neither ended nor ran its watchdog, by whether the last line of its program had run.
 _WHERE = {True: "in the teardown after its last line", False: "and its watchdog could not end it"}
@@ -46,14 +46,14 @@ _STEPS = Call | Collective | Done | Exit | Raised
 def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     """How one rank ended, from what it left in the run's directory."""
     marks = Marks(directory)
-    told = marks.time(rank, "parted")
-    trace = _until(told, Trace.load(directory, rank))
+    diverged = marks.time(rank, "diverged")
+    trace = _until(diverged, Trace.load(directory, rank))
     end = _json(marks.path(rank, "exit"))
     code = end.get("code")
     name = _signal_name(-code) if code is not None and code < 0 else ""
     how, message = _how(trace, end, code, name)
-    if how in ("completed", "exit") and 0 < told < max(marks.time(rank, "over"), float(end.get("time", 0.0))):
-        how, message = "stalled", _PARTED  # it was stuck until its peers were ended
+    if how in ("completed", "exit") and 0 < diverged < max(marks.time(rank, "over"), float(end.get("time", 0.0))):
+        how, message = "stalled", _NO_PEER  # it was stuck until its peers were ended
     if marks.has(rank, "overdue") and how in ("completed", "stopped", "signal"):
         how, message = "stalled", f"hangs outside of Python code, {_WHERE[marks.has(rank, 'leaving')]}"
     return RankOutcome(
@@ -69,14 +69,14 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     )
 
 
-def _until(told: float, trace: Trace) -> Trace:
+def _until(diverged: float, trace: Trace) -> Trace:
     """Without what the rank did after it was told to end (seconds since the epoch; 0: it was not).
 
     The peers' ends fail the calls that it waits in: a thread lets go, and the program goes on to the next call.
     """
-    if not told:
+    if not diverged:
         return trace
-    kept = (event for event in trace.events if event.t <= told or not isinstance(event, _STEPS))
+    kept = (event for event in trace.events if event.t <= diverged or not isinstance(event, _STEPS))
     return dataclasses.replace(trace, events=tuple(kept))
 
 
@@ -125,7 +125,7 @@ def _stood(stall: Stall) -> tuple[str, str]:
     if stall.reason == "lock":
         return "stalled", "waits for a lock that no remaining thread can release"
     if stall.reason == "mismatch":
-        return "stalled", _PARTED
+        return "stalled", _NO_PEER
     return "stalled", f"no progress for {stall.seconds:.0f} s"
 
 
@@ -164,8 +164,8 @@ def _waiting(rank: RankOutcome, absent: tuple[int, ...]) -> RankOutcome:
         return rank
     peers = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
     # torch's words without the place in its own source and its advice: "Connection closed by peer [...]".
-    told = re.sub(r"\[[^\]]*:\d+\]\s*", "", rank.message).partition(". ")[0]
-    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended; its error was: {told}")
+    error = re.sub(r"\[[^\]]*:\d+\]\s*", "", rank.message).partition(". ")[0]
+    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended; its error was: {error}")
 
 
 def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:
@@ -180,9 +180,9 @@ def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) ->
         return "launch_failed", f"torchrun could not start the ranks: {_error_line(text)}"
     causes = [rank for rank in ranks if rank.how not in ("completed", "stopped")]
     if not causes:
-        return _given_up(ranks), _told(list(ranks))
+        return _given_up(ranks), _describe_ends(list(ranks))
     first = min(causes, key=_precedence)
-    return _OUTCOMES[first.how], _told(sorted(ranks, key=lambda rank: rank is not first))
+    return _OUTCOMES[first.how], _describe_ends(sorted(ranks, key=lambda rank: rank is not first))
 
 
 def _given_up(ranks: Sequence[RankOutcome]) -> str:
@@ -198,7 +198,7 @@ def _precedence(rank: RankOutcome) -> tuple[bool, bool, float, int]:
     return rank.how != "slow", secondary(rank.message), rank.ended_at, rank.rank
 
 
-def _told(ranks: list[RankOutcome]) -> str:
+def _describe_ends(ranks: list[RankOutcome]) -> str:
     """How each rank ended; one text for ranks of which the same is to be said but for numbers in it."""
     alike: dict[str, list[RankOutcome]] = {}
     for rank in ranks:
@@ -217,8 +217,8 @@ def _communicates(rank: RankOutcome) -> bool:
 
 def _idle(rank: RankOutcome) -> str:
     """What a rank said that completed without a process group: many scripts leave where GPUs are missing."""
-    said = [line.strip() for line in rank.log.splitlines() if line.strip()]
-    last = f"; the last that rank {rank.rank} printed: {said[-1][:200]}" if said else ""
+    printed = [line.strip() for line in rank.log.splitlines() if line.strip()]
+    last = f"; the last that rank {rank.rank} printed: {printed[-1][:200]}" if printed else ""
     return f" without a process group: nothing distributed ran{last}"
 
 

@@ -351,9 +351,9 @@ class _Run:
         return True
 
     def _overdue(self, rank: int) -> bool:
-        parted = self.marks.time(rank, "parted")
-        if parted:  # it was told to end
-            return time.time() - parted > _GRACE
+        diverged = self.marks.time(rank, "diverged")
+        if diverged:  # it was told to end
+            return time.time() - diverged > _GRACE
         ending = max(self.marks.time(rank, mark) for mark in ("leaving", "dumped", "over"))
         moved = max(ending, self.marks.moved(rank), self.marks.time(rank, "pid"))
         patience = self._spec.timeout if ending else longest_wait(self._spec.timeout)

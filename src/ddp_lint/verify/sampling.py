@@ -26,8 +26,8 @@ def same_order(trace: Trace) -> Sequence[Samples]:
     return ()
 
 
-def told(events: Sequence[Samples]) -> str:
-    """What `same_order` and `never_told` have found, in words."""
+def describe_order(events: Sequence[Samples]) -> str:
+    """What `same_order` and `epoch_not_set` have found, in words."""
     return f"{events[0].sampler} gave the same order in all {len(events)} epochs: {list(events[0].first[:8])} ..."
 
 
@@ -44,7 +44,7 @@ def _in_order(event: Samples) -> bool:
     return list(event.first) == sorted(event.first)
 
 
-def never_told(traces: Sequence[Trace]) -> Sequence[Samples]:
+def epoch_not_set(traces: Sequence[Trace]) -> Sequence[Samples]:
     """The epochs that a training made in one order, as its sampler was never told their number."""
     for trace in traces:
         events = same_order(trace)

@@ -123,7 +123,7 @@ class Marks:
     are) · joined (the default group is made) · left (it is destroyed) · watch (its process, and the thread in it that
     watches) · beat (its time: when it recorded something) · busy (its time: when it did what is not recorded) · locked
     (it waits for a lock for ever) · waits (each of its threads waits in a collective) ·
-    trained · leaving (its last line has run) · parted (the launcher saw that its calls
+    trained · leaving (its last line has run) · diverged (the launcher saw that its calls
     meet no others, and that nothing moves) · dying (with
     the reason) · dumped · over · overdue (the launcher gave it up) · exit.
     """

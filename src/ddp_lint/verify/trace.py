@@ -646,8 +646,8 @@ class Mapped(Event):
     (`meant`: cpu, gloo). Written once for each pair, at its first use."""
 
     kind: ClassVar[str] = "mapped"
-    said: str = ""
-    meant: str = ""
+    requested: str = ""
+    actual: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -200,17 +200,17 @@ def _over_runs(at: Situation, rulings: Sequence[Ruling]) -> Judged:
     skewed = [r for r in rulings if r.case.run.stimuli]
     confirmed = [r for r in rulings if r.verdict is Verdict.CONFIRMED]
     if confirmed:
-        return Judged(at.finding, Verdict.CONFIRMED, _told(confirmed), _merged(confirmed))
+        return Judged(at.finding, Verdict.CONFIRMED, _text(confirmed), _merged(confirmed))
     if not plain:
         return Judged(at.finding, Verdict.INCONCLUSIVE, "nothing ran")
     decided = [*plain, *(r for r in skewed if r.verdict is Verdict.REFUTED)]
     undecided_runs = [r for r in plain if r.verdict is Verdict.INCONCLUSIVE and not _settled(r, skewed)]
     if undecided_runs:
-        return Judged(at.finding, Verdict.INCONCLUSIVE, _told(undecided_runs), _merged(plain + skewed))
+        return Judged(at.finding, Verdict.INCONCLUSIVE, _text(undecided_runs), _merged(plain + skewed))
     refuted = [r for r in decided if r.verdict is Verdict.REFUTED]
     if refuted:
-        return Judged(at.finding, Verdict.REFUTED, _told(refuted), _merged(refuted))
-    return Judged(at.finding, Verdict.NOT_REACHED, _told(plain), _merged(plain + skewed))
+        return Judged(at.finding, Verdict.REFUTED, _text(refuted), _merged(refuted))
+    return Judged(at.finding, Verdict.NOT_REACHED, _text(plain), _merged(plain + skewed))
 
 
 def _settled(ruling: Ruling, skewed: Sequence[Ruling]) -> bool:
@@ -218,7 +218,7 @@ def _settled(ruling: Ruling, skewed: Sequence[Ruling]) -> bool:
     return ruling.open and any(r.verdict is Verdict.REFUTED for r in skewed)
 
 
-def _told(rulings: Sequence[Ruling]) -> str:
+def _text(rulings: Sequence[Ruling]) -> str:
     """The reason of the first ruling, with the stimulus as its precondition and the wraps that share it."""
     first = rulings[0]
     wraps = list(dict.fromkeys(r.case.run.wrap for r in rulings if r.case.run.wrap != "script"))

@@ -30,16 +30,16 @@ class Devices:
 
     def __init__(self, notice: Notice) -> None:
         self._notice = notice
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def device(self, value: Any, *, number: bool = False) -> Any:
         """A device that exists for one that is asked for; `number`: an int here is the index of a device."""
         raise NotImplementedError
 
-    def tell(self, said: str, meant: str) -> None:
-        if (said, meant) not in self._told:
-            self._told.add((said, meant))
-            self._notice(said, meant)
+    def report(self, requested: str, actual: str) -> None:
+        if (requested, actual) not in self._reported:
+            self._reported.add((requested, actual))
+            self._notice(requested, actual)
 
     def install_tensors(self) -> None:
         import torch

@@ -32,7 +32,7 @@ def _recipes(request: dict[str, Any]) -> dict[str, Any]:
     if request.get("shim"):
         from ddp_lint.verify.child.shim import Shim
 
-        Shim(lambda _said, _meant: None, request["nproc"]).install("cpu")
+        Shim(lambda _requested, _actual: None, request["nproc"]).install("cpu")
     trace_only(lambda: None)
     with alone():
         try:

@@ -51,11 +51,11 @@ class _Rank:
 
         shim.install(self._map, self.spec, self.spec.local_world)
 
-    def _map(self, said: str, meant: str) -> None:
+    def _map(self, requested: str, actual: str) -> None:
         if self.session is None:
-            self._mapped.append((said, meant))
+            self._mapped.append((requested, actual))
         else:
-            self.session.recorder.emit(trace.Mapped, said=said, meant=meant)
+            self.session.recorder.emit(trace.Mapped, requested=requested, actual=actual)
 
     def begin(self, rank: int, world: int) -> None:
         """From here on this process is observed; the first one of its rank, and not what that starts in turn."""
@@ -74,8 +74,8 @@ class _Rank:
         self.session = Session(self.spec, place=(rank, world))
         self.session.start()
         self.session.watch_lines()
-        for said, meant in self._mapped:
-            self.session.recorder.emit(trace.Mapped, frames=(), said=said, meant=meant)
+        for requested, actual in self._mapped:
+            self.session.recorder.emit(trace.Mapped, frames=(), requested=requested, actual=actual)
         patching.before(sys, "exit", self._leaves)
         hook = sys.excepthook
 

@@ -90,8 +90,8 @@ class Session:
 
             dry.Groups(self.spec.world).install()
 
-    def _mapped(self, said: str, meant: str) -> None:
-        self.recorder.emit(trace.Mapped, said=said, meant=meant)
+    def _mapped(self, requested: str, actual: str) -> None:
+        self.recorder.emit(trace.Mapped, requested=requested, actual=actual)
 
     def _make_observers(self, models: Models, skew: Skew) -> list[Observer]:
         """All observers, in the order in which they hear of an operation."""

@@ -79,7 +79,7 @@ class Sharing(Devices):
         """Out of range, as with a GPU for each rank, is what the program asks beyond the number of ranks."""
         if not self._gpus <= asked < self._ranks:
             return asked
-        self.tell(f"cuda:{asked}", f"cuda:{asked % self._gpus}")
+        self.report(f"cuda:{asked}", f"cuda:{asked % self._gpus}")
         return asked % self._gpus
 
     # ---- torch.cuda

@@ -52,13 +52,13 @@ class Shim(Devices):
         import torch
 
         if isinstance(value, str) and value.split(":")[0] == "cuda":
-            self.tell("cuda", "cpu")
+            self.report("cuda", "cpu")
             return "cpu"
         if isinstance(value, torch.device) and value.type == "cuda":
-            self.tell("cuda", "cpu")
+            self.report("cuda", "cpu")
             return torch.device("cpu")
         if number and isinstance(value, int) and not isinstance(value, bool):
-            self.tell("cuda", "cpu")
+            self.report("cuda", "cpu")
             return "cpu"
         return value
 
@@ -90,7 +90,7 @@ class Shim(Devices):
         """What moves to CUDA stays where it is."""
 
         def replacement(target: Any, *_: Any, **__: Any) -> Any:
-            self.tell("cuda", "cpu")
+            self.report("cuda", "cpu")
             return target
 
         return replacement
@@ -172,7 +172,7 @@ class Shim(Devices):
     def _set_device(self, device: Any) -> None:
         import torch
 
-        self.tell("cuda", "cpu")
+        self.report("cuda", "cpu")
         if isinstance(device, str):
             device = torch.device(device)
         index = device.index if isinstance(device, torch.device) else device
@@ -207,7 +207,7 @@ class Shim(Devices):
             @functools.wraps(original)  # observers unwrap it: they ask for the truth below the user's line
             def replacement(*args: Any, **kwargs: Any) -> Any:
                 if _asked_by_user():
-                    self.tell("cuda", "cpu")
+                    self.report("cuda", "cpu")
                     return answer(*args, **kwargs)
                 return original(*args, **kwargs)
 
@@ -223,10 +223,10 @@ class Shim(Devices):
         import torch.distributed as dist
 
         def backend(name: Any) -> Any:
-            meant = backend_for(name) if isinstance(name, str) else name
-            if meant != name:
-                self.tell(name, meant)
-            return meant
+            actual = backend_for(name) if isinstance(name, str) else name
+            if actual != name:
+                self.report(name, actual)
+            return actual
 
         def init(original: Callable[..., Any]) -> Callable[..., Any]:
             def replacement(backend_name: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -302,7 +302,7 @@ class Shim(Devices):
             def replacement(_cls: Any, module: Any, process_group: Any = None) -> Any:
                 from ddp_lint.verify.child.syncbn import converted
 
-                self.tell("SyncBatchNorm", "the same sums by all_reduce")
+                self.report("SyncBatchNorm", "the same sums by all_reduce")
                 return converted(module, process_group)
 
             return replacement

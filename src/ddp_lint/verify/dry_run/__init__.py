@@ -98,12 +98,12 @@ def examine(spec: Spec, seconds: float, torch: str) -> Examined:
     streams = {outcome.rank: _known(outcome) for outcome in ranks}
     endings = {outcome.rank: _ending(outcome) for outcome in ranks}
     unknown = frozenset(rank for rank, ending in endings.items() if ending is Ending.UNKNOWN)
-    parted = mismatches(streams, endings)
-    waits = [] if parted else stuck(streams, unknown)
+    found = mismatches(streams, endings)
+    waits = [] if found else stuck(streams, unknown)
     failed = [outcome for outcome in ranks if outcome.how in ("exception", "exit", "signal", "oom")]
     outcome, message = "completed", "completed"
-    if parted:
-        outcome, message = "hang", str(parted[0])
+    if found:
+        outcome, message = "hang", str(found[0])
     elif waits:
         outcome, message = "hang", _in_words(waits)
     elif failed:
@@ -112,7 +112,7 @@ def examine(spec: Spec, seconds: float, torch: str) -> Examined:
         name="dry", wrap=launch.SCRIPT, model="", stimuli=(), outcome=outcome, message=message, seconds=seconds,
         nproc=len(ranks), device="cpu", backend="none (dry run)", torch=torch, ranks=ranks, directory=directory,
     )  # fmt: skip
-    return Examined(result, tuple(rows(streams, endings)), tuple(parted))
+    return Examined(result, tuple(rows(streams, endings)), tuple(found))
 
 
 def _cut(outcome: RankOutcome) -> int | None:

@@ -159,22 +159,22 @@ def _last_words(examined: Examined) -> list[str]:
         return [f"rank {first.rank} printed:", *words] if words else []
     if examined.run.outcome not in ("hang", "completed") or not examined.mismatches:
         return []
-    spoken = {rank.rank: last_lines(rank, _LAST_OF_HANG).splitlines() for rank in examined.run.ranks}
-    spoken = {rank: words for rank, words in spoken.items() if not secondary(" ".join(words))}  # it was told to end
-    return [line for rank, words in spoken.items() if words for line in (f"rank {rank} printed last:", *words)]
+    printed = {rank.rank: last_lines(rank, _LAST_OF_HANG).splitlines() for rank in examined.run.ranks}
+    printed = {rank: words for rank, words in printed.items() if not secondary(" ".join(words))}  # it was told to end
+    return [line for rank, words in printed.items() if words for line in (f"rank {rank} printed last:", *words)]
 
 
 def _summary(verification: Verification) -> str:
     counts = collections.Counter(judged.verdict for judged in verification.findings)
-    told = [f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]] or ["no findings"]
+    parts = [f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]] or ["no findings"]
     if verification.discovered:
-        told.append(f"{len(verification.discovered)} discovered")
+        parts.append(f"{len(verification.discovered)} discovered")
     where = verification.environment
     world = max((examined.world for examined in verification.runs), default=where["nproc"])
     ranks = f"{where['nproc']} ranks"
     if world > where["nproc"]:
         ranks = f"{where['nproc']} of {world} ranks (each node reports its own ranks)"
-    told += [*(["the target could not run"] if verification.lacks else []), *verification.not_run]
+    parts += [*(["the target could not run"] if verification.lacks else []), *verification.not_run]
     if where.get("world"):
-        return f"{', '.join(told)}; dry run of {where['nproc']} of {where['world']} ranks, torch {where['torch']}"
-    return f"{', '.join(told)}; {ranks} on {where['backend']} ({where['device']}, torch {where['torch']})"
+        return f"{', '.join(parts)}; dry run of {where['nproc']} of {where['world']} ranks, torch {where['torch']}"
+    return f"{', '.join(parts)}; {ranks} on {where['backend']} ({where['device']}, torch {where['torch']})"

@@ -34,7 +34,7 @@ class Streams(Observer):
         super().__init__(recorder, models)
         self.ordering = Ordering()
         self._on = False
-        self._told: set[tuple[object, ...]] = set()
+        self._reported: set[tuple[object, ...]] = set()
 
     def install(self) -> None:
         if not self.recorder.spec.streams or self.recorder.spec.device != "cuda":
@@ -92,9 +92,9 @@ class Streams(Observer):
     def _tell(self, races: Iterable[Unordered]) -> None:
         for race in races:
             key = (race.later.frames[:1], race.earlier.frames[:1], race.later.op, race.earlier.op)
-            if key in self._told or len(self._told) >= _LIMIT:
+            if key in self._reported or len(self._reported) >= _LIMIT:
                 continue
-            self._told.add(key)
+            self._reported.add(key)
             self.recorder.emit(
                 trace.Unordered,
                 frames=race.later.frames,

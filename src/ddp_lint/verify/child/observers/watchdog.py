@@ -54,7 +54,7 @@ def verdict(idle: float, recorded: float, peers_idle: float, timeout: float) -> 
     return "slow" if idle < timeout else "peer"
 
 
-def told(idle: float, timeout: float, peers: Collection[str]) -> str:
+def reason_to_end(idle: float, timeout: float, peers: Collection[str]) -> str:
     """Why a rank ends because peers do, for the reasons `peers` ("failed" for an exception): it was stuck as well, or
     it is the slow one that they gave up."""
     if idle >= _STUCK_SHARE * timeout:
@@ -120,12 +120,12 @@ class Watchdog:
         """End the rank, or dump its stacks, where there is a reason to. `recorded`: when it recorded something last."""
         idle, silent = self._late.age(self._moved, now), self._late.age(recorded, now)
         self._look_for_lock(idle)
-        if self._recorder.marks.has(self._recorder.rank, "parted"):
+        if self._recorder.marks.has(self._recorder.rank, "diverged"):
             self._end("lock" if self._locked else "mismatch", silent)
         dying = self._dying()
         if dying and not self._dumped:
             ready = self._ready(self._recorder.rank, waited)
-            self.dump(told(idle if ready else 0.0, self._timeout, dying), silent)
+            self.dump(reason_to_end(idle if ready else 0.0, self._timeout, dying), silent)
         if all(self._ready(rank, waited) for rank in self._recorder.local_ranks):
             reason = verdict(idle, silent, self._peers_idle(now), self._timeout)
             if reason:
