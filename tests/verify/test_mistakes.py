@@ -782,7 +782,7 @@ for step in range(4):
 
 #: What the cause says of some.
 CAUSES = {
-    "resumed": "and nothing on rank 1; rank 0 alone loaded a state (line 30)",
+    "resumed": "and nothing on rank 1; only rank 0 loaded a state (line 30)",
     "fetched": "aten.copy_ in <module> writes weight on rank 0 only",
     "layer": "get a gradient from this rank's part only",
     "unsummed": "2 (Split) gets equal input on all ranks but returns different values",
@@ -812,7 +812,7 @@ CAUSES = {
         (ONE_DEVICE, "device", "", "all ranks of this machine choose device 0"),
         (SPLIT_LAYER, "layer", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
         (SPLIT_LAYER, "unsummed", "", "parameters differ between the ranks after optimizer step 1: 3.weight"),
-        (CLOCK, "clock", "", "rank 0 left a loop by its own clock (line 27)"),
+        (CLOCK, "clock", "", "rank 0 left a loop because of its own clock (line 27)"),
         (WEIGHED, "weighed", "", "gradients differ between the ranks before optimizer step 1"),
         (NAMES, "names", "", "all_reduce of rank 0 (name='loss') met that of rank 1 (name='accuracy')"),
         (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
@@ -827,7 +827,7 @@ CAUSES = {
         (FETCHED, "fetched", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
         (LATE, "late", "", "gradients differ between the ranks before optimizer step 1: 0.more.weight"),
         (MIXED, "mixed", "", "gradients differ between the ranks before optimizer step 1: weight, bias"),
-        (LOADED, "loaded", "", "the ranks' shards are of unlike models: weight, bias differed before FSDP"),
+        (LOADED, "loaded", "", "the ranks' shards are of different models: weight, bias differed before FSDP"),
     ],
     ids=[
         "frozen",
@@ -879,7 +879,7 @@ def test_a_mistake_is_told_and_its_remedy_is_clean(
     ("program", "reason"),
     [
         (FETCHED, "another line causes that: aten.copy_ at line 31 writes weight on rank 0 only"),
-        (SLOT, "left a loop by its own clock (line 24): this time all left in the same iteration"),
+        (SLOT, "left a loop because of its own clock (line 24): this time all left in the same iteration"),
     ],
     ids=["another line", "luck"],
 )

@@ -1,4 +1,4 @@
-"""Builtins, the standard library and torch: what a call of theirs gives without communication."""
+"""Builtins, the standard library and torch: what their calls return without communication."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _OF_SHARDS = re.compile(r"(^|\.)(FullyShardedDataParallel|FSDP|FSDPModule|DTenso
 
 
 def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
-    """``isinstance(model, (FSDP, FSDPModule))`` asks whether the job shards its models."""
+    """``isinstance(model, (FSDP, FSDPModule))`` tests whether the job shards its models."""
     of = arguments.positional[1] if len(arguments.positional) > 1 else None
     classes = of.items or (of,) if of is not None else ()
     if classes and all(_is_of_shards(frame, value.reference) for value in classes):

@@ -51,7 +51,7 @@ class Callers(Generic[R]):
 
     project: Project
     summaries: Summaries
-    #: One in which whatever a callee does is seen by its callers.
+    #: Summaries in which callers see everything that a callee does.
     open: Summaries
     roots: Callable[[ModuleFacts, Summaries], Iterable[R]]
     evaluate: Callable[[R, ModuleFacts, Summaries], None]
@@ -130,7 +130,7 @@ class Callers(Generic[R]):
 
 
 def may_run_on_some(function: FunctionRef) -> bool:
-    """Is the function given a model, and asks which rank it is on?"""
+    """Does the function take a model, and test the rank?"""
     parameters = function.node.args
     given = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
     if not any(_MODEL.search(parameter.arg) for parameter in given):

@@ -97,7 +97,7 @@ def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed:
 
 def _may_be_no_member(frame: Frame, group: Value | None, node: ast.expr | None) -> bool:
     """Is the call under a test that this rank has such a group at all, and under one of its place that only the run
-    can tell (``rank == src``)? Then the group may well be of the ranks that come there."""
+    decides (``rank == src``)? Then the group may consist of the ranks that reach the call."""
     if group is None or node is None:
         return False
     tests = [atom for test in frame.path for atom in test.atoms()]

@@ -26,7 +26,7 @@ from ddp_lint.findings import Confidence
 
 #: Effects of a callee that are spliced into its caller; a larger one stays one event.
 _SPLICED = 160
-#: The same where a caller is asked what becomes of a difference in the callee, which one event would not show.
+#: The same where the outcome of a difference inside the callee is needed, which a single event would hide.
 _SPLICED_TO_SEE = 4_000
 
 

@@ -294,7 +294,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     source = reference_of(iterable)
 
     def once() -> tuple[list[Effect], dict[str, Value], bool]:
-        # Anew in each round, whatever the last one left in it.
+        # Set again in each round.
         bind(frame, node.target, element, node.iter, counted=True)
         return _arm(frame, node.body, _round_test(frame, node))
 
@@ -406,7 +406,7 @@ _ROOT = re.compile(r"[.\[]")
 
 
 def _set_again(env: dict[str, Value], before: dict[str, Value], entry: dict[str, Value]) -> None:
-    """What the head of a loop sets for each round, such as its target, is so once more."""
+    """What the head of a loop sets for each round, such as its target, is set again."""
     for name in before.keys() | entry.keys():
         if name not in entry:
             env.pop(name, None)
@@ -679,7 +679,7 @@ def _is_context_event(frame: Frame, call: ast.Call, effects: list[Effect]) -> bo
 
 
 def _replaced(frame: Frame, call: ast.Call) -> str:
-    """The last name of what a mock stands for: ``patch("package.module.load")``, ``patch.object(dist, "barrier")``."""
+    """The last name of what a mock replaces: ``patch("package.module.load")``, ``patch.object(dist, "barrier")``."""
     resolved = frame.facts.imports.resolve(dotted(call.func)) if dotted(call.func) else None
     place = _MOCKS.get(resolved or "")
     target = call.args[place] if place is not None and len(call.args) > place else None

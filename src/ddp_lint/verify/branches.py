@@ -15,7 +15,7 @@ from ddp_lint.source.imports import last_part
 from ddp_lint.verify.match import Call, Cells, Kind, Mismatch, Streams, messages, place
 from ddp_lint.verify.trace import Collective, Frame, Round
 
-#: Conditions that are named at most: where there are more, the call stands too deep to tell which of them it is.
+#: The largest number of conditions that are named: with more of them, any one could be the cause.
 _MOST = 3
 #: What functions call the rank that sends, or receives.
 _ROOTS = ("src", "dst", "group_src", "group_dst")
@@ -39,7 +39,7 @@ def between(mismatch: Mismatch) -> str:
 
 
 def paths_apart(cells: Cells) -> tuple[str, Frame] | None:
-    """Of calls that met by op and shape: the condition that one rank came past and another one did not, and where."""
+    """For calls that match by op and shape: the condition that one rank passed and another did not, and where."""
     calls = [call for call in cells.values() if call is not None]
     for one, another in itertools.combinations(calls, 2):
         here = _first_apart(one.frames, another.frames)
@@ -62,7 +62,7 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
             before = earlier[-1].get(rank) if earlier else None
             anew = _begun_anew(before, one) if before is not None else None
             if anew is not None and there.line in _lines(anew.body):
-                continue  # it had left the loop as well, and came past the other one's line
+                continue  # it had left the loop as well, and passed the other one's line
             if loops and there.line > loops[-1].lineno:
                 return _out_of(loops[-1], rank, other, here)
             inner = _inner_loop(one, here, anew) if there.line > here.line else None
@@ -120,7 +120,7 @@ def unlike_root(mismatch: Mismatch) -> str:
     ]
     described = " and ".join(f"{call.root} on rank {rank}" for rank, call in calls)
     of = f" (line {made[-1].lineno}: `{ast.unparse(made[-1])}`)" if made else ""
-    return f"`{word.arg}={ast.unparse(word.value)}` is {described}{of}: each rank chooses the sender by itself"
+    return f"`{word.arg}={ast.unparse(word.value)}` is {described}{of}: each rank chooses its own sender"
 
 
 def joined(mismatch: Mismatch) -> str:
@@ -140,15 +140,15 @@ def joined(mismatch: Mismatch) -> str:
         )
         if not {"Join", "join"}.isdisjoint(asked):
             return (
-                f"rank {rank} has no batches left and answers in the Join of line {here.line} for what is joined there "
-                f"alone; the {another.api or another.op} of rank {other} (line {place(another)[1]}) is none of that"
+                f"rank {rank} has no batches left, and its Join of line {here.line} answers only for what is joined "
+                f"there, not for the {another.api or another.op} of rank {other} (line {place(another)[1]})"
             )
     return ""
 
 
 def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
     """Of calls that met and are not the same: the conditions on the way to the one that comes next in the program
-    after the last calls that belong together, which the other rank went past; or those in the round of a loop, where
+    after the last calls that belong together, which the other rank skipped; or those in the round of a loop, where
     both ranks are at one line with different tensors."""
     calls = [Call(rank, call) for rank, call in mismatch.calls.items() if call is not None]
     for one, other in itertools.combinations(calls, 2):
@@ -233,7 +233,7 @@ class RoundsApart:
 
 
 def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | None:
-    """The first calls on one line that met although the loops around them stood at unlike names or numbers, with the
+    """The first calls on one line that matched although the loops around them had different names or numbers, with the
     outermost of those loops; or those that met in the end, by the loops around what their stacks have in common."""
     for cells in (*earlier, mismatch.calls):
         calls = [(rank, call) for rank, call in cells.items() if call is not None]
@@ -277,7 +277,7 @@ def asked_anew(mismatch: Mismatch) -> str:
 
 
 def polling(here: Frame) -> str:
-    """Of a line at which a rank stands: the loop around it that sleeps until something is there."""
+    """For the line at which a rank waits: the loop around it that polls with `sleep`."""
     loops = [loop for loop in _loops(here) if isinstance(loop, ast.While)]
     for loop in reversed(loops):
         if any(isinstance(node, ast.Call) and last_part(node.func) == "sleep" for node in ast.walk(loop)):
@@ -287,7 +287,7 @@ def polling(here: Frame) -> str:
 
 def used_below(files: Sequence[str], classes: Mapping[str, str], names: Sequence[str]) -> str:
     """Of parameters: the conditions that every use of the parts of a model is below which hold them, '' where one of
-    those is used whatever happens. `classes` are those of its modules by name: a part that is always used may have a
+    those is always used. `classes` are those of its modules by name: a part that is always used may have a
     forward that uses its own parts below a condition."""
     for depth in range(max((name.count(".") for name in names), default=0)):
         found = dict.fromkeys(_part_below(files, classes, name, depth) for name in names)
@@ -309,12 +309,12 @@ def _used_at(parts: Sequence[_Part]) -> str:
     """Of parts that are used below the same conditions."""
     names = ", ".join(part.name for part in parts)
     lines = sorted({line for part in parts for line in part.lines})
-    described = f"{names} {'are' if len(parts) > 1 else 'is'} used at line{'s' * (len(lines) > 1)} "
-    return f"{described}{', '.join(map(str, lines))} past {' and '.join(parts[0].gates)} alone"
+    used = f"{names} {'are' if len(parts) > 1 else 'is'} used only at line{'s' * (len(lines) > 1)} "
+    return f"{used}{', '.join(map(str, lines))}, depending on {' and '.join(parts[0].gates)}"
 
 
 def _part_below(files: Sequence[str], classes: Mapping[str, str], name: str, depth: int) -> _Part | None:
-    """The part at this depth that holds a parameter; None where it is used whatever happens."""
+    """The part at this depth that holds a parameter; None where it is always used."""
     path = name.split(".")
     if depth >= len(path) - 1:
         return None
@@ -434,7 +434,7 @@ def _rank_words() -> frozenset[str]:
 def _begun_anew(before: Collective, call: Collective) -> _Loop | None:
     """The loop of which a new round began between two calls of a rank; None where that is not known.
 
-    Loops that count, or go through names, tell it by what they bind, the others by the order of the lines.
+    Known from the variables of loops that count or iterate over names, else from the order of the lines.
     """
     stood = {one[:3]: one.value for one in before.rounds}
     apart = _first_apart(call.frames, before.frames)
@@ -499,7 +499,7 @@ _Gate = tuple[str, bool]
 
 
 def _tests_of(gates: Iterator[_Gate]) -> str:
-    """Some tests in words, those alone that ask for the rank where there are any; '' where they are too many."""
+    """Tests as text, only those of the rank where there are any; '' where there are too many."""
     known = list(gates)
     asked = [text for text, asks in known if asks] or [text for text, _ in known]
     return " and ".join(asked) if len(asked) <= _MOST else ""
@@ -507,7 +507,7 @@ def _tests_of(gates: Iterator[_Gate]) -> str:
 
 def _gates(frame: Frame, *, in_round: bool = False, below: bool = True) -> Iterator[_Gate]:
     """The tests on the way to a line of its function (of the innermost loop around it), the outermost first: those
-    that it is below (if asked for), and those before it that leave. With each whether it asks for the rank."""
+    that it is below (with `below`), and those before it that leave. With each whether it tests the rank."""
     blocks = [_tree(frame).body]
     found: list[ast.If] = []
     while blocks:
@@ -540,7 +540,7 @@ def _functions(tree: ast.AST) -> list[ast.FunctionDef]:
 
 def kept_apart(site: Frame) -> str:
     """Of a line that copies what an object keeps: the function of its file that updates that, where it is called below
-    a test that asks for the rank, and the test."""
+    a test of the rank, and the test."""
     tree = _tree(site)
     read = {node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.lineno == site.line}
     kept = {node.attr for node in read} - {

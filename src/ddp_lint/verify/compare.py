@@ -32,8 +32,8 @@ REPLICAS_EQUAL = ("after_wrap", "after_step", "at_end")
 @dataclasses.dataclass(frozen=True)
 class Desync:
     """Tensors that should be equal on all ranks and are not, at one moment. `names` in the module's order: none where
-    only the fingerprint of that step tells, and no later look found a tensor that differs. `site` is the user's
-    line that updated them."""
+    only the fingerprint of that step shows it, and no later comparison found a tensor that differs. `site` is the
+    user's line that updated them."""
 
     what: str
     when: str

@@ -89,7 +89,7 @@ _LOCKED = (
     "no thread is left to release the lock: the thread that took it has not released it (an exception in between?)",
     "use `with lock:`, which always releases it",
 )
-#: What to do where one rank has left a loop, and where the ranks are in different rounds or past unlike conditions.
+#: What to do where one rank has left a loop, and where the ranks are in different rounds or under different conditions.
 _EQUALLY_OFTEN = (
     "run it the same number of times on all ranks: equally many batches, or a decision that they all_reduce"
 )
@@ -116,9 +116,9 @@ _UNLIKE_ORDER = (
 _SUMS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
 #: What gloo aborts over, as tensors of different size meet.
 _UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER, Kind.BUFFER)
-#: Cause and fix where each rank looks at its own clock.
+#: Cause and fix where each rank reads its own time.
 _CLOCK = (
-    "each rank decides by its own clock whether to continue: this time all left in the same iteration; a rank that "
+    "the clock of each rank decides whether it continues: this time all left in the same iteration; a rank that "
     "runs one more waits for the others forever",
     "let one rank decide, and broadcast it in each iteration; or all_reduce the flag",
 )
@@ -160,7 +160,7 @@ _LET_PASS = (
     "communicate only without an exception (`if exc_type is None`): the exception then ends the job on all ranks"
 )
 _ONE_LOSS = "all_reduce the loss (and the gradients) in it, so that all ranks search equally, or use no line search"
-#: What the calls that met and the source at their stacks tell alone, and what to do then.
+#: What the calls that matched and the source at their stacks show by themselves, and what to do then.
 _BY_THE_CALLS = (
     (joined, _OUTSIDE), (on_the_way_out, _LET_PASS), (unlike_root, _ONE_ROOT), (asked_anew, _ONE_LOSS)
 )  # fmt: skip
@@ -201,7 +201,7 @@ _OWN_PARTS = (
     "some samples are on several ranks, some may be on none",
     "shuffle with the same seed on all ranks before the data is divided: random.Random(0).shuffle(...)",
 )
-#: The rule of a sampler that is not told the epoch, and of a group that not all ranks make.
+#: The rule of a sampler without `set_epoch`, and of a group that not all ranks create.
 _EPOCH_NOT_SET, _OWN_GROUPS = "DDP701", "DDP106"
 #: Signals by which the ranks of a run are ended that the user interrupts.
 _ENDED_BY_US = ("SIGTERM", "SIGINT", "SIGKILL")
@@ -211,7 +211,7 @@ _ON_CUDA = "run on GPUs with --device cuda, or let the script use the CPU withou
 def discover(runs: Sequence[Examined], judged: Sequence[Judged]) -> list[Discovery]:
     """Damage of plain runs that no confirmed finding of the same run explains, once for all wraps.
 
-    A run with a stimulus discovers nothing: it was asked for trouble.
+    A run with a stimulus discovers nothing: the stimulus provokes failures.
     """
     explained = _explained(judged)
     found: dict[tuple[str, str], list[Discovery]] = {}
@@ -335,13 +335,13 @@ def _own_groups(examined: Examined, first: Mismatch, evidence: Evidence) -> Disc
         )
         why = "; ".join(filter(None, (between(first), "all ranks must create each group, members or not")))
     if examined.completed:
-        message += "; this run came to its end, the next group that the ranks make will not fit"
+        message += "; this run completed, the next group that the ranks make will not fit"
     fix = "create all groups in the same order on all ranks, or pass use_local_synchronization=True"
     return Discovery("mismatch", message, _OWN_GROUPS, why, fix, (evidence,))
 
 
 def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
-    """Cause and fix of a mismatch, as far as the calls and the source above them tell."""
+    """Cause and fix of a mismatch, as far as the calls and the source above them show it."""
     for outcome in examined.run.ranks:
         left = outcome.trace.last(Exit)
         if outcome.rank in first.absent and left is not None and left.site is not None:
@@ -377,7 +377,7 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
     apart = rounds_apart(first, earlier)
     rounds = apart.text if apart is not None else ""
     branch = between(first)
-    skipped = apart is not None and apart.skips  # a rank went past the call in a round, and has left no loop too early
+    skipped = apart is not None and apart.skips  # a rank skipped the call in a round, and has left no loop too early
     loop = left_loop(first, earlier) if not branch and not skipped else ""
     passed = passed_by(first, earlier) if not (branch or loop or rounds) else ""
     cause = "; ".join(filter(None, (branch or loop or passed, rounds)))
@@ -592,7 +592,7 @@ def _deaths(examined: Examined) -> Iterator[Discovery]:
 
 
 def _known(known: Signature | None) -> tuple[str, str, str]:
-    """The rule that looks for what a death tells of, its cause and what to do."""
+    """The rule for what an exception shows, its cause and what to do."""
     if known is None or known.role == "secondary":
         return "", "", ""
     return known.code, known.cause, known.fix
@@ -689,8 +689,8 @@ def _in_another_order(examined: Examined) -> Iterator[Discovery]:
 
 
 def _one_device(examined: Examined) -> Iterator[Discovery]:
-    """A script that speaks of NCCL gives one GPU to all ranks: NCCL refuses that. On the CPU, and where ranks share
-    GPUs, nothing else tells."""
+    """A script that requests NCCL gives one GPU to all ranks: NCCL refuses that. On the CPU, and where ranks share
+    GPUs, nothing else shows it."""
     ranks = examined.run.ranks
     speaks = all(any(event.requested.startswith("nccl") for event in one.trace.of(Mapped)) for one in ranks)
     shares = examined.run.shared_gpus and examined.run.wrap == "script"
@@ -719,7 +719,7 @@ def _chosen_devices(outcome: RankOutcome, shares: bool) -> Iterator[str]:
 
 
 def _by_the_clock(examined: Examined) -> Iterator[Discovery]:
-    """A loop with collectives in it that a rank has left by its clock: this time all of them did in one round."""
+    """A loop with collectives in it whose end depends on the time: in this run all ranks left in the same round."""
     for outcome in examined.run.ranks if examined.completed and examined.run.nproc > 1 else ():
         calls = [call for call in outcome.trace.of(Collective) if len(call.ranks) > 1]
         for event in outcome.trace.of(Clocked):
@@ -731,9 +731,8 @@ def _by_the_clock(examined: Examined) -> Iterator[Discovery]:
             inside = [n for n, found in lines.items() if any(line in range(first, last + 1) for line in found)]
             agreed = any(at.line in found for found in lines.values())
             if inside and not agreed and max(inside) < event.since:
-                message = (
-                    f"rank {outcome.rank} left a loop by its own clock (line {at.line}), and ranks communicate in it"
-                )
+                left = f"rank {outcome.rank} left a loop because of its own clock (line {at.line})"
+                message = f"{left}, and ranks communicate in it"
                 evidence = _evidence(examined, outcome.rank, "sequence", message, at)
                 yield Discovery("clock", message, "", *_CLOCK, evidence=(evidence,))
                 return
@@ -753,7 +752,7 @@ def _unlike_modes(examined: Examined) -> Iterator[Discovery]:
 
 
 def _silent(examined: Examined) -> Iterator[Discovery]:
-    """What no error tells: only runs that came to their end are compared."""
+    """Damage without an error: only runs that completed are compared."""
     if not examined.completed:
         return
     traces = [outcome.trace for outcome in examined.run.ranks]
@@ -799,7 +798,8 @@ def _mixed(examined: Examined, desync: Desync) -> Cause | None:
         found = paths_apart(row.calls) if len(calls) > 1 and calls[0].step <= ended else None
         if found is not None:
             text, site = found
-            return Cause(f"{calls[0].op} of unlike lines met, and what they sum is mixed: {text}", _SAME_CALLS, site)
+            mixed = f"{calls[0].op} of different lines matched, and what they sum is mixed: {text}"
+            return Cause(mixed, _SAME_CALLS, site)
     return None
 
 
@@ -860,7 +860,7 @@ def _apart(examined: Examined, desync: Desync, cause: Cause | None) -> Discovery
 
 
 def placed(discoveries: Sequence[Discovery], path: pathlib.Path) -> list[Discovery]:
-    """The discoveries, each with a place: where a run tells of none, the line of the target that makes the parameter
+    """The discoveries, each with a place: where a run shows none, the line of the target that creates the parameter
     or defines the model."""
     return [_placed(discovery, path) for discovery in discoveries]
 

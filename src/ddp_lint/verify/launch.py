@@ -29,7 +29,7 @@ Progress = Callable[[str], None]
 
 SCRIPT = "script"
 _STEPS_OF_A_MODEL = 3
-#: Seconds after which a reader is told how a script can be cut short.
+#: Seconds after which the user is shown how a script can be cut short.
 _PATIENCE = 60.0
 _STILL_RUNNING = "still running: --steps N ends it after N optimizer steps, Ctrl-C prints the results so far"
 
@@ -53,7 +53,7 @@ class Plan:
 
 
 class Launcher:
-    """Runs a target as often as it is asked to, in one pool of processes. A context manager."""
+    """Runs a target, any number of times, in one pool of processes. A context manager."""
 
     def __init__(
         self, target: Target, options: Options, progress: Progress = lambda _: None, pool: Pool | None = None
@@ -222,7 +222,7 @@ def started(text: str, options: Options) -> Iterator[Pool | None]:
     """A pool whose processes start, and import torch, while the caller makes ready what proves and judges; None where
     the target needs another one.
 
-    Raises UsageError where there is no target or no torch, or not the devices that were asked for.
+    Raises UsageError where there is no target or no torch, or not the requested devices.
     """
     target = resolve(text, options)
     device, _, _ = _device(options)

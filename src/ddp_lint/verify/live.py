@@ -1,7 +1,7 @@
 """Follows a run while it runs: where the ranks' collectives part is known when it happens, not after a timeout.
 
 The launcher reads what the ranks write to their traces, off the training path. Once the ranks of a group have called
-what cannot meet, and none of them moves any more, it tells them (`Marks` diverged) to dump their stacks and to end.
+calls that cannot match, and none of them moves any more, it makes them (`Marks` diverged) dump their stacks and end.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Live:
         return {rank: _Tail(self._marks.directory / f"rank{rank}.jsonl") for rank in ranks}
 
     def poll(self) -> Mismatch | None:
-        """Read what has been written since; where the ranks were told to end because of a mismatch, that."""
+        """Read what has been written since; the mismatch, if the ranks have to end because of one."""
         self._late.poll(time.time())
         if self._diverged or any(self._marks.has(rank, "dying") for rank in self._tails):
             return None
@@ -129,7 +129,7 @@ class Live:
         return unanswered(self._direct, over) or self._circle()
 
     def _circle(self) -> Mismatch | None:
-        """Every rank waits in a call for one that waits as well: nobody will come."""
+        """Every rank waits in a call for one that waits as well: none will proceed."""
         waits: dict[int, tuple[Collective, set[int]]] = {}
         for group, waiting in self._waiting.items():
             absent = {member for member, calls in waiting.items() if not calls}
@@ -159,12 +159,12 @@ class Live:
         return locked and all(self._age(self._marks.moved(rank)) > _STILL_LOCKED for rank in living)
 
     def _waits_for_a_fork(self) -> bool:
-        """A process that a rank has forked communicates, in vain, and no rank moves any more."""
+        """A process that a rank has forked tries to communicate, and no rank moves any more."""
         living = [rank for rank in self._tails if not self._ended(rank)]
         return self._orphaned and all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
 
     def _waits_for_threads(self) -> bool:
-        """All threads of all ranks wait in collectives, not only main ones, of which the traces tell: none is left."""
+        """All threads of all ranks wait in collectives, not only the main ones, which the traces show."""
         living = [rank for rank in self._tails if not self._ended(rank)]
         waiting = [rank for rank in living if self._marks.time(rank, "waits") > self._marks.moved(rank)]
         return (
@@ -174,7 +174,7 @@ class Live:
         )
 
     def _incomplete(self) -> bool:
-        """Every rank waits for a group that asks for more ranks than there are."""
+        """Every rank waits for a group that requires more ranks than there are."""
         return bool(self._tails) and all(self._marks.has(rank, "incomplete") for rank in self._tails)
 
     def _ended(self, rank: int) -> bool:

@@ -72,7 +72,7 @@ def _of_run(run: RunResult) -> str:
         return ""
     texts = [_of_rank(rank) for rank in ended]
     if len(ended) < len(run.ranks) and any(_lacks_file(rank) for rank in ended):
-        return ""  # the others were on: it is a file that one of them makes, and nobody waits for it
+        return ""  # other ranks went on: one of them creates the file, and this one does not wait for it
     return texts[0] if all(texts) else ""
 
 

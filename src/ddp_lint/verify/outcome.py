@@ -70,7 +70,7 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
 
 
 def _until(diverged: float, trace: Trace) -> Trace:
-    """Without what the rank did after it was told to end (seconds since the epoch; 0: it was not).
+    """Without what the rank did after it had to end (seconds since the epoch; 0: it had not).
 
     The peers' ends fail the calls that it waits in: a thread lets go, and the program goes on to the next call.
     """
@@ -87,7 +87,7 @@ def _time(trace: Trace, end: Mapping[str, Any]) -> float:
 
 
 def _uncaught(event: Event) -> bool:
-    # What a worker of a DataLoader raised is raised once more in the rank.
+    # What a worker of a DataLoader raised is raised again in the rank.
     return isinstance(event, Raised) and event.where in ("main", "worker")
 
 
@@ -96,7 +96,7 @@ def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> t
     raised = next((event for event in trace.of(Raised) if _uncaught(event)), None)
     stall = next((event for event in trace.of(Stall) if event.stuck or event.reason == "slow"), None)
     left = trace.last(Exit)
-    # A rank that was told to end may raise or go on before it does: its peers have closed their connections.
+    # A rank that has to end may raise or continue before it does: its peers have closed their connections.
     if stall is not None and (raised is None or raised.n > stall.n):
         return _stood(stall)
     if trace.ended:
@@ -139,7 +139,7 @@ def aligned(ranks: Sequence[RankOutcome]) -> tuple[dict[int, tuple[Collective, .
 def left_waiting(ranks: tuple[RankOutcome, ...]) -> tuple[RankOutcome, ...]:
     """The same with those ranks stalled that wait for one that completed without them.
 
-    gloo tells them so, as soon as its connection is closed, and NCCL lets them wait: it is the same hang.
+    gloo raises as soon as its connection is closed, and NCCL lets them wait: it is the same hang.
     """
     absent = {}
     for mismatch in mismatches(*aligned(ranks)):
@@ -199,7 +199,7 @@ def _precedence(rank: RankOutcome) -> tuple[bool, bool, float, int]:
 
 
 def _describe_ends(ranks: list[RankOutcome]) -> str:
-    """How each rank ended; one text for ranks of which the same is to be said but for numbers in it."""
+    """How each rank ended; one text for ranks whose texts differ in numbers only."""
     alike: dict[str, list[RankOutcome]] = {}
     for rank in ranks:
         alike.setdefault(re.sub(r"\d+", "0", rank.message), []).append(rank)
@@ -216,7 +216,7 @@ def _communicates(rank: RankOutcome) -> bool:
 
 
 def _idle(rank: RankOutcome) -> str:
-    """What a rank said that completed without a process group: many scripts leave where GPUs are missing."""
+    """What a rank printed that completed without a process group: many scripts leave where GPUs are missing."""
     printed = [line.strip() for line in rank.log.splitlines() if line.strip()]
     last = f"; the last that rank {rank.rank} printed: {printed[-1][:200]}" if printed else ""
     return f" without a process group: nothing distributed ran{last}"

@@ -45,7 +45,7 @@ def _in_order(event: Samples) -> bool:
 
 
 def epoch_not_set(traces: Sequence[Trace]) -> Sequence[Samples]:
-    """The epochs that a training made in one order, as its sampler was never told their number."""
+    """The epochs of a training in the same order, as `set_epoch` of its sampler was never called."""
     for trace in traces:
         events = same_order(trace)
         if events and events[0].takes_epoch and all(event.steps for event in events):
@@ -76,7 +76,7 @@ def unlike_parts(traces: Sequence[Trace]) -> Samples | None:
 
 
 def unlike_data(one: Samples, other: Samples) -> bool:
-    """Equal numbers of samples stand for unlike samples on two ranks: no part of them is alike (what augments leaves
+    """Equal indices are different samples on two ranks: no part of them is equal (what augments leaves
     the labels), but for parts that are the same in all samples."""
     there = dict(zip(other.first, other.rows, strict=False))
     pairs = [

@@ -49,7 +49,7 @@ def verify(
 
 
 def _dry(text: str, target: Target, at: Sequence[Situation], options: Options, progress: Progress) -> Verification:
-    """The same on a process group that communicates with nobody."""
+    """The same on a process group that does not communicate."""
     rules = all_rules()
     oracles = {s.finding.code: tuple(rules[s.finding.code].oracles) for s in at}
     examined = dry_run.run(target, options, watch(at, {name for names in oracles.values() for name in names}), progress)

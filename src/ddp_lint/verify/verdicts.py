@@ -153,13 +153,13 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
 
 
 def _by_its_clock(case: Case) -> str:
-    """A rank has left a loop by its clock at a line that the finding names: that none stood still is luck."""
+    """The time decided on a rank when to leave a loop at a line that the finding names: that none hung is luck."""
     for trace in case.traces:
         for event in trace.of(Clocked):
             at = event.asked[0]
             if (real(at.path), at.line) in case.situation.named:
                 luck = "this time all left in the same iteration"
-                return f"rank {trace.rank} left a loop by its own clock (line {at.line}): {luck}"
+                return f"rank {trace.rank} left a loop because of its own clock (line {at.line}): {luck}"
     return ""
 
 
@@ -174,7 +174,7 @@ def _settle(rulings: list[Ruling]) -> list[Ruling]:
     """Damage of the run as a whole is one finding's when nothing else explains it.
 
     Where a finding of the run is tied to the damage by place or name, the others are not confirmed by the mere
-    presence of damage; where several are tied by nothing, it cannot be told which of them it is.
+    presence of damage; where several are not linked to it, it is unknown which of them is the cause.
     """
     untied = [r for r in rulings if r.verdict is Verdict.CONFIRMED and not r.linked]
     tied = [r for r in rulings if r.verdict is Verdict.CONFIRMED and r.linked]

@@ -24,7 +24,7 @@ from ddp_lint.verify.lifetime import end_with_parent
 from ddp_lint.verify.spec import Jobs, Marks, Spec
 
 _POLL = 0.02
-#: Seconds that a rank may take to end after it was told to.
+#: Seconds that a rank may take to end after SIGTERM.
 _GRACE = 10.0
 
 
@@ -85,7 +85,7 @@ class Supervisor:
         return code
 
     def _watch(self, child: _Process, marks: Marks) -> tuple[int, bool]:
-        """The exit code, and whether it was told to end: by torchrun, or because a peer failed."""
+        """The exit code, and whether it was stopped: by torchrun, or because a peer failed."""
         kill_at = float("inf")
         stopped = False
         while (code := child.poll()) is None:
@@ -108,7 +108,7 @@ class Supervisor:
         return False
 
     def _probe(self, paths: list[str], cwd: str) -> None:
-        """Only the first of the ranks of this machine asks; the others wait for the next job."""
+        """Only the first of the ranks of this machine starts the probe; the others wait for the next job."""
         if self._local_rank:
             return
         request, answer, log, done = map(pathlib.Path, paths)

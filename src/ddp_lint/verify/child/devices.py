@@ -16,7 +16,7 @@ from typing import Any
 
 from ddp_lint.verify.child import patching
 
-#: Is told what the code says and what it means.
+#: Called with the device that the code requests and the one that it gets.
 Notice = Callable[[str, str], None]
 
 _OWN = str(pathlib.Path(__file__).parent) + os.sep
@@ -33,7 +33,7 @@ class Devices:
         self._reported: set[tuple[str, str]] = set()
 
     def device(self, value: Any, *, number: bool = False) -> Any:
-        """A device that exists for one that is asked for; `number`: an int here is the index of a device."""
+        """An existing device for the requested one; `number`: an int here is the index of a device."""
         raise NotImplementedError
 
     def report(self, requested: str, actual: str) -> None:

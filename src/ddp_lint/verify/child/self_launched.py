@@ -1,7 +1,7 @@
 """Observes the processes of a program that starts its own ranks: by mp.spawn, by Process, or by calling torchrun.
 
 Each process of the program begins here (`inject/sitecustomize.py`). It becomes a rank, with observers, as soon as it is
-known which: by torchrun's environment, as the process that `mp.spawn` numbers, or by what it tells init_process_group.
+known which: by torchrun's environment, as the process that `mp.spawn` numbers, or by those of init_process_group.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Rank:
         patching.when_imported("torch.multiprocessing.spawn", self._watch_spawn)
 
     def _map_devices(self) -> None:
-        """Here, too, where the ranks are started: how many there are is asked of the number of GPUs."""
+        """Also in the process that starts the ranks: it derives their number from the number of GPUs."""
         from ddp_lint.verify.child import shim
 
         shim.install(self._map, self.spec, self.spec.local_world)

@@ -92,7 +92,7 @@ def zygote(specs: list[Spec], folder: pathlib.Path) -> None:
 
 
 def examine(spec: Spec, seconds: float, torch: str) -> Examined:
-    """What the ranks would call, each trace up to the first value that it read and nobody knows."""
+    """What the ranks would call, each trace up to the first value that it read and that is unknown."""
     directory = pathlib.Path(spec.directory)
     ranks = tuple(rank_outcome(directory, rank) for rank in spec.ranks)
     streams = {outcome.rank: _known(outcome) for outcome in ranks}
@@ -163,7 +163,7 @@ def discover(examined: Examined, found: list[Discovery]) -> list[Discovery]:
 
 def limited(judged: list[Judged], examined: Examined, oracles: dict[str, tuple[str, ...]]) -> list[Judged]:
     """The verdicts that a run without communication can give: none on values, and no refutation where a rank's way
-    depended on a value that nobody knows. A refutation by some of the ranks says so."""
+    depended on an unknown value. A refutation by some of the ranks says so."""
     guessed = any(_cut(outcome) is not None for outcome in examined.run.ranks)
     return [_limited(one, guessed, frozenset(oracles[one.finding.code]), examined) for one in judged]
 

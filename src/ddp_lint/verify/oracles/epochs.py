@@ -1,4 +1,4 @@
-"""The order of samples from epoch to epoch: a sampler that is never told the epoch gives the same one each time."""
+"""The order of samples from epoch to epoch: a sampler without `set_epoch` gives the same one each time."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def testify(case: Case) -> Opinion:
 
 
 def _death(case: Case, limit: str) -> Opinion:
-    """A rank that a signal ended has raised nothing: its last user line tells."""
+    """A rank that a signal ended has raised nothing: its last user line decides."""
     for outcome in case.run.ranks:
         frame = outcome.last.frame
         if outcome.how in ("signal", "oom") and frame and frame.line in case.situation.lines:

@@ -1,6 +1,6 @@
 """Parameters across ranks: after the wrap and after each step under DDP, before the wrap under FSDP.
 
-DDP broadcasts rank 0's parameters when it wraps; FSDP shards whatever each rank holds, so ranks that start from
+DDP broadcasts rank 0's parameters when it wraps; FSDP shards what each rank holds, so ranks that start from
 different parameters train a model made of pieces of both. Parameters compared after FSDP's gather prove nothing.
 """
 
@@ -37,7 +37,7 @@ def testify(case: Case) -> Opinion:
 
 def _unequal_steps(case: Case) -> dict[int, int]:
     """By rank the optimizer steps of a wrapped model that all its ranks have and do not update alike; {} without one,
-    or where the ranks said that their batches are uneven (`Join`)."""
+    or where the ranks declared their batches uneven (`Join`)."""
     if any(call.name == "join" for trace in case.traces for call in trace.of(Call)):
         return {}
     counts = {trace.rank: updates(trace) for trace in case.traces}
@@ -61,7 +61,7 @@ def _unlike_values(case: Case, what: str) -> str:
 
 
 def _synchronised(case: Case) -> bool:
-    """FSDP1 was told to broadcast rank 0's parameters."""
+    """FSDP1 was configured to broadcast rank 0's parameters."""
     return any(
         event.name == "FullyShardedDataParallel" and event.arguments.get("sync_module_states")
         for trace in case.traces

@@ -150,8 +150,8 @@ def _ends(examined: Examined) -> list[str]:
 
 
 def _last_words(examined: Examined) -> list[str]:
-    """What the target itself said of its end, where no exception tells: of the first rank that ended so. Where ranks
-    wait for each other, the last that each of them said: why it skipped something is there, if anywhere."""
+    """What the target itself printed at its end, where there is no exception: by the first rank that ended so. Where
+    ranks wait for each other, the last that each of them printed: it may show why a rank skipped something."""
     ended = [rank for rank in examined.run.ranks if rank.how in ("exit", "signal", "oom", "not_started")]
     first = min(ended, key=lambda rank: rank.ended_at, default=None)
     if first is not None:
@@ -160,7 +160,7 @@ def _last_words(examined: Examined) -> list[str]:
     if examined.run.outcome not in ("hang", "completed") or not examined.mismatches:
         return []
     printed = {rank.rank: last_lines(rank, _LAST_OF_HANG).splitlines() for rank in examined.run.ranks}
-    printed = {rank: words for rank, words in printed.items() if not secondary(" ".join(words))}  # it was told to end
+    printed = {rank: words for rank, words in printed.items() if not secondary(" ".join(words))}  # it was made to end
     return [line for rank, words in printed.items() if words for line in (f"rank {rank} printed last:", *words)]
 
 

@@ -1,4 +1,4 @@
-"""One self-contained page: verdicts beside their source, and for each run where its ranks diverge or drift apart."""
+"""One self-contained page: verdicts next to their source, and for each run where its ranks diverge or drift apart."""
 
 from __future__ import annotations
 

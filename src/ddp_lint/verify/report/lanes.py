@@ -53,7 +53,7 @@ def branch(examined: Examined, sources: Sources) -> str:
 
 
 class _Stretch(NamedTuple):
-    """Rows `first` to `last` (past the end): shown, or what is said in their place."""
+    """Rows `first` to `last` (exclusive): shown, or the text in their place."""
 
     first: int
     last: int
@@ -76,7 +76,7 @@ def _rows(rows: Sequence[Row], ranks: Sequence[int]) -> Iterator[str]:
 
 
 def _stretches(rows: Sequence[Row], mismatch_at: int | None) -> Iterator[_Stretch]:
-    """The beginning, with what repeats told once, and what leads up to the mismatch or the end."""
+    """The beginning, with repetitions shown once, and what leads up to the mismatch or the end."""
     total = len(rows)
     focus = total if mismatch_at is None else min(total, mismatch_at + _TAIL_ROWS // 2)
     even = total if mismatch_at is None else mismatch_at

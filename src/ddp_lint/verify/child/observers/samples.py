@@ -105,8 +105,8 @@ class Samples(Observer):
         return replacement
 
     def _next_batch(self, original: Any) -> Any:
-        """An iterable dataset has no indices: the contents of its batches stand for them. Of any other those of the
-        first batches tell whether equal indices are equal samples."""
+        """An iterable dataset has no indices: the contents of its batches represent them. For any other one, those of
+        the first batches show whether equal indices are equal samples."""
 
         def replacement(iterator: Any) -> Any:
             try:
@@ -156,7 +156,7 @@ class Samples(Observer):
 
 
 def _told_the_epoch(loader: Any) -> Any:
-    """The sampler that asks to be told the epoch, also within one that makes batches of what it gives; None without."""
+    """The sampler that has a `set_epoch`, also within a batch sampler; None without."""
     found = [loader.sampler, getattr(loader, "batch_sampler", None)]
     for _ in range(_DEEP):
         found.append(getattr(found[-1], "sampler", None))

@@ -1,4 +1,4 @@
-"""Parameters that are frozen or made trainable after DDP was built: its reducer goes by what it saw then."""
+"""Parameters that are frozen or made trainable after DDP was built: its reducer ignores that."""
 
 from __future__ import annotations
 
