@@ -34,7 +34,7 @@ from ddp_lint.knowledge.project_names import last
 from ddp_lint.project.parts import children, kept_by_node
 
 _GROUP = "group"
-_TOLD = "the project's configuration"
+_CONFIGURED = "the project's configuration"
 _WRAPS = re.compile(
     r"DataParallel$|\b(Distributed)?DDP$|\bFSDP$|fully_shard|prepare$|deepspeed\.initialize|parallelize"
 )
@@ -123,7 +123,7 @@ def together(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> N
     op, place = last(name), _place_of_group(frame, arguments)
     takes = (*("",) * place, _GROUP) if isinstance(place, int) else ()
     group = _GROUP if isinstance(place, int) else place or ""
-    communicate(frame, Collective(name=name, op=op, takes=takes, group=group, evidence=_TOLD), arguments, node)
+    communicate(frame, Collective(name=name, op=op, takes=takes, group=group, evidence=_CONFIGURED), arguments, node)
     if is_agreement(op):
         for argument in arguments.nodes.values():
             agree(frame, argument)

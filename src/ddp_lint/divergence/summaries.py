@@ -15,7 +15,7 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls import call, invoke
 from ddp_lint.divergence.calls_by_name import is_agreement
 from ddp_lint.divergence.collectives import agree, communicate, turn
-from ddp_lint.divergence.compaction import compacted, whole_if_parted
+from ddp_lint.divergence.compaction import compacted, whole_if_diverging
 from ddp_lint.divergence.definitions import is_generator, is_never_none, literals_yielded, returns_pairs, stores_in
 from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.event_graph import TooLarge
@@ -174,7 +174,7 @@ class Summaries:
         outer, frame.effects = frame.effects, []
         result = invoke(frame, decorated, shifted, node)
         inner, frame.effects = frame.effects, outer
-        frame.effects += whole_if_parted(inner, function.name) if self.whole else inner
+        frame.effects += whole_if_diverging(inner, function.name) if self.whole else inner
         return result
 
     def _returned(

@@ -418,7 +418,7 @@ class Project:
             what = rest.partition(":")[0]
             text = kind in (SAYS, SHOWS, TESTED)
             if (kind in (STORES, CALLS) and changed) or (
-                text and self._said(kind, what, old) != self._said(kind, what, file)
+                text and self._answer_of(kind, what, old) != self._answer_of(kind, what, file)
             ):
                 gone.add(question)
         self._forget([*gone, *self._about_frameworks(key), *self._about_words(before, key)])
@@ -446,7 +446,7 @@ class Project:
             del self._answers[question]
         return [item for item in self._resting or () if isinstance(item, str) and item.endswith(f":{inside}")]
 
-    def _said(self, kind: str, what: str, file: SourceFile | None) -> str:
+    def _answer_of(self, kind: str, what: str, file: SourceFile | None) -> str:
         """What the text of a file says to a question about it that is not about its syntax."""
         if kind == SAYS:
             return str(int(file is not None and what in file.text))
@@ -787,7 +787,7 @@ class Project:
             kind, what, inside = question.split(":", 2)
             path = self.absolute(inside)
             if kind in (SAYS, SHOWS, TESTED):
-                self._answers[question] = self._said(kind, what, self._content(path))
+                self._answers[question] = self._answer_of(kind, what, self._content(path))
             elif kind in (STORES, CALLS):
                 with self.recording(apart=True):
                     facts = self._facts_of(path)

@@ -436,7 +436,7 @@ def _begun_anew(before: Collective, call: Collective) -> _Loop | None:
 
     Known from the variables of loops that count or iterate over names, else from the order of the lines.
     """
-    stood = {one[:3]: one.value for one in before.rounds}
+    earlier = {one[:3]: one.value for one in before.rounds}
     apart = _first_apart(call.frames, before.frames)
     found: list[_Loop] = []
     for depth in range(len(call.frames) - 1, -1, -1):
@@ -448,7 +448,7 @@ def _begun_anew(before: Collective, call: Collective) -> _Loop | None:
             bound = [one for one in call.rounds if (one.depth, one.line) == (depth, loop.lineno)]
             if since not in _lines(loop.body):
                 continue
-            if any(_stood(one, call, before, stood) != one.value for one in bound):
+            if any(_value_at(one, call, before, earlier) != one.value for one in bound):
                 return loop
             if not bound:
                 found.append(loop)
@@ -457,9 +457,9 @@ def _begun_anew(before: Collective, call: Collective) -> _Loop | None:
     return found[0] if len(found) == 1 else None
 
 
-def _stood(one: Round, call: Collective, before: Collective, stood: dict[tuple[int, int, str], str]) -> str:
+def _value_at(one: Round, call: Collective, before: Collective, earlier: dict[tuple[int, int, str], str]) -> str:
     """What the same variable held at the earlier call, whose stack may be of another depth."""
-    return stood.get((one.depth + len(before.frames) - len(call.frames), one.line, one.name), one.value)
+    return earlier.get((one.depth + len(before.frames) - len(call.frames), one.line, one.name), one.value)
 
 
 def _only_loop(call: Collective) -> _Loop | None:

@@ -98,7 +98,7 @@ def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> t
     left = trace.last(Exit)
     # A rank that has to end may raise or continue before it does: its peers have closed their connections.
     if stall is not None and (raised is None or raised.n > stall.n):
-        return _stood(stall)
+        return _describe_stall(stall)
     if trace.ended:
         return "completed", f"completed, then {name}" if name else "completed"
     if raised is not None:
@@ -118,7 +118,7 @@ def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> t
     return "exit", f"left by {left.how}({left.status})" if left else f"left with exit code {code}"
 
 
-def _stood(stall: Stall) -> tuple[str, str]:
+def _describe_stall(stall: Stall) -> tuple[str, str]:
     if stall.reason == "slow":
         doing = stall.doing or "moves"
         return "slow", f"is slow, not stuck: it still {doing} after {stall.seconds:.0f} s; raise --timeout"

@@ -247,7 +247,7 @@ class LoadWithoutMapLocation(Rule):
         read = any(isinstance(n, cst.Name) and n.value == "map_location" for n in descendants(function.body))
         return "map_location" in taken and not read
 
-    def _is_told_in_vain(self, call: cst.Call) -> bool:
+    def _ignores_map_location(self, call: cst.Call) -> bool:
         """Whether a caller says where the tensors go, and the function around does not pass it on."""
         function = self.module.function_of(call)
         if function is None or not self._drops_location(call):
@@ -326,7 +326,7 @@ class LoadWithoutMapLocation(Rule):
     def _is_doubtful(self, call: cst.Call) -> bool:
         """Whether a word that other things go by as well is all that mentions a model's state."""
         source = argument(call, 0, "f")
-        if source is None or self._is_loaded(call) or self._is_read_by_key(call) or self._is_told_in_vain(call):
+        if source is None or self._is_loaded(call) or self._is_read_by_key(call) or self._ignores_map_location(call):
             return False
         words = {*_words_in(source), *words_of(self._target(call).rpartition(".")[2]), *self._around(call)}
         return not (words & _known("states")) - _known("ambiguous")

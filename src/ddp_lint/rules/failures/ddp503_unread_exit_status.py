@@ -22,7 +22,7 @@ _COMMANDS = ("subprocess.run", "subprocess.call", "os.system", "subprocess.Popen
 _STATUS = re.compile(r"\b(returncode|exitcode|exit_code|sentinel|check_returncode)\b")
 _SHARED = ("list", "dict", "Queue", "SimpleQueue", "Array", "Value", "Namespace")
 _BY_PLACE = ("dict", "Array")
-_TOLD = re.compile(
+_REPORTS_STATUS = re.compile(
     r"\bput(_nowait)?\([^\n]*(exc|err|traceback|fail)|\bset_exception\b|\.send\([^\n]*(exc|err)", re.IGNORECASE
 )
 
@@ -119,7 +119,7 @@ class UnreadExitStatus(Rule):
     oracles = ("exit",)
 
     def start(self) -> None:
-        self._told: set[cst.Call] = set()
+        self._reported: set[cst.Call] = set()
         self._reads_status = bool(_STATUS.search(self.module.file.text))
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -141,11 +141,16 @@ class UnreadExitStatus(Rule):
         return any(isinstance(m, cst.Call) and self.module.qualified(m.func) in _CONTEXTS for m in makers)
 
     def _visit_process(self, node: cst.Call) -> None:
-        if self._reads_status or _TOLD.search(self.module.file.text) or self._is_daemon(node) or self._answers(node):
+        if (
+            self._reads_status
+            or _REPORTS_STATUS.search(self.module.file.text)
+            or self._is_daemon(node)
+            or self._answers(node)
+        ):
             return
         joined, started = (self._next_call_on(node, method) for method in ("join", "start"))
-        if joined is not None and joined not in self._told and not self._is_looked_at(node, joined):
-            self._told.add(joined)
+        if joined is not None and joined not in self._reported and not self._is_looked_at(node, joined):
+            self._reported.add(joined)
             self.report(
                 joined,
                 "a worker that raised or was killed is not noticed: no code reads its `exitcode` after join()",

@@ -25,7 +25,7 @@ _POLL, _SLACK = 0.1, 0.5
 _PEER_WAIT = 3.0
 #: The same where the launcher notified all ranks at once that their calls have diverged: one that is silent by then is
 #: in a call that keeps the interpreter (NCCL's teardown), and its stacks come from the signal that ends it.
-_TOLD_WAIT = 1.0
+_NOTIFIED_WAIT = 1.0
 #: Seconds that a peer may take to import torch.
 _START_LIMIT = 90.0
 #: Marks of a rank that ends, and of one that has nothing more to say.
@@ -194,7 +194,7 @@ class Watchdog:
 
     def _end(self, reason: str, seconds: float) -> None:
         self.dump(reason, seconds)
-        self.wait_for_peers(reason, _TOLD_WAIT if reason in ("mismatch", "lock") else _PEER_WAIT)
+        self.wait_for_peers(reason, _NOTIFIED_WAIT if reason in ("mismatch", "lock") else _PEER_WAIT)
         os._exit(STALLED)
 
     # ---- dumps
