@@ -134,7 +134,7 @@ def _leaves(mismatch: Mismatch) -> str:
 def _leaver(mismatch: Mismatch) -> str:
     if mismatch.cause in ("rank", "membership"):
         return mismatch.ranks[1]
-    return "a rank that sees a NaN" if mismatch.sees_nan else f"depending on its own `{mismatch.condition}`, a rank"
+    return "a rank that sees a NaN" if mismatch.sees_nan else f"if `{mismatch.condition}` differs, a rank"
 
 
 def _depends(mismatch: Mismatch) -> str:
