@@ -611,7 +611,7 @@ dist.all_reduce(torch.ones(4))
         (
             IN_JOIN,
             "shape: rank 0 calls all_reduce [1]",
-            "rank 0 has no batches left and answers in the Join of line 18",
+            "rank 0 has no batches left, and its Join of line 18 answers",
         ),
         (
             ROWS,
