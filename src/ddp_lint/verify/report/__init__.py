@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from ddp_lint.output import Sources, visible
+from ddp_lint.output import Sources, in_json, in_markup
 from ddp_lint.verify.results import Verification
 
 FORMATS = ("full", "json", "sarif", "html")
@@ -14,4 +14,6 @@ def render(verification: Verification, output_format: str, sources: Sources, col
     """The verification in one of FORMATS; ends with a newline."""
     module = importlib.import_module(f"{__name__}.{output_format}")
     text: str = module.render(verification, sources, color)
-    return text if output_format == "full" else visible(text)  # there the escapes are our own colours
+    if output_format == "full":  # there the escapes are our own colours
+        return text
+    return in_markup(text) if output_format == "html" else in_json(text)
