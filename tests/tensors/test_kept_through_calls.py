@@ -1,4 +1,4 @@
-"""The fixture of writes to what other code of the project keeps, run: backward raises exactly where a line is flagged."""
+"""The fixture of writes to what other code of the project keeps, run: backward raises where a line is flagged."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def test_backward_raises_where_a_line_is_flagged(node: ast.ClassDef, monkeypatch
         model(torch.rand(3, 2, 4)).sum().backward()
     except RuntimeError as error:
         raised = str(error)
-    flagged = "# expect: DDP203" in (ast.get_source_segment(SOURCE, node) or "")
+    flagged = any("# expect: DDP203" in line for line in SOURCE.splitlines()[node.lineno - 1 : node.end_lineno])
     assert flagged == ("modified by an inplace operation" in raised), raised

@@ -50,8 +50,8 @@ class _State:
     parameters."""
 
     names: dict[str, int]
-    saved: dict[int, Saved]
-    learned: set[int]
+    saved: dict[int, Saved] = dataclasses.field(default_factory=dict)
+    learned: set[int] = dataclasses.field(default_factory=set)
     left: bool = False
 
     def copy(self) -> _State:
@@ -67,6 +67,54 @@ class _State:
             kept = {t: s for t, s in first.saved.items() if all(t in arm.saved for arm in others)}
             self.names, self.saved = same, kept
             self.learned = set().union(*(arm.learned for arm in going_on))
+
+    def save(self, tensor: int, save: Saved) -> None:
+        """Something saves a tensor; of several the first that surely does is named."""
+        known = self.saved.get(tensor)
+        if known is None or (save.certain and not known.certain):
+            self.saved[tensor] = save
+
+    def apply(self, kept: Kept, given: list[int | None], new: int) -> int | None:
+        """The result of a call, `new` if it is a new tensor, and what it saves."""
+        flows = any(tensor in self.learned for tensor in given)
+        for place, save in kept.inputs.items():
+            if (tensor := _at(given, place)) is not None:
+                self.save(tensor, Saved(save.what, save.certain or flows))
+        if kept.same is not None:
+            return _at(given, kept.same)
+        if flows or kept.learned:
+            self.learned.add(new)
+        if kept.output is not None:
+            self.saved[new] = Saved(kept.output.what, kept.output.certain or flows)
+        return new
+
+
+def _at(given: list[int | None], place: int) -> int | None:
+    return given[place] if place < len(given) else None
+
+
+def _outcome(given: list[int], ends: list[tuple[int | None, _State]]) -> Kept:
+    """What a call keeps, by what holds at each of the places where it ends, and the tensor that it returns there."""
+    if not ends:
+        return NOTHING
+    states = [state for _, state in ends]
+    inputs = {place: save for place, tensor in enumerate(given) if (save := _surely([tensor] * len(ends), states))}
+    results = [tensor for tensor, _ in ends]
+    learned = all(tensor in state.learned for tensor, state in ends)
+    if len(set(results)) == 1 and results[0] in given:
+        return Kept(inputs=inputs, same=given.index(results[0]), learned=learned)
+    return Kept(_surely(results, states), inputs, learned=learned)
+
+
+def _surely(tensors: list[int | None], states: list[_State]) -> Saved | None:
+    """What saves a tensor, wherever the function ends."""
+    found = [
+        state.saved.get(tensor) if tensor is not None else None for tensor, state in zip(tensors, states, strict=True)
+    ]
+    saves = [save for save in found if save is not None]
+    if len(saves) < len(found):
+        return None
+    return Saved(saves[0].what, all(save.certain for save in saves))
 
 
 class Keeping:
@@ -86,10 +134,10 @@ class Keeping:
             return self.of_attribute(attribute) if attribute is not None else self.of_method(owner, written[5:])
         qualified = facts.qualified(call.func)
         if qualified.startswith("torch."):
-            return Kept(same=0) if qualified in names("views", "functions") else _of_operation(qualified)
+            return Kept(same=0) if qualified in names("views", "functions") else _of_operation(qualified, call)
         if qualified or not isinstance(call.func, ast.Attribute):
             return self.of_function(written, facts)
-        return _of_operation(f".{call.func.attr}")
+        return _of_operation(f".{call.func.attr}", call)
 
     def of_attribute(self, attribute: Attribute) -> Kept:
         """A call of a layer that is an attribute of a module."""
@@ -116,19 +164,17 @@ class Keeping:
         if kind == "Sequential":
             return self._of_sequence(value, facts)
         if kind:
-            return _of_torch_layer(kind, maker)
+            return _of_torch_layer(kind, maker, value)
         cls = self.classes.resolve(maker, facts) or self.classes.imported(maker)
         return self.of_method(cls, "forward") if cls is not None else NOTHING
 
     def _of_sequence(self, value: ast.expr | None, facts: ModuleFacts) -> Kept:
-        """``nn.Sequential(a, b)``: the first part takes the argument, the last one makes the result."""
-        made = value.args if isinstance(value, ast.Call) else []
-        parts = [self._of_part(part, facts) for part in made]
-        taking = next((part for part in parts if part.same is None), NOTHING)
-        making = next((part for part in reversed(parts) if part.same is None), NOTHING)
-        learned = any(part.learned for part in parts)
-        output = making.output and Saved(making.output.what, making.output.certain or learned)
-        return Kept(output, taking.inputs, learned=learned)
+        """``nn.Sequential(a, b)``: each part takes what the one before it makes."""
+        state, tensor = _State({}), 0
+        for new, part in enumerate(value.args if isinstance(value, ast.Call) else [], 1):
+            made = state.apply(self._of_part(part, facts), [tensor], new)
+            tensor = new if made is None else made
+        return _outcome([0], [(tensor, state)]) if tensor else NOTHING
 
     def _of_part(self, part: ast.expr, facts: ModuleFacts) -> Kept:
         if not isinstance(part, ast.Call):
@@ -149,13 +195,15 @@ class Keeping:
         return kept
 
 
-def _of_torch_layer(kind: str, maker: str) -> Kept:
+def _of_torch_layer(kind: str, maker: str, value: ast.expr | None) -> Kept:
     if kind in _VIEWS:
         return Kept(same=0)
     parametric = kind in names("saves_input", "parametric")
-    output = Saved(kind, certain=parametric) if operations.keeps_output(maker) else None
-    inputs = {0: Saved(kind, certain=parametric)} if operations.keeps_input(maker) else {}
-    return Kept(output, inputs, learned=parametric)
+    save = Saved(kind, certain=parametric)
+    if kind in names("in_place", "layers") and isinstance(value, ast.Call) and _asks_for_in_place(value):
+        return Kept(inputs={0: save} if operations.keeps_output(maker) else {}, same=0)
+    output = save if operations.keeps_output(maker) else None
+    return Kept(output, {0: save} if operations.keeps_input(maker) else {}, learned=parametric)
 
 
 class _Reading:
@@ -174,29 +222,9 @@ class _Reading:
     def kept(self) -> Kept:
         if any(without_gradient(d, self._facts) for d in self._function.decorator_list) or _yields(self._function):
             return NOTHING
-        state = _State(dict(self._start), {}, set())
+        state = _State(dict(self._start))
         self._block(self._function.body, state)
-        return self._outcome([*self._returned, *([] if state.left else [(None, state)])])
-
-    def _outcome(self, ends: list[tuple[int | None, _State]]) -> Kept:
-        """What holds at each of the places where the function ends."""
-        if not ends:
-            return NOTHING
-        inputs = {}
-        for place, tensor in enumerate(self._start.values()):
-            saved = [state.saved.get(tensor) for _, state in ends]
-            if saved[0] is not None and all(saved):
-                inputs[place] = Saved(saved[0].what, all(s is not None and s.certain for s in saved))
-        results = [tensor for tensor, _ in ends]
-        if None in results:
-            return Kept(inputs=inputs)
-        learned = all(tensor in state.learned for tensor, state in ends)
-        given = list(self._start.values())
-        if len(set(results)) == 1 and results[0] in given:
-            return Kept(inputs=inputs, same=given.index(results[0]), learned=learned)
-        saves = [state.saved.get(tensor) for tensor, state in ends if tensor is not None]
-        output = Saved(saves[0].what, all(s is not None and s.certain for s in saves)) if saves[0] and all(saves) else None
-        return Kept(output, inputs, learned=learned)
+        return _outcome(list(self._start.values()), [*self._returned, *([] if state.left else [(None, state)])])
 
     # ---- statements
 
@@ -248,15 +276,12 @@ class _Reading:
         self._block(node.body, state)
 
     def _bind(self, targets: list[ast.expr], tensor: int | None, state: _State) -> None:
-        for target in targets:
-            if isinstance(target, ast.Tuple) and target.elts:  # `out, (h, c) = self.lstm(x)`
-                for name in _stored(target):
-                    state.names.pop(name, None)
-                target = target.elts[0]
-            if isinstance(target, ast.Name):
-                state.names.pop(target.id, None)
-                if tensor is not None:
-                    state.names[target.id] = tensor
+        for whole in targets:
+            for name in _stored(whole):
+                state.names.pop(name, None)
+            target = whole.elts[0] if isinstance(whole, ast.Tuple) and whole.elts else whole  # `out, (h, c) = lstm(x)`
+            if isinstance(target, ast.Name) and tensor is not None:
+                state.names[target.id] = tensor
 
     # ---- expressions
 
@@ -279,20 +304,14 @@ class _Reading:
                     self._value(part, state)
         return None
 
-    def _arithmetic(self, node: ast.BinOp, state: _State) -> int:
+    def _arithmetic(self, node: ast.BinOp, state: _State) -> int | None:
         operands = [self._value(node.left, state), self._value(node.right, state)]
         if isinstance(node.op, (ast.Mult, ast.Div, ast.MatMult)):
             sign = "@" if isinstance(node.op, ast.MatMult) else "*"
             for kept, other in (operands, operands[::-1]):
                 if kept is not None and other in state.learned:
-                    state.saved.setdefault(kept, Saved(sign, certain=True))
-        return self._new(state, learned=any(t in state.learned for t in operands))
-
-    def _new(self, state: _State, *, learned: bool) -> int:
-        tensor = next(self._tensors)
-        if learned:
-            state.learned.add(tensor)
-        return tensor
+                    state.save(kept, Saved(sign, certain=True))
+        return self._applied(NOTHING, operands, state)
 
     def _call(self, node: ast.Call, state: _State) -> int | None:
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -306,26 +325,24 @@ class _Reading:
         return self._applied(kept, given if on is None else [on, *given], state)
 
     def _applied(self, kept: Kept, given: list[int | None], state: _State) -> int | None:
-        """The result of a call, and what it saves."""
-        flows = any(tensor in state.learned for tensor in given)
-        for place, save in kept.inputs.items():
-            tensor = given[place] if place < len(given) else None
-            if tensor is not None:
-                state.saved.setdefault(tensor, Saved(save.what, save.certain or flows))
-        if kept.same is not None:
-            return given[kept.same] if kept.same < len(given) else None
-        result = self._new(state, learned=flows or kept.learned)
-        if kept.output is not None:
-            state.saved[result] = Saved(kept.output.what, kept.output.certain or flows)
-        return result
+        return state.apply(kept, given, next(self._tensors))
 
 
-def _of_operation(operation: str) -> Kept:
+def _of_operation(operation: str, call: ast.Call) -> Kept:
     """A function of torch by its canonical name, a method of a tensor with a dot before it."""
     what = operation.rpartition(".")[2]
     save = Saved(what, certain=False)
+    if operations.writes(what) and operation == f".{what}":  # those of torch.nn.init are for parameters
+        return Kept(same=0)
+    if _asks_for_in_place(call) and operation.startswith("torch.nn.functional."):
+        return Kept(inputs={0: save} if operations.keeps_output(operation) else {}, same=0)
     inputs = dict.fromkeys(range(3), save) if operations.keeps_input(operation) else {}
     return Kept(save if operations.keeps_output(operation) else None, inputs)
+
+
+def _asks_for_in_place(call: ast.Call) -> bool:
+    flags = (keyword.value for keyword in call.keywords if keyword.arg == "inplace")
+    return any(isinstance(flag, ast.Constant) and flag.value is True for flag in flags)
 
 
 def _stored(node: ast.AST) -> Iterator[str]:

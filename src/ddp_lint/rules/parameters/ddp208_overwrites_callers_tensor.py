@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
