@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -15,7 +16,7 @@ from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, Role
 from ddp_lint.tensors.kept import NOTHING, Keeping, Kept
-from ddp_lint.tensors.operations import layer_kind, names
+from ddp_lint.tensors.operations import layer_kind, names, words_of
 from ddp_lint.tensors.state import Save, State
 from ddp_lint.tensors.values import PYTHON, UNKNOWN, Kind, Value, computed_from, group, join
 
@@ -78,11 +79,22 @@ class Evaluator:
         for param in _parameters(self._function):
             name = param.name.value
             found[name] = self._argument(param, name in used)
+        given = [p.name.value for p in _parameters(self._function) if p.name.value != "self"]
+        if given and self._is_loss(self._function) and not words_of(given[0]) & names("in_place", "written_arguments"):
+            found[given[0]] = dataclasses.replace(found[given[0]], learned=True)
         for name in (self._lengths_of_packed(self._function) | self._given_on_host) & found.keys():
             found[name] = dataclasses.replace(found[name], on_host=True)
         if self._owner is not None:
             found.pop("self", None)
         return found
+
+    def _is_loss(self, function: cst.FunctionDef) -> bool:
+        """The forward of a loss, whose first argument is what the model predicts: gradients flow through it."""
+        return (
+            self._owner is not None
+            and function.name.value == "forward"
+            and bool(words_of(self._owner.name) & names("losses", "words"))
+        )
 
     def _argument(self, param: cst.Param, used_as_tensor: bool) -> Value:
         name = param.name.value
@@ -189,6 +201,8 @@ class Evaluator:
         base = self.value(node.value, state)
         if base.kind is Kind.LAYER:
             return self._attribute_of_layer(base, name, attribute, state)
+        if name in self._parameters_set:
+            return Value(Kind.PARAMETER, self._storage_of(name, state), name=name)
         if attribute in names("python_values", "attributes"):
             return PYTHON
         if attribute in names("packed", "host"):
@@ -201,6 +215,21 @@ class Evaluator:
         if base.tensorish and attribute == "grad":
             return Value(Kind.LIKELY, inputs=base.inputs)
         return Value(Kind.UNKNOWN, inputs=base.inputs)
+
+    @functools.cached_property
+    def _parameters_set(self) -> frozenset[str]:
+        """The attributes of other objects that the function makes parameters of: ``layer.bias = nn.Parameter(b)``. What
+        they held before is one too."""
+        if not self._module.file.holds("Parameter"):
+            return frozenset()
+        made = (n for n in descendants(self._function) if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call))
+        targets = (
+            dotted(target.target)
+            for assign in made
+            if self._module.qualified(cst.ensure_type(assign.value, cst.Call).func) in PARAMETER_MAKERS
+            for target in assign.targets
+        )
+        return frozenset(name for name in targets if "." in name and not name.startswith("self."))
 
     def _attribute_of_layer(self, layer: Value, name: str, attribute: str, state: State) -> Value:
         if attribute in ("weight", "bias"):
