@@ -116,7 +116,13 @@ def emptiness(frame: Frame, node: ast.expr, value: Value) -> Value:
 
 
 def _lacks_gradients(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> bool:
-    """``[p.grad for p in parameters if p.grad is not None]``: which parameters have one a rank's own batch decides."""
+    """``[p.grad for p in parameters if p.grad is not None]``: which parameters have one a rank's own batch decides.
+
+    The parameters themselves are listed to average the gradients of replicas, all of which lack the same.
+    """
+    element = None if isinstance(node, ast.DictComp) else node.elt
+    if isinstance(element, ast.Name):
+        return False
     tests = (test for generator in node.generators for test in generator.ifs)
     return any(
         isinstance(test, ast.Compare)
