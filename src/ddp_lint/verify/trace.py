@@ -324,8 +324,8 @@ class Hashes(Event):
     after_step (of the first steps, and then of fewer and fewer: a Fingerprint is written at each), or at_end. `digests`
     maps a name to 16 hex digits of the values; `norms` to the 2-norm; `sketches` (of replicas' parameters) to a few
     sums of the values with random signs, the same on all ranks: the distance of two sketches is that of the tensors,
-    exactly for small ones, else within a fifth or so. `sharded` names hold a shard (or are gathered by the wrapper), for
-    which equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2, by_hand (then
+    exactly for small ones, else within a fifth or so. `sharded` names hold a shard (or are gathered by the wrapper),
+    for which equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2, by_hand (then
     the tensors are those whose gradients the user's code averages), copy, tensor_parallel or none: what this very model
     is wrapped in (a script may hold several models; `model` is its number among those of its wrap, `update` how many
     optimizer steps it has seen: what is compared has the same ones on all ranks, whatever else a rank has made or
