@@ -971,6 +971,30 @@ def test_what_a_finding_says_is_neither_proven_by_other_damage_nor_refuted_by_lu
         assert finding["verdict"] == "inconclusive" and reason in finding["reason"], finding
 
 
+#: Each rank has files of its own, and leaves an epoch where another one has no more batches.
+OWN_FILES = """
+torch.manual_seed(rank)
+data = TensorDataset(torch.randn(24 + 8 * rank, 8))
+loader = DataLoader(data, batch_size=4, shuffle=True)
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for number, (x,) in enumerate(loader):
+        if number >= 5:
+            break
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_ranks_that_left_their_epochs_early_are_seen_to_have_drawn_other_samples(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(script(OWN_FILES))
+    _, report = verify(tmp_path, "train.py", "--select", "DDP707")
+    assert [finding["verdict"] for finding in report["findings"]] == ["refuted"], report["findings"]
+    assert report["discovered"] == []
+
+
 def test_a_group_that_asks_for_more_ranks_than_there_are_is_told_at_once(tmp_path: pathlib.Path) -> None:
     """torch waits for minutes, and lets no other thread of the rank look at the time."""
     (tmp_path / "train.py").write_text(
