@@ -72,7 +72,7 @@ def prove(
     pool: Pool | None = None,
 ) -> Verification:
     """Run the target and judge the findings, wherever they come from. `text` is the target as the user named it; `pool`
-    is one that is starting already (`launch.started`), or that several targets share."""
+    is one that is starting already (`starting.started`), or that several targets share."""
     with launch.Launcher(target, options, progress, pool) as launcher:
         plan = launcher.probe()
         for reason in plan.skipped.values():
