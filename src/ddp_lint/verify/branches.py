@@ -290,7 +290,8 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
 
 def _left_first(call: Collective, outer: Round, loop: _Loop) -> LeftLoop | None:
     """Calls of one line are in different rounds of a loop: that in it around the call ends at different times. Of
-    several that is the outermost one, if it is known that the ranks would otherwise have diverged in its earlier rounds."""
+    several that is the outermost one, if it is known that the ranks would otherwise have diverged in its earlier
+    rounds."""
     frames = call.frames[: outer.depth + 1]
     found = [inner for frame in reversed(frames) for inner in _loops(frame)]
     inside = [inner for inner in found[found.index(loop) + 1 :] if not _counted(inner)] if loop in found else []

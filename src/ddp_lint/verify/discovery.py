@@ -29,7 +29,7 @@ from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_c
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
 from ddp_lint.verify.match import Kind, Mismatch, describe, place, unrelated, walked_apart
-from ddp_lint.verify.missing_requirements import FILES
+from ddp_lint.verify.missing_requirements import FILES, is_behind
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across_ranks import moment
@@ -524,7 +524,8 @@ def _frozen(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, st
 
 def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> tuple[str, str, str] | None:
     """One rank missed a file that another one did not miss, and may have been about to make."""
-    others = [one for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
+    missed_not = [one for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
+    others = [one for one in missed_not if one.how != "stopped" or not is_behind(one, outcome)]
     at = others[0].last.frame if others else None
     if event.type not in FILES or at is None:
         return None
