@@ -218,14 +218,13 @@ class OneAugmentationSeed(Rule):
         project = self.module.project
         if project is None or not name:
             return False
-        found = project.split(project.canonical(name))
-        function = found[0].definitions.get(found[1]) if found is not None else None
-        if found is None or not isinstance(function, ast.FunctionDef) or not parameters(function):
+        facts, function = project.definition(project.canonical(name)) or (None, None)
+        if facts is None or not isinstance(function, ast.FunctionDef) or not parameters(function):
             return False
         first = parameters(function)[0].arg
         return any(
             isinstance(call, ast.Call)
-            and found[0].qualified(call.func) in _SEEDERS
+            and facts.qualified(call.func) in _SEEDERS
             and any(dotted_ast(arg) == first for arg in call.args)
             for call in walk(function)
         )

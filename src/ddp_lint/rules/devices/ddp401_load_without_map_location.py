@@ -311,7 +311,7 @@ class LoadWithoutMapLocation(Rule):
         if self._goes_straight_into_load(call):
             outer = self.module.parent(self.module.parent(call) or call)
             return [_receiver(outer)] if isinstance(outer, cst.Call) else []
-        name, scope = assigned_name(self.module, call), self.module.function_of(call) or self.module.tree
+        name, scope = assigned_name(self.module, call), self.module.scope_of(call)
         if not name:
             return []
         held = re.compile("|".join(rf"\b{re.escape(n)}\b" for n in (name, *self._taken_out(name, scope))))
@@ -346,7 +346,7 @@ class LoadWithoutMapLocation(Rule):
 
     def _is_read_by_key(self, call: cst.Call) -> bool:
         """Whether a part is read by a key that only checkpoints have: ``torch.load(path)["state_dict"]``."""
-        name, scope = assigned_name(self.module, call), self.module.function_of(call) or self.module.tree
+        name, scope = assigned_name(self.module, call), self.module.scope_of(call)
         for node in descendants(scope):
             if isinstance(node, cst.Subscript) and (node.value is call or (name and dotted(node.value) == name)):
                 keys = [n.evaluated_value for n in descendants(node.slice[0]) if isinstance(n, cst.SimpleString)]

@@ -67,9 +67,9 @@ class Replicas:
         """Whether a function of the project is called that works with its arguments alone: it draws nothing at random,
         asks for no rank, and reads no object of its own."""
         name, project = self._module.callee(call), self._module.project
-        found = project.split(project.canonical(name)) if name and project is not None else None
-        function = found[0].definitions.get(found[1]) if found is not None else None
-        if found is None or not isinstance(function, ast.FunctionDef) or "." in found[1]:
+        found = project.definition(project.canonical(name)) if name and project is not None else None
+        function = found[1] if found is not None else None
+        if not isinstance(function, ast.FunctionDef):
             return False
         random = names("random", "calls")
         for node in walk(function):

@@ -103,7 +103,7 @@ class HostReadInGraphCapture(Rule):
     def visit_With(self, node: cst.With) -> None:
         if not any(self._is_capture(item.item) for item in node.items):
             return
-        function = self.module.function_of(node) or self.module.tree
+        function = self.module.scope_of(node)
         warmed_up = False
         inside = set(descendants(node.body))
         for call in descendants(function):

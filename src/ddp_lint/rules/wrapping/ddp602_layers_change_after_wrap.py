@@ -144,7 +144,7 @@ class LayersChangeAfterWrap(Rule):
 
     def _trains_afterwards(self, node: cst.CSTNode) -> bool:
         """Whether a backward can follow: in this function one does, or none is in it at all."""
-        scope = self.module.function_of(node) or self.module.tree
+        scope = self.module.scope_of(node)
         calls = [n for n in descendants(scope) if isinstance(n, cst.Call)]
         backwards = [c for c in calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]
         return not backwards or any(self.module.wraps.follows(c, node) for c in backwards)
