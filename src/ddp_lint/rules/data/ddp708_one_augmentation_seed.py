@@ -14,7 +14,7 @@ from ddp_lint.rules.data.loading import done_nearby, is_evaluation, is_sampler, 
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.queries import calls_in
+from ddp_lint.source.queries import calls_in, options
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called
 from ddp_lint.source.wraps import argument, assigned_name
@@ -186,7 +186,7 @@ class OneAugmentationSeed(Rule):
     def _is_divided(self, loader: cst.Call) -> bool:
         sampler = argument(loader, None, "sampler")
         values = [sampler, *self.module.assignments(sampler)] if sampler is not None else []
-        arms = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
+        arms = options(values)
         return any(isinstance(arm, cst.Call) and is_sampler(self.module, arm) for arm in arms)
 
     def _has_plain_workers(self, loader: cst.Call) -> bool:

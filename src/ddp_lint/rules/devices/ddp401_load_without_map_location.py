@@ -28,7 +28,7 @@ from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import children, descendants, subtree
+from ddp_lint.source.tree import children, descendants, method_of, parameters_of, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.operations import words_of
@@ -231,9 +231,7 @@ class LoadWithoutMapLocation(Rule):
     def _is_always_given(self, name: str, call: cst.Call) -> bool:
         """Whether every caller gives the function around a parameter: ``load(path, map_location=device)``."""
         function = self.module.function_of(call)
-        if function is None or name not in {
-            p.name.value for p in (*function.params.params, *function.params.kwonly_params)
-        }:
+        if function is None or name not in {p.name.value for p in parameters_of(function)}:
             return False
         sites = call_sites(self.module, function)
         return bool(sites) and all(site.given(function, name) is not None for site in sites)
@@ -243,7 +241,7 @@ class LoadWithoutMapLocation(Rule):
         function = self.module.function_of(call)
         if function is None:
             return False
-        taken = {p.name.value for p in (*function.params.params, *function.params.kwonly_params)}
+        taken = {p.name.value for p in parameters_of(function)}
         read = any(isinstance(n, cst.Name) and n.value == "map_location" for n in descendants(function.body))
         return "map_location" in taken and not read
 
@@ -455,7 +453,7 @@ _TRAINS = {"torch.distributed", "LOCAL_RANK", "RANK", *frameworks.every(lambda e
 def _moves_to(function: cst.Lambda) -> str:
     """`cuda:0` for ``lambda storage, _: storage.cuda(0)``, `cuda` for ``storage.cuda()``, '' for anything else."""
     body = function.body
-    if not isinstance(body, cst.Call) or not isinstance(body.func, cst.Attribute) or body.func.attr.value != "cuda":
+    if not isinstance(body, cst.Call) or method_of(body) != "cuda":
         return ""
     index = body.args[0].value if body.args else None
     if index is None:

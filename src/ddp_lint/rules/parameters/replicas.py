@@ -10,7 +10,7 @@ from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import children
+from ddp_lint.source.tree import children, method_of
 from ddp_lint.tensors import Flow, Write
 from ddp_lint.tensors.operations import names, words_of
 from ddp_lint.tensors.values import Kind
@@ -81,7 +81,7 @@ class Replicas:
 
 
 def _method(call: cst.Call) -> str:
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    return method_of(call)
 
 
 def _is_sign(node: cst.CSTNode) -> bool:
