@@ -17,7 +17,7 @@ from ddp_lint import files
 from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.project import layout
-from ddp_lint.project.facts import CannotParse, ClassFacts, ModuleFacts, parse
+from ddp_lint.project.facts import CannotParse, ClassFacts, Definition, ModuleFacts, parse
 from ddp_lint.project.framework_imports import FrameworkImports
 from ddp_lint.project.grafting import graft
 from ddp_lint.project.parts import (
@@ -527,6 +527,12 @@ class Project:
             head, _, last = head.rpartition(".")
             rest = f"{last}.{rest}" if rest else last
         return None
+
+    def definition(self, name: str) -> tuple[ModuleFacts, Definition] | None:
+        """The function or class of the project with a canonical dotted name, with its module."""
+        found = self.split(name) if name else None
+        node = found[0].definitions.get(found[1]) if found is not None else None
+        return (found[0], node) if found is not None and node is not None else None
 
     def canonical(self, name: str) -> str:
         """Follow re-exports: `pkg.all_reduce` -> `torch.distributed.all_reduce` where pkg/__init__ imports it.

@@ -161,7 +161,7 @@ class UnreadExitStatus(Rule):
 
     def _answers(self, node: cst.Call) -> bool:
         """Whether the parent asks its workers through pipes, and waits for each answer: it hears of one that died."""
-        scope = self.module.class_of(node) or self.module.function_of(node) or self.module.tree
+        scope = self.module.class_of(node) or self.module.scope_of(node)
         asks, hears, pipes = (next(methods(scope, name), None) for name in ("send", "recv", "Pipe"))
         made = any(isinstance(n, cst.Call) and last_name(n.func) == "Pipe" for n in descendants(scope))
         return asks is not None and hears is not None and (made or pipes is not None)
@@ -169,7 +169,7 @@ class UnreadExitStatus(Rule):
     def _is_looked_at(self, node: cst.Call, joined: cst.Call) -> bool:
         """Whether what the worker has done is looked at after the join: ``if not results``, in a test an assertion."""
         line = self.module.span(joined).line
-        scope = self.module.function_of(joined) or self.module.tree
+        scope = self.module.scope_of(joined)
         if any(self._is_ended(call, joined) for name in ("kill", "terminate") for call in methods(scope, name)):
             return True
         later = [n for n in descendants(scope) if isinstance(n, (cst.Name, cst.Assert)) and self._is_below(n, line)]
@@ -227,7 +227,7 @@ class UnreadExitStatus(Rule):
 
     def _calls_on(self, node: cst.Call, method: str) -> Iterator[cst.Call]:
         """The calls of a method of the process: by its name, or by one that iterates over the list it is put in."""
-        scope = self.module.class_of(node) or self.module.function_of(node) or self.module.tree
+        scope = self.module.class_of(node) or self.module.scope_of(node)
         names = set(self._names_of(node))
         for loop in descendants(scope):
             if isinstance(loop, cst.For) and names & names_in(loop.iter):
@@ -250,7 +250,7 @@ class UnreadExitStatus(Rule):
             yield from self._lists_of(name, node)
 
     def _lists_of(self, name: str, node: cst.Call) -> Iterator[str]:
-        for call in appends(self.module.function_of(node) or self.module.tree):
+        for call in appends(self.module.scope_of(node)):
             if call.args and dotted(call.args[0].value) == name:
                 yield dotted(receiver(call))
 

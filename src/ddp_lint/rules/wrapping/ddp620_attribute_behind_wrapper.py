@@ -282,7 +282,7 @@ class AttributeBehindWrapper(Rule):
         """Whether the function asks of it what only a module has: `prepare` also returns optimizers and loaders."""
         if "optim" in name:  # schedule-free optimizers have train() and eval()
             return False
-        function = self.module.function_of(use) or self.module.tree
+        function = self.module.scope_of(use)
         for node in descendants(function):
             if isinstance(node, cst.Call) and dotted(node.func) == name:
                 return True
