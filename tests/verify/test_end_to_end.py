@@ -200,7 +200,7 @@ def test_two_nodes_each_tell_of_their_own_ranks(tmp_path: pathlib.Path) -> None:
         (["model.py", "--ranks", "0,1"], "--world-size"),
         (["model.py", "--world-size", "8"], "takes a training script"),
         (["model.py", "--world-size", "8", "--ranks", "8"], "ranks 0 to 7"),
-        (["model.py", "--since", "v9"], "--since v9"),
+        (["model.py", "--since", "v9"], "--since: git "),
         (["entry.py:Net", "--write-example"], "already has a ddp_lint_example()"),
     ],
 )

@@ -11,7 +11,7 @@ import torch
 from ddp_lint.output import Sources
 from ddp_lint.verify import frames
 from ddp_lint.verify.discovery import discover
-from ddp_lint.verify.needs import lacking, last_lines, missing_module
+from ddp_lint.verify.missing_requirements import lacking, last_lines, missing_module
 from ddp_lint.verify.options import Last
 from ddp_lint.verify.report import render
 from ddp_lint.verify.results import Discovery, Examined, Verification
@@ -160,7 +160,11 @@ def test_exit_status_tells_what_did_not_run() -> None:
 
 def test_notes_say_what_stood_in_for_what() -> None:
     site = (Frame("/p/train.py", 7, "main"),)
-    events: list[Event] = [Mapped(said="nccl", meant="gloo", frames=site), Note(text="ended after --steps 5"), call(1)]
+    events: list[Event] = [
+        Mapped(requested="nccl", actual="gloo", frames=site),
+        Note(text="ended after --steps 5"),
+        call(1),
+    ]
     examined = run(events, events)
     described = dataclasses.replace(
         examined.run, inputs="forward(float32[4, 6]), loss: the output", left_out=("c.weight",)
