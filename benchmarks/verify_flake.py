@@ -145,7 +145,7 @@ def _interrupted(number: int, seconds: float, device: str) -> list[str]:
         with subprocess.Popen(command, cwd=folder, env=environment, stdout=silent, stderr=silent) as process:
             time.sleep(seconds)
             process.send_signal(sent)
-            process.wait(2 * _GONE)
+            process.wait(10 * _GONE)  # on a busy machine its end takes long, too
         until = time.monotonic() + (_GONE if sent == signal.SIGKILL else 0)
         while processes(mark) and time.monotonic() < until:
             time.sleep(0.2)
