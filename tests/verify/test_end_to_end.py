@@ -66,6 +66,16 @@ if dist.get_rank() == 0:
     dist.all_reduce(x)
 dist.destroy_process_group()
 """
+ABORTS = """\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    dist.all_reduce(torch.ones(1))
+dist.all_reduce(torch.ones(9))
+dist.destroy_process_group()
+"""
 #: Rank 0 leaves the second branch out, and so does every rank without averaging; `.grad` is there on both all the same.
 BRANCHES = """\
 import sys
@@ -124,6 +134,15 @@ def test_a_hang_is_confirmed_and_what_did_not_run_is_not_reached(tmp_path: pathl
     assert verdicts[13][0] == "confirmed" and "rank 1 makes no further call" in verdicts[13][1]
     assert verdicts[11][0] == "not reached"
     assert status == 1
+
+
+def test_lines_count_that_ran_before_a_collective_ended_the_process(tmp_path: pathlib.Path) -> None:
+    """gloo aborts over sizes, and the process cannot say a word more."""
+    (tmp_path / "train.py").write_text(ABORTS)
+    _, report = warm.verify(tmp_path, "train.py", "--select", "DDP101")
+    (finding,) = report["findings"]
+    lines = [evidence["message"] for evidence in finding["evidence"] if evidence["kind"] == "lines"]
+    assert (finding["verdict"], lines) == ("confirmed", ["the line ran once on rank 0, not at all on rank 1"])
 
 
 def test_a_clean_model_exits_with_0(tmp_path: pathlib.Path) -> None:

@@ -116,6 +116,7 @@ class Session:
         recorder = self.recorder
         self.environment._models = models
         self.collectives = Collectives(recorder, models)
+        self.collectives.before_call_at = self.lines.before_call_at
         self.breaks = Breaks(recorder, models)
         kinds = (
             Writes,

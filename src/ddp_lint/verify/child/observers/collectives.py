@@ -9,7 +9,8 @@ import hashlib
 import os
 import sys
 import time
-from types import FrameType
+from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -133,6 +134,8 @@ class Collectives(Observer):
         #: It is a message; the latest of those that this rank sent.
         self.latest_is_asynchronous_send = False
         self.sending: collections.deque[int] = collections.deque(maxlen=8)
+        #: Set by the session: called with the line of the user's code, before each collective.
+        self.before_call_at: Callable[[CodeType, int], None] = lambda _code, _line: None
 
     def install(self) -> None:
         patching.replace(dist.distributed_c10d, "init_process_group", self._init)
@@ -150,6 +153,8 @@ class Collectives(Observer):
         given = arguments(op, args, kwargs)
         group, ranks = self.group_of(given)
         origin = self._origin(sys._getframe(2))
+        if origin.frame is not None:
+            self.before_call_at(origin.frame.f_code, origin.frame.f_lineno)
         name = self.name_of(op)
         peer = given.get(_PEER_NAMES.get(op._opname, ""))
         root = None if peer is not None else next((given[key] for key in _ROOT_NAMES if key in given), None)

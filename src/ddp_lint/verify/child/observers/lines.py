@@ -55,6 +55,8 @@ class Lines(Observer):
         #: The exception that a frame may be handling, and the lines that it has run since.
         self._handling: dict[FrameType, tuple[BaseException, int]] = {}
         self._changed = False
+        #: Lines that have called a collective.
+        self._calling: set[tuple[CodeType, int]] = set()
 
     def install(self) -> None:
         files = set(self._wanted) | set(self._guards)
@@ -202,6 +204,12 @@ class Lines(Observer):
             values={path: dict(values) for path, values in list(self._values.items())},
             early={path: tuple(guards.keys() - self._late[path]) for path, guards in list(self._taken.items())},
         )
+
+    def before_call_at(self, code: CodeType, line: int) -> None:
+        """Before the first collective of a line: the process may end in it (gloo aborts) without another word."""
+        if (code, line) not in self._calling:
+            self._calling.add((code, line))
+            self.flush()
 
     def finish(self) -> None:
         self.flush()
