@@ -18,7 +18,7 @@ from ddp_lint.verify.report import FORMATS, render
 from ddp_lint.verify.report.lanes import table
 from ddp_lint.verify.report.plot import drifts
 from ddp_lint.verify.results import Discovery, Evidence, Judged, Verdict, Verification
-from ddp_lint.verify.trace import Event, Frame, Hashes
+from ddp_lint.verify.trace import Event, Fingerprint, Frame, Hashes
 
 from .traces import call, run
 
@@ -87,6 +87,22 @@ def test_a_drift_starts_where_the_values_first_differ(verification: Verification
     assert (found.name, found.start, found.points) == ("a", 2, ((1, 0.0), (2, 10.0), (3, 15.0), (4, 20.0)))
     assert found.site is not None and found.site.line == 9
     assert drifts(verification.runs[1]) == []
+
+
+def test_a_drift_starts_at_the_fingerprint_that_tells_of_it_first() -> None:
+    """Tensors are compared at some steps only; what the page says is what the discovery says."""
+
+    def seen(rank: int) -> list[Event]:
+        place = (Frame("/p/train.py", 9, "train"),)
+        marks = [
+            Fingerprint(wrap="ddp", step=step, digest=f"{step}{rank if step > 2 else 0}", frames=place)
+            for step in range(1, 9)
+        ]
+        first, *_, last = _drifting(rank, "/p/train.py")
+        return [first, *marks[:4], last, *marks[4:]]
+
+    (found,) = drifts(run(seen(0), seen(1), wrap="ddp"))
+    assert (found.start, [step for step, _ in found.points]) == (3, [1, 4])
 
 
 def test_repeated_rows_are_told_once(verification: Verification) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
 
-from ddp_lint.verify.compare import Replicas, replicas_of, update_of
+from ddp_lint.verify.compare import Desync, Replicas, desyncs, replicas_of, update_of
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.results import Examined
 from ddp_lint.verify.trace import REPLICATED, Frame, Hashes
@@ -49,11 +49,18 @@ def drifts(examined: Examined) -> list[Drift]:
     for (model, step), events in sorted(moments.items()):
         if len(events) > 1:
             by_model[model].append((step, events))
-    found = [drift for series in by_model.values() for drift in _of_model(series)]
+    # A fingerprint of the whole model, taken at every step, may tell of an earlier one than the comparisons of tensors.
+    traces = [outcome.trace for outcome in examined.run.ranks]
+    apart = list(desyncs(traces, "parameters", _WHEN, REPLICATED))
+    found = [
+        drift
+        for model, series in by_model.items()
+        for drift in _of_model(series, [desync for desync in apart if replicas_of(desync) == model])
+    ]
     return sorted(found, key=lambda drift: -_finite(drift.points[-1][1]))
 
 
-def _of_model(series: Sequence[tuple[int, Mapping[int, Hashes]]]) -> list[Drift]:
+def _of_model(series: Sequence[tuple[int, Mapping[int, Hashes]]], apart: Sequence[Desync]) -> list[Drift]:
     names = dict.fromkeys(name for _, events in series for event in events.values() for name in event.digests)
     found = []
     for name in names:
@@ -66,6 +73,7 @@ def _of_model(series: Sequence[tuple[int, Mapping[int, Hashes]]]) -> list[Drift]
             if len(digests) > 1 and start is None:
                 start, site = step, next(iter(events.values())).site
         if start is not None:
+            start = min([start, *(desync.update for desync in apart if name in desync.names)])
             found.append(Drift(name, tuple(points), start, site))
     return found
 
