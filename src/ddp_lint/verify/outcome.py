@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddp_lint.knowledge.signatures import secondary
+from ddp_lint.verify.cpu_limits import on_one_line
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.match import Ending, Kind, mismatches
 from ddp_lint.verify.options import Last, RankOutcome
@@ -20,6 +21,8 @@ from ddp_lint.verify.trace import Call, Collective, Done, Event, Exit, Frame, Ra
 _FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _NO_PEER = "stuck in a call that no peer answers"
 _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+#: Characters of a message that a table has room for.
+_SHOWN = 200
 #: Where a rank was that neither ended nor ran its watchdog, by whether the last line of its program had run.
 _WHERE = {True: "in the teardown after its last line", False: "and its watchdog could not end it"}
 #: What a run is called by what happened to the rank that failed first.
@@ -274,10 +277,10 @@ def _text(path: pathlib.Path) -> str:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:200]
+    return on_one_line(next((line for line in text.splitlines() if line.strip()), ""), _SHOWN)
 
 
 def _error_line(text: str) -> str:
     """The last line of a log that names an error."""
     lines = [line.strip() for line in text.splitlines() if re.search(r"\w*(Error|error:)", line)]
-    return lines[-1][:200] if lines else _first_line(text[-300:]) or "no message"
+    return on_one_line(lines[-1], _SHOWN) if lines else _first_line(text[-300:]) or "no message"
