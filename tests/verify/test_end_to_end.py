@@ -207,6 +207,18 @@ def test_two_nodes_each_tell_of_their_own_ranks(tmp_path: pathlib.Path) -> None:
     assert verdicts == ["inconclusive", "not reached"], "no node alone knows that the other one makes no further call"
 
 
+@pytest.mark.parametrize("value", ["8", "..."])
+def test_what_a_written_example_leaves_to_the_user_is_said(
+    tmp_path: pathlib.Path, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(CLEAN)
+    source = f"def ddp_lint_example():\n    return Net(width={value}), ()\n"
+    monkeypatch.setattr("ddp_lint.verify.suggest.example", lambda *_: (path, source))
+    done = CliRunner().invoke(main, ["verify", str(path), "--write-example"])
+    assert path.read_text().endswith(source) and (done.exit_code, "replace each" in done.stderr) == (0, value == "...")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -229,7 +229,8 @@ def _write_example(text: str, options: Options) -> int:
     path, source = example(text, options, _progress(quiet=False))
     with path.open("a", encoding="utf-8") as file:
         file.write(f"\n\n{source}")
-    say(f"written to {path}:\n\n{source}")
+    to_do = " (replace each `...` by a value that fits)" if "..." in source else ""
+    say(f"written to {path}{to_do}:\n\n{source}")
     return 0
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from ddp_lint.changes import since
-from ddp_lint.config import Settings
+from ddp_lint.config import ConfigError, Settings
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.findings import Finding
 from ddp_lint.output import Sources
@@ -18,7 +18,7 @@ from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.examine import examine
 from ddp_lint.verify.finding_context import Situation, situation, watch
 from ddp_lint.verify.missing_requirements import lacking
-from ddp_lint.verify.options import Options, RunResult
+from ddp_lint.verify.options import Options, RunResult, UsageError
 from ddp_lint.verify.pool import Pool
 from ddp_lint.verify.preload import uses_streams
 from ddp_lint.verify.results import Examined, Verification
@@ -40,10 +40,11 @@ def verify(
 ) -> Verification:
     """Everything that the runs say about a target. `pool` as for `prove`. Raises UsageError when it cannot be run."""
     target = resolve(text, options)
-    findings = lint(target, settings)
-    if options.since:
-        change = since(options.since, target.path.resolve().parent)
-        findings = [finding for finding in findings if change.meets(finding.span)]
+    try:
+        change = since(options.since, target.path.resolve().parent) if options.since else None
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    findings = [finding for finding in lint(target, settings) if change is None or change.meets(finding.span)]
     progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to check in {text}")
     situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
     if options.world:
