@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final
 
 from ddp_lint.divergence import references as ref
@@ -83,7 +83,7 @@ def distinctive(frame: Frame, name: str, arguments: Arguments) -> tuple[Collecti
     return None
 
 
-def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
+def grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
     """``losses.append(x)`` on some ranks only: from here on the list is longer on them. On all ranks, of a value that
     is each rank's own: it is as long on all, and holds something else."""
     path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
@@ -109,7 +109,7 @@ def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
         frame.env[path] = unknown(frame.key(node, "list"), agreed=True)
 
 
-def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Hashable) -> Value:
+def by_name(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value:
     """What an unresolved function without effect returns."""
     if is_agreement(name):
         return unknown(key, agreed=True)
@@ -141,7 +141,7 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
     return dataclasses.replace(value, even=True)
 
 
-def sized(frame: Frame, node: ast.Call, parts: list[Value]) -> Value | None:
+def sized(frame: Frame, node: ast.Call, parts: Sequence[Value]) -> Value | None:
     """``batch.size()``, ``batch.size(0)``, ``batch.size(1)`` of a rank's own batch; None for another call."""
     if getattr(node.func, "attr", "") != "size":
         return None
@@ -168,7 +168,7 @@ def _of_piece(frame: Frame, node: ast.Call) -> bool:
     return piece.kind == PIECE
 
 
-def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call) -> Value:
+def from_source(frame: Frame, source: Source, parts: Sequence[Value], node: ast.Call) -> Value:
     """A value that differs although no rank is mentioned. Data must come from this rank's batches."""
     key = ("call", frame.key(node) if source.cause == "clock" else frame.text(node))  # a clock has gone on meanwhile
     if source.cause == "data" and source.name.rpartition(".")[2] in _NOT_A_NUMBER:
