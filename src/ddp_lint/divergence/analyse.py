@@ -100,7 +100,8 @@ def result_of(facts: ModuleFacts, project: Project) -> Result:
     # Kept with the module: what a result depends on, and that on, is much of what was ever worked out.
     key = ("divergence", hash(facts.file.text))
     with _room_to_recurse():
-        return project.remember(key, lambda: _analyse(facts, project), facts.kept)
+        found: Result = project.remember(key, lambda: _analyse(facts, project), facts.kept)
+    return found
 
 
 @contextlib.contextmanager
