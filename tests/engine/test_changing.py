@@ -8,7 +8,7 @@ import random
 import pytest
 
 from ddp_lint.config import Configuration, Overrides
-from ddp_lint.divergence.frame import Frame
+from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value
@@ -130,6 +130,22 @@ def test_a_helper_that_changes_changes_what_is_found_at_its_caller(tmp_path: pat
     helper.write_text(text)
     checker.change(helper, None)
     assert [f.code for f in found(checker, train, train.read_text())] == ["DDP101"]
+
+
+def test_a_function_ends_where_its_last_line_ends_after_an_edit(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    checker = Checker(Configuration(Overrides(isolated=True)).of(tmp_path), changing=True)
+
+    def end_of_function(text: str) -> int:
+        checker.change(path, file_of(checker, path, text))
+        facts = checker.project.facts_of(path)
+        assert facts is not None
+        return span_of(facts, facts.definitions["f"]).end_column
+
+    assert end_of_function("def f(x):\n    g(x)\n") == len("    g(x)") + 1
+    facts = checker.project.known_facts(path)
+    assert end_of_function("def f(x):\n    g(x, x)\n") == len("    g(x, x)") + 1
+    assert checker.project.known_facts(path) is facts  # the tree was edited, not read again
 
 
 def test_a_variable_that_changes_counts_with_its_new_value(tmp_path: pathlib.Path) -> None:

@@ -97,9 +97,11 @@ def analyse(facts: ModuleFacts, project: Project) -> tuple[Mismatch, ...]:
 
 
 def result_of(facts: ModuleFacts, project: Project) -> Result:
-    key = ("divergence", facts.file.path, hash(facts.file.text))
+    # Kept with the module: what a result depends on, and that on, is much of what was ever worked out.
+    key = ("divergence", hash(facts.file.text))
     with _room_to_recurse():
-        return project.remember(key, lambda: _analyse(facts, project))
+        found: Result = project.remember(key, lambda: _analyse(facts, project), facts.kept)
+    return found
 
 
 @contextlib.contextmanager

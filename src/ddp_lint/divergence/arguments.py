@@ -16,6 +16,11 @@ class Arguments:
     keywords: dict[str, Value] = dataclasses.field(default_factory=dict)
     nodes: dict[int | str, ast.expr] = dataclasses.field(default_factory=dict)
     starred: bool = False
+    #: All of them, in the order of the call.
+    values: tuple[Value, ...] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.values = (*self.positional, *self.keywords.values()) if self.keywords else self.positional
 
     def get(self, name: str, takes: tuple[str, ...]) -> tuple[Value | None, ast.expr | None]:
         """The argument for a parameter of a callee whose positional parameters are `takes`."""
@@ -24,7 +29,3 @@ class Arguments:
         if name in takes and takes.index(name) < len(self.positional):
             return self.positional[takes.index(name)], self.nodes.get(takes.index(name))
         return None, None
-
-    @property
-    def values(self) -> list[Value]:
-        return [*self.positional, *self.keywords.values()]

@@ -70,10 +70,11 @@ def call(frame: Frame, node: ast.Call) -> Value:
             return handler(frame, node, arguments_of(frame, node))
     arguments = arguments_of(frame, node)
     result = invoke(frame, function, arguments, node)
-    for index, argument in arguments.nodes.items():
-        value = arguments.positional[index] if isinstance(index, int) else arguments.keywords[index]
-        if is_new_container(value):  # ``flatten(stats, into)``
-            fill(frame, dotted(argument), argument, passed_on(frame, node, arguments.values).varies)
+    if any(map(is_new_container, arguments.values)):  # ``flatten(stats, into)``
+        for index, argument in arguments.nodes.items():
+            value = arguments.positional[index] if isinstance(index, int) else arguments.keywords[index]
+            if is_new_container(value):
+                fill(frame, dotted(argument), argument, passed_on(frame, node, arguments.values).varies)
     return result
 
 
@@ -462,12 +463,12 @@ def _unresolved(
     `foreign`: it belongs to another package (``transformers.AutoConfig.from_pretrained``), and to no object of the
     project.
     """
-    knows = known()
     name = name or text.rpartition(".")[2]
-    key = ("call", text, tuple(value.key for value in arguments.values))
-    if knows.is_uniform("call", f"*.{name}"):
+    meant = known().called(name)
+    key = ("call", text, tuple([value.key for value in arguments.values]))
+    if meant.uniform:
         return _counted(frame, name, arguments) or unknown(key)
-    rank = knows.rank("call", f"*.{name}")
+    rank = meant.rank
     if rank is not None and not arguments.starred:
         axis = along(node) if rank.value in ("rank", "local_rank") else ""
         if axis:  # ``comm.get_rank("tp")``, ``context.get_local_rank(ParallelMode.TENSOR)``
@@ -480,17 +481,17 @@ def _unresolved(
     if name == "backward" and is_method:
         if is_of_plain_model(frame, node):
             return unknown(key)
-        return communicate(frame, knows.collectives["torch.Tensor.backward"], arguments, node)
+        return communicate(frame, known().collectives["torch.Tensor.backward"], arguments, node)
     sure = distinctive(frame, name, arguments) if is_method else None
     if sure is not None:
         return communicate(frame, sure[0], arguments, node, confidence=sure[1])
     by_object = is_method and not foreign and not _is_super(function)
-    if by_object and (meant := _of_some_object(frame, name, text, arguments, node)) is not None:
-        return meant
-    gate = knows.gates.get(f"*.{name}")
+    if by_object and (made := _of_some_object(frame, name, text, arguments, node)) is not None:
+        return made
+    gate = meant.gate
     if gate is not None and arguments.positional and isinstance(arguments.positional[0].reference, ref.FunctionRef):
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
-    source = knows.source("method", name) if is_method else None
+    source = meant.source if is_method else None
     parts = [function, *arguments.values]
     settled = source is not None and source.cause != "data" and (source.cause != "future" or not arguments.values)
     if source is not None and settled:

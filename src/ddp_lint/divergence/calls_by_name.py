@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final
 
 from ddp_lint.divergence import references as ref
@@ -94,7 +94,7 @@ def distinctive(frame: Frame, name: str, arguments: Arguments) -> tuple[Collecti
     return None
 
 
-def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
+def grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
     """``losses.append(x)`` on some ranks only: from here on the list is longer on them. On all ranks, of a value that
     is each rank's own: it is as long on all, and holds something else."""
     path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
@@ -123,7 +123,7 @@ def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
         frame.env[path] = unknown(frame.key(node, "list"), agreed=True)
 
 
-def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Hashable) -> Value:
+def by_name(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value:
     """What an unresolved function without effect returns."""
     if is_agreement(name):
         return unknown(key, agreed=True)
@@ -157,7 +157,7 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
     return dataclasses.replace(value, even=True)
 
 
-def _part_of_data(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Hashable) -> Value | None:
+def _part_of_data(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value | None:
     """``dataset.shard(num_shards=world_size, index=rank)``: a part for each rank, not always of one length, unless
     ``part.take(n)`` makes it so."""
     if name in _EVENING and is_share(parts[0]):
@@ -172,7 +172,7 @@ def _part_of_data(frame: Frame, name: str, parts: list[Value], node: ast.Call, k
     return divergent(("share", frame.key(node)), own_share(frame, node))
 
 
-def sized(frame: Frame, node: ast.Call, parts: list[Value]) -> Value | None:
+def sized(frame: Frame, node: ast.Call, parts: Sequence[Value]) -> Value | None:
     """``batch.size()``, ``batch.size(0)``, ``batch.size(1)`` of a rank's own batch; None for another call."""
     if getattr(node.func, "attr", "") != "size":
         return None
@@ -199,7 +199,7 @@ def _of_piece(frame: Frame, node: ast.Call) -> bool:
     return piece.kind == PIECE
 
 
-def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call) -> Value:
+def from_source(frame: Frame, source: Source, parts: Sequence[Value], node: ast.Call) -> Value:
     """A value that differs although no rank is mentioned. Data must come from this rank's batches."""
     key = ("call", frame.key(node) if source.cause == "clock" else frame.text(node))  # each call returns another time
     if source.cause == "data" and source.name.rpartition(".")[2] in _NOT_A_NUMBER:

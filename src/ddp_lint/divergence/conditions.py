@@ -198,26 +198,30 @@ _ASKS_FOR_ANY: dict[tuple[type[ast.cmpop], object], bool] = {
 def _alone(node: ast.Compare, operation: type[ast.cmpop], left: Value, right: Value) -> Value | None:
     """The question whether there is but one rank, however it is put; None for another question."""
     for number, other, asked in ((left, right, operation), (right, left, _MIRRORED.get(operation, operation))):
-        group, against = counted_ranks(number), other.constant
-        if group is not None and against is not None and (asked, against.value) in _ASKS_FOR_ONE:
+        group = counted_ranks(number)
+        if group is None:
+            continue
+        against = other.constant
+        if against is not None and (asked, against.value) in _ASKS_FOR_ONE:
             value = unknown((ALONE, group))
             text = text_of(node)
             test = Test("atom", atom=Condition((("truth", value.components[0]),) * len(value.components), text))
             if _ASKS_FOR_ONE[asked, against.value]:
                 return dataclasses.replace(value, test=test)
             return dataclasses.replace(unknown((ALONE, group, "not")), test=negated(test))
-        if group is not None and against is not None and (asked, against.value) in _ASKS_FOR_ANY:
+        if against is not None and (asked, against.value) in _ASKS_FOR_ANY:
             return constant(_ASKS_FOR_ANY[asked, against.value])
     return None
 
 
 def _of_the_last(left: Value, right: Value) -> tuple[Value, Value]:
     """``rank == get_world_size() - 1``: a rank of the worlds that is the last, and no other is."""
-    last = constant(worlds.LAST)
-    ranks = tuple(Known(world.rank) for world in worlds.WORLDS)
-    if left.components == ranks and is_last_number(right):
-        return left, last
-    return (last, right) if right.components == ranks and is_last_number(left) else (left, right)
+    if is_last_number(right) and left.components == _RANKS:
+        return left, constant(worlds.LAST)
+    return (constant(worlds.LAST), right) if is_last_number(left) and right.components == _RANKS else (left, right)
+
+
+_RANKS = tuple(Known(world.rank) for world in worlds.WORLDS)
 
 
 def _asks_for_any(operation: type[ast.cmpop], right: Value) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
@@ -79,7 +80,7 @@ def evaluate(frame: Frame, node: ast.expr | None) -> Value:
     """The value of an expression; its effects are appended to the frame's."""
     if node is None:
         return constant(None)
-    handler = frame.summaries.handlers.get(type(node))
+    handler = frame.summaries.handlers.get(node.__class__)
     return handler(frame, node) if handler is not None else _opaque(frame, node)
 
 
@@ -89,14 +90,15 @@ def _opaque(frame: Frame, node: ast.expr) -> Value:
     return passed_on(frame, node, parts)
 
 
-def passed_on(frame: Frame, node: ast.AST, parts: list[Value], key: Hashable = None) -> Value:
+def passed_on(frame: Frame, node: ast.AST, parts: Sequence[Value], key: Hashable = None) -> Value:
     """A result of these parts where ranks' numbers get lost but their own data do not."""
     key = key if key is not None else frame.key(node)
-    varying = [part.varies for part in parts if part.varies is not None and part.open]
-    lasting = next((v for v in varying if v.cause not in ("rank", "membership")), None)
-    if lasting is not None:
-        return divergent(key, lasting, even=follow_from_sizes(parts))
-    return unknown(key, agreed=any(part.agreed for part in parts))
+    agreed = False
+    for part in parts:
+        agreed = agreed or part.agreed
+        if part.varies is not None and part.open and part.varies.cause not in ("rank", "membership"):
+            return divergent(key, part.varies, even=follow_from_sizes(parts))
+    return unknown(key, agreed=agreed)
 
 
 def _text(frame: Frame, node: ast.JoinedStr) -> Value:
@@ -106,14 +108,18 @@ def _text(frame: Frame, node: ast.JoinedStr) -> Value:
 
 
 def _constant(frame: Frame, node: ast.Constant) -> Value:
-    return constant(node.value) if not isinstance(node.value, (bytes, complex)) else unknown(frame.key(node))
+    value: Value | None = node.__dict__.get("known")
+    if value is None:
+        plain = not isinstance(node.value, (bytes, complex))
+        value = node.__dict__["known"] = constant(node.value) if plain else unknown(frame.key(node))
+    return value
 
 
 def _name(frame: Frame, node: ast.Name) -> Value:
-    for scope in (frame.env, frame.closure or {}):
-        if node.id in scope:
-            return scope[node.id]
-    return frame.summaries.variables.module_name(frame, node)
+    value = frame.env.get(node.id)
+    if value is None and frame.closure is not None:
+        value = frame.closure.get(node.id)
+    return value if value is not None else frame.summaries.variables.module_name(frame, node)
 
 
 def _attribute(frame: Frame, node: ast.Attribute) -> Value:
@@ -147,24 +153,33 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         return unknown(("super", name), ref.Method(outside, name, "super()"))
     if isinstance(reference, ref.Instance):
         return _of_instance(frame, base, reference, name, node, path)
-    guess = known().guessed_type(path.rpartition(".")[0]) if base.varies is None else ""
+    receiver, ending, settings = _parts_of(path)
+    guess = known().guessed_type(receiver) if base.varies is None else ""
     if guess:
         value = frame.named_rank("attribute", name, node, guess)
         if value is not None:
             return value
-    value = frame.named_rank("attribute", name, node)
-    value = value or frame.named_rank("attribute", ".".join(path.split(".")[-2:]), node)
+    value = frame.named_rank("attribute", name, node) or frame.named_rank("attribute", ending, node)
     if value is not None:
         return value
     source = known().source("attribute", name)
     if source is not None and base.varies is not None and base.open:
         return divergent(("attribute", path), base.varies)
-    method = ref.Method(guess, name, path.rpartition(".")[0], guessed=bool(guess))
+    method = ref.Method(guess, name, receiver, guessed=bool(guess))
     if base.varies is not None and (own := _of_own(base, base.varies, name, path)) is not None:
         return own.with_reference(method)
-    if base.varies is None and (settings := _SETTINGS.search(path.rpartition(".")[0])):
-        return unknown(("setting", settings[1], name), method, agreed=base.agreed)
+    if base.varies is None and settings:
+        return unknown(("setting", settings, name), method, agreed=base.agreed)
     return unknown(("attribute", base.key if base.reference is None else path, name), method, agreed=base.agreed)
+
+
+@functools.lru_cache(maxsize=16_384)
+def _parts_of(path: str) -> tuple[str, str, str]:
+    """Of a dotted path: what its last attribute is one of, its last two names, what the settings are called if it is
+    one of them."""
+    receiver = path.rpartition(".")[0]
+    settings = _SETTINGS.search(receiver)
+    return receiver, ".".join(path.split(".")[-2:]), settings[1] if settings else ""
 
 
 def _of_module(frame: Frame, reference: ref.External | ref.ModuleRef, name: str, node: ast.AST) -> Value:
@@ -485,6 +500,17 @@ def _starred(frame: Frame, node: ast.Starred) -> Value:
 
 def dotted(node: ast.AST) -> str:
     """`a.b` or `a["k"].b` as text, '' for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if not isinstance(node, (ast.Attribute, ast.Subscript)):
+        return ""
+    path: str | None = node.__dict__.get("path")  # asked at each evaluation: worked out once a node
+    if path is None:
+        path = node.__dict__["path"] = _path(node)
+    return path
+
+
+def _path(node: ast.expr) -> str:
     parts: list[str] = []
     while True:
         if isinstance(node, ast.Attribute):

@@ -164,9 +164,7 @@ class Frame:
         configured = self.configured_rank(node, name) if self.summaries.own is not None and what in _BARE else None
         if configured is not None:
             return configured
-        if known().is_uniform(what, name):
-            return None
-        entry = known().rank(what, name, on)
+        entry = known().named_rank(what, name, on)
         if entry is None or _OF_MATRIX.search(self.text(node).lower()):
             return None
         return self.rank_value(entry, node)
@@ -188,6 +186,13 @@ def span_of(facts: ModuleFacts, node: ast.AST) -> Span:
     if isinstance(node, ast.Module):
         lines = facts.source.lines or [""]
         return Span(facts.source.path, 1, 1, len(lines), len(lines[-1].rstrip()) + 1)
+    span: Span | None = node.__dict__.get("span")  # each evaluation asks for the place of the same nodes
+    if span is None:
+        span = node.__dict__["span"] = _placed(facts, node)
+    return span
+
+
+def _placed(facts: ModuleFacts, node: ast.AST) -> Span:
     line: int = getattr(node, "lineno", 1)
     end_line: int = getattr(node, "end_lineno", None) or line
     end_column: int = getattr(node, "end_col_offset", None) or 0

@@ -108,7 +108,9 @@ _HANDS_OUT = re.compile(r"^_?get_\w+_group$")
 def handed_out(function: str, arguments: Iterable[Value] = ()) -> Group | None:
     """The group that a function of this name hands out (``get_tensor_model_parallel_group``), None for other names;
     with a list of ranks, any function that mentions a group (``make_group([0, 2])``)."""
-    members = listed_ranks(arguments) if "group" in function else ()
+    if "group" not in function:
+        return None
+    members = listed_ranks(arguments)
     if members:
         return Group(f"{function}({members})", "", members=members)
     known = _HANDS_OUT.match(function) is not None and axis_in(function) not in ("", WORLD_AXIS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
@@ -29,33 +30,42 @@ _BATCHES = frozenset({"batch", "minibatch", "mini_batch", "micro_batch", "microb
 def bound(summaries: Evaluation, frame: Frame, function: FunctionRef, arguments: Arguments) -> dict[str, Value]:
     """The callee's parameters."""
     signature = function.node.args
-    names = [a.arg for a in (*signature.posonlyargs, *signature.args)]
+    names, named, parameters = _names_of(signature)
     env: dict[str, Value] = {}
     if function.receiver is not None and names and not is_static(function):
         env[names[0]] = function.receiver
+        named = named - {names[0]}
         names = names[1:]
         arguments = _without_receiver(arguments, function)
     for index, (name, value) in enumerate(zip(names, arguments.positional, strict=False)):
         env[name] = _named_group(frame, name, entering(value), arguments.nodes.get(index))
-    named = {*names, *(a.arg for a in signature.kwonlyargs)}
     for name, value in arguments.keywords.items():
         if name in named:
             env[name] = _named_group(frame, name, entering(value), arguments.nodes.get(name))
-    if not arguments.starred:
+    if not arguments.starred and (signature.vararg is not None or signature.kwarg is not None):
         env |= _collected(frame, signature, len(names), named, arguments)
     defaults = defaults_of(function.node)
-    for parameter in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs):
-        if parameter.arg in env:
-            env[parameter.arg] = _typed(summaries, function, parameter, env[parameter.arg])
-            if _is_given_rank(env[parameter.arg], parameter, defaults.get(parameter.arg)):
-                env[parameter.arg] = dataclasses.replace(env[parameter.arg], missing=NEVER)
-            continue
+    for parameter in parameters:
+        given = env.get(parameter.arg)
         default = defaults.get(parameter.arg)
-        if default is not None and not arguments.starred:
+        if given is not None:
+            typed = _typed(summaries, function, parameter, given)
+            if _is_given_rank(typed, parameter, default):
+                typed = dataclasses.replace(typed, missing=NEVER)
+            env[parameter.arg] = typed
+        elif default is not None and not arguments.starred:
             env[parameter.arg] = _default(summaries, function, default)
         else:
             env[parameter.arg] = unseen(summaries, function, parameter, heuristic=False)
     return env
+
+
+@functools.lru_cache(maxsize=8192)
+def _names_of(signature: ast.arguments) -> tuple[tuple[str, ...], frozenset[str], tuple[ast.arg, ...]]:
+    """The names of the parameters that a call can give by position, those that it can give by name, and all of them."""
+    parameters = (*signature.posonlyargs, *signature.args, *signature.kwonlyargs)
+    names = tuple(a.arg for a in (*signature.posonlyargs, *signature.args))
+    return names, frozenset(a.arg for a in parameters), parameters
 
 
 def _is_given_rank(value: Value, parameter: ast.arg, default: ast.expr | None) -> bool:
@@ -169,7 +179,7 @@ def _documented(linker: Linker, function: FunctionRef, name: str) -> ref.Instanc
 
 
 def _collected(
-    frame: Frame, signature: ast.arguments, count: int, named: set[str], arguments: Arguments
+    frame: Frame, signature: ast.arguments, count: int, named: frozenset[str], arguments: Arguments
 ) -> dict[str, Value]:
     """What ``*args`` and ``**kwargs`` of the callee hold, so that a wrapper passes on what it was given."""
     found: dict[str, Value] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from typing import NamedTuple
 
 from ddp_lint import knowledge
 from ddp_lint.divergence.inheritance import Question, Questions
@@ -216,6 +217,15 @@ class Linker:
         )
 
 
+class Called(NamedTuple):
+    """What the knowledge has for a call on whatever object, by its last name."""
+
+    uniform: bool
+    rank: Rank | None
+    gate: Gate | None
+    source: Source | None
+
+
 class Known:
     """The knowledge, indexed as the evaluation needs it."""
 
@@ -250,6 +260,22 @@ class Known:
                 return found
         return ranks.get((what, name)) or self._loose.get((what, name))
 
+    @functools.lru_cache(maxsize=65_536)  # noqa: B019 - one object lives as long as the process
+    def named_rank(self, what: str, name: str, on: str = "") -> Rank | None:
+        """The same for a name that is not said to be the same on all ranks."""
+        return None if self.is_uniform(what, name) else self.rank(what, name, on)
+
+    @functools.lru_cache(maxsize=16_384)  # noqa: B019 - one object lives as long as the process
+    def called(self, name: str) -> Called:
+        anywhere = f"*.{name}"
+        return Called(
+            self.is_uniform("call", anywhere),
+            self.rank("call", anywhere),
+            self.gates.get(anywhere),
+            self.source("method", name),
+        )
+
+    @functools.lru_cache(maxsize=16_384)  # noqa: B019 - one object lives as long as the process
     def source(self, what: str, name: str) -> Source | None:
         found = self._all.sources.get((what, name))
         if found is None and "." in name:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from ddp_lint.divergence import references as ref
@@ -64,7 +65,7 @@ def _is_negated(made: tuple[object, ...]) -> bool:
     return made[:1] == ("formula",) and made[2:3] == ("Compare",)
 
 
-def selection(frame: Frame, node: ast.AST, parts: list[Value]) -> Value:
+def selection(frame: Frame, node: ast.AST, parts: Sequence[Value]) -> Value:
     """What is selected by these; the same number on all ranks if they have agreed on any of it."""
     agreed = any(part.agreed for part in parts)
     return unknown(frame.key(node), None if agreed else ref.Instance(SELECTION), agreed=agreed)
@@ -114,8 +115,9 @@ def tensor_in(value: Value) -> ref.Instance | None:
 
 def is_generated(node: ast.Call, method: str) -> bool:
     """Does the call return sequences that end where the model ends them: ``generate`` without a fixed length?"""
-    fixed = any(keyword.arg in _KNOWN["generating_other"] for keyword in node.keywords)
-    return method in _KNOWN["generating"] and not fixed
+    if method not in _KNOWN["generating"]:
+        return False
+    return not any(keyword.arg in _KNOWN["generating_other"] for keyword in node.keywords)
 
 
 def is_padded_field(frame: Frame, node: ast.Subscript) -> bool:

@@ -117,14 +117,16 @@ def _arm(frame: Frame, body: Sequence[ast.stmt], test: Test | None) -> tuple[lis
 def _join(frame: Frame, test: Test, yes: dict[str, Value], no: dict[str, Value], node: ast.AST) -> dict[str, Value]:
     """The names after both arms; a name that only one arm binds keeps that value."""
     merged = dict(no)
-    for name, value in yes.items():
-        other = merged.get(name)
+    other_than = merged.get
+    for name, value in [item for item in yes.items() if other_than(item[0]) is not item[1]]:
+        other = no.get(name)
         if other is None:
             merged[name] = _set_by_some(frame, test, name, value, node)
-        elif other is not value:
-            merged[name] = merge(test, value, other, ("merge", frame.key(node), name))
-            if merged[name].reference is None and test.varying() is None:
-                merged[name] = _of_job(merged[name], frame.env.get(name), value, other)
+        else:
+            joined = merge(test, value, other, ("merge", frame.key(node), name))
+            if joined.reference is None and test.varying() is None:
+                joined = _of_job(joined, frame.env.get(name), value, other)
+            merged[name] = joined
     for name in no.keys() - yes.keys():
         merged[name] = _set_by_some(frame, negated(test), name, no[name], node)
     return merged
@@ -199,7 +201,12 @@ def _as_trained(effects: list[Effect], body: Sequence[ast.stmt], other: Sequence
 
 def _calls_in(body: Sequence[ast.stmt]) -> Iterator[ast.Call]:
     for statement in body:
-        yield from (child for child in children(statement) if isinstance(child, ast.Call))
+        yield from _calls_below(statement)
+
+
+@kept_by_node(8192)
+def _calls_below(statement: ast.stmt) -> tuple[ast.Call, ...]:
+    return tuple(child for child in children(statement) if isinstance(child, ast.Call))
 
 
 def _makes_once(frame: Frame, condition: ast.expr, body: Sequence[ast.stmt]) -> bool:
@@ -216,11 +223,14 @@ def _makes_once(frame: Frame, condition: ast.expr, body: Sequence[ast.stmt]) -> 
     if isinstance(test, ast.Call) and len(test.args) == 2 and dotted(test.func) == "hasattr":
         path = f"{dotted(test.args[0])}.{getattr(test.args[1], 'value', '')}"
     kept = "." in path or path in frame.global_names
-    return kept and any(
-        isinstance(child, ast.Assign) and any(dotted(target) == path for target in child.targets)
-        for statement in body
-        for child in (statement, *children(statement))
-    )
+    return kept and any(path in _set_in(statement) for statement in body)
+
+
+@kept_by_node(8192)
+def _set_in(statement: ast.stmt) -> frozenset[str]:
+    """What a statement or one in it assigns to, by ``=`` alone."""
+    stores = (child for child in (statement, *children(statement)) if isinstance(child, ast.Assign))
+    return frozenset(dotted(target) for store in stores for target in store.targets)
 
 
 def _fills(frame: Frame, cache: ast.expr, body: Sequence[ast.AST]) -> bool:
@@ -241,6 +251,8 @@ def _fills(frame: Frame, cache: ast.expr, body: Sequence[ast.AST]) -> bool:
 
 def _narrowed_arm(frame: Frame, node: ast.If, test: Test) -> tuple[list[Effect], dict[str, Value], bool]:
     """The arm in which ``isinstance(x, DTensor)`` has shown what `x` is."""
+    if not isinstance(node.test, (ast.BoolOp, ast.Call)):
+        return _arm(frame, node.body, test)
     narrowed = dict(_narrowed_classes(frame, node.test))
     before = {name: frame.env[name] for name in narrowed if name in frame.env}
     frame.env.update(narrowed)
@@ -323,7 +335,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     elif body or orelse:
         frame.effects.append(Rounds(body, orelse, rounds, frame.span(node), times=0 if rounds else times_of(iterable)))
     frame.env = after
-    if not alive and not _breaks(node.body):
+    if not alive and not _breaks(node):
         frame.alive = False
 
 
@@ -450,8 +462,9 @@ def _counters(node: ast.stmt) -> frozenset[str]:
     return frozenset(dotted(child.target) for child in children(node) if isinstance(child, ast.AugAssign))
 
 
-def _breaks(body: Sequence[ast.stmt]) -> bool:
-    return any(isinstance(child, ast.Break) for statement in body for child in (statement, *children(statement)))
+@kept_by_node(8192)
+def _breaks(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    return any(isinstance(child, ast.Break) for part in loop.body for child in (part, *children(part)))
 
 
 def _while(frame: Frame, node: ast.While) -> None:
@@ -473,7 +486,7 @@ def _while(frame: Frame, node: ast.While) -> None:
         frame.effects.append(Rounds(body, [], None, frame.span(node), endless))
         frame.effects.extend(orelse)
     frame.env = after
-    if endless and not _breaks(node.body):
+    if endless and not _breaks(node):
         frame.alive = False
 
 
@@ -488,7 +501,7 @@ def _try(frame: Frame, node: ast.Try) -> None:
     caught: list[frozenset[str]] = []
     entry = frame.env
     env, any_alive = body_env, alive
-    for handler in node.handlers if _may_raise([*node.body]) else ():
+    for handler in node.handlers if _may_raise(node) else ():
         condition = own_refusal(frame, handler, body) or _raised(frame, node, handler, matters(body))
         test = Test("atom", atom=condition)
         frame.env = _join(frame, _round_test(frame, node), body_env, entry, node)
@@ -521,9 +534,10 @@ def _calls_of(call: ast.Call) -> Iterator[ast.Call]:
     return (node for node in walk(call) if isinstance(node, ast.Call))
 
 
-def _may_raise(body: list[ast.stmt]) -> bool:
-    """Is there anything in it that can raise at all?"""
-    return any(isinstance(node, _RAISING) for statement in body for node in (statement, *children(statement)))
+@kept_by_node(8192)
+def _may_raise(attempt: ast.Try) -> bool:
+    """Is there anything in its body that can raise at all?"""
+    return any(isinstance(node, _RAISING) for part in attempt.body for node in (part, *children(part)))
 
 
 #: What can raise; reading a name or a constant does not.

@@ -149,7 +149,7 @@ class Test:
     size: int = dataclasses.field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.size = 1 + sum(part.size for part in self.parts)
+        self.size = 1 + sum([part.size for part in self.parts]) if self.parts else 1
 
     def atoms(self) -> list[Condition]:
         if self.atom is not None:
@@ -175,6 +175,8 @@ class Test:
     @property
     def settled(self) -> bool | None:
         """The outcome where all worlds have the same one."""
+        if self.atom is not None and (self.atom.open or not isinstance(self.atom.truths[0], bool)):
+            return None  # as nearly always
         first = self.truth(0)
         alike = first is not None and all(self.truth(world) is first for world in range(1, worlds.COUNT))
         return first if alike else None
@@ -405,7 +407,13 @@ class Value:
         return Test("atom", atom=Condition(truths, text, varies, self.open))
 
     def with_reference(self, reference: Any) -> Value:
-        return dataclasses.replace(self, reference=reference)
+        made = Value(*_ALL_OF(self))
+        made.reference = reference
+        return made
+
+
+#: All fields of a value: `dataclasses.replace` takes them one by one.
+_ALL_OF: Final = operator.attrgetter(*(field.name for field in dataclasses.fields(Value)))
 
 
 class ArgumentKey(NamedTuple):
@@ -481,9 +489,13 @@ def per_rank(values: tuple[Any, ...], varies: Variation) -> Value:
 
 def weaker(*values: Value) -> Variation | None:
     """The variation that a result of these values has: data and clocks before ranks, which worlds can decide."""
-    varying = [value for value in values if value.varies is not None]
-    varying.sort(key=lambda value: not value.open)
-    return varying[0].varies if varying else None
+    found: Variation | None = None
+    for value in values:
+        if value.varies is not None:
+            if value.open:
+                return value.varies
+            found = found or value.varies
+    return found
 
 
 COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -690,8 +702,10 @@ def holding(
     if held is None or is_too_deep(held):
         plain = value.items is None and value.entries is None
         return value if plain else dataclasses.replace(value, items=None, entries=None)
-    depth = 1 + max((each.depth for each in held), default=0)
-    return dataclasses.replace(value, items=items, entries=entries, depth=depth)
+    made = Value(*_ALL_OF(value))
+    made.items, made.entries = items, entries
+    made.depth = 1 + max([each.depth for each in held], default=0)
+    return made
 
 
 def _merged_items(test: Test, yes: Value, no: Value, key: Hashable) -> tuple[Value, ...] | None:

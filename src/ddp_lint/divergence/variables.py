@@ -36,6 +36,7 @@ from ddp_lint.project.uses import constructions
 _FILES = 4
 #: Ways to rebind a module's variable that are followed from call to call.
 _FOLLOWED = ("counted", "switched")
+_NO_NAMES: Mapping[str, Value] = {}
 #: Functions that read a module variable.
 _REBINDING = 3
 
@@ -47,6 +48,8 @@ class Variables:
         self._summaries = summaries
         self._known: dict[str, dict[str, Answered[Value]]] = {}
         self._pending_modules: set[Hashable] = set()
+        #: By module, names that neither it nor the knowledge has anything for: those of Python's own functions, mostly.
+        self._plain: dict[str, dict[str, Value]] = {}
         self._attributes: dict[Hashable, Answered[Value | None]] = {}
         self._pending_attributes: set[Hashable] = set()
         self._rebound: dict[tuple[str, str], Value] = {}
@@ -58,6 +61,7 @@ class Variables:
 
     def let_go(self, facts: ModuleFacts) -> None:
         """Let go of the variables of a module."""
+        self._plain.pop(facts.name, None)
         self._summaries.linker.project.drop(self._known.pop(facts.name, {}).values())
 
     def rebound(self) -> Hashable:
@@ -79,6 +83,9 @@ class Variables:
         return as_configured(frame, value, node, *spellings(frame, node, reference), f"{frame.facts.name}.{node.id}")
 
     def _module_name(self, frame: Frame, node: ast.Name) -> Value:
+        plain = self._plain.get(frame.facts.name, _NO_NAMES).get(node.id)
+        if plain is not None and not self._rebound:
+            return plain
         reference = self._summaries.linker.in_module(frame.facts, node.id)
         if isinstance(reference, ref.ModuleRef):
             variable = self.variable_at(reference.name)
@@ -102,7 +109,10 @@ class Variables:
         if variable is not None:
             return variable
         guess = known().guessed_type(node.id)
-        return unknown(("name", node.id), ref.Instance(guess, guessed=True) if guess else None)
+        plain = unknown(("name", node.id), ref.Instance(guess, guessed=True) if guess else None)
+        if ranked is None and not frame.facts.imports.stars and node.id not in assignments_in(frame.facts.tree):
+            self._plain.setdefault(frame.facts.name, {})[node.id] = plain
+        return plain
 
     def variable_at(self, name: str) -> Value | None:
         """A module-level variable by absolute dotted name."""

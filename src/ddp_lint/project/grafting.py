@@ -28,8 +28,10 @@ def graft(old: ast.Module, new: ast.Module, before: str, after: str) -> list[ast
         return None
     for one, other in comparison.ending:
         one.__dict__["end_col_offset"] = other.__dict__["end_col_offset"]
+        one.__dict__.pop("span", None)  # its place as findings show it (`frame.span_of`)
     for docstring, renewed in comparison.docstrings.values():
         docstring.value, docstring.end_col_offset = renewed.value, renewed.end_col_offset
+        docstring.__dict__.pop("span", None)
     for one, other in comparison.changed:
         one.__dict__["body"] = other.__dict__["body"]
         _outdate(one)
