@@ -7,7 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import mentions_own_rank
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADER, framework_loads, is_evaluation, is_sampler
+from ddp_lint.rules.data.loading import LOADERS, framework_loads, is_evaluation, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, exclusive
@@ -101,12 +101,12 @@ class LoaderNotDivided(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DataLoader", *_WRAPS, "backward", file=(*_WRAPS, "DistributedSampler"))
+    triggers = Triggers("DataLoader", "StatefulDataLoader", *_WRAPS, "backward", file=(*_WRAPS, "DistributedSampler"))
     oracles = ("samples",)
     confidence = Confidence.MEDIUM
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self.module.qualified(node.func) != LOADER or not node.args or any(arg.star for arg in node.args):
+        if self.module.qualified(node.func) not in LOADERS or not node.args or any(arg.star for arg in node.args):
             return
         if argument(node, 3, "sampler") is not None or argument(node, 4, "batch_sampler") is not None:
             return

@@ -18,7 +18,8 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
 
 SAMPLER = "torch.utils.data.DistributedSampler"
-LOADER = "torch.utils.data.DataLoader"
+#: Classes whose constructor takes what `torch.utils.data.DataLoader` takes, by the same names.
+LOADERS = frozenset(table("data")["loaders"])
 
 
 def is_sampler(module: Module, call: cst.Call) -> bool:
