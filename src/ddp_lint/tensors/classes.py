@@ -178,12 +178,8 @@ class ModuleClasses:
         """The module class of the project that a canonical dotted name stands for."""
         if self._project is None or not qualified:
             return None
-        found = self._project.split(qualified)
-        if found is None:
-            return None
-        facts, rest = found
-        node = facts.definitions.get(rest)
-        return self._built(facts, node) if isinstance(node, ast.ClassDef) else None
+        facts, node = self._project.definition(qualified) or (None, None)
+        return self._built(facts, node) if facts is not None and isinstance(node, ast.ClassDef) else None
 
     def resolve(self, name: str, facts: ModuleFacts) -> ModuleClass | None:
         """The module class that a dotted name means inside a file of the project."""

@@ -6,7 +6,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.queries import is_true, literal_text
+from ddp_lint.source.queries import is_true, literal_text, options
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 
@@ -133,6 +133,6 @@ class SamplerInWrongPlace(Rule):
     def _is_sampler(self, value: cst.BaseExpression) -> bool:
         """A DistributedSampler in all that the expression can be, but for None and what nothing shows."""
         values = self.module.assignments(value) or [value]
-        arms = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
+        arms = options(values)
         calls = [arm for arm in arms if isinstance(arm, cst.Call)]
         return bool(calls) and all(is_sampler(self.module, call) for call in calls)

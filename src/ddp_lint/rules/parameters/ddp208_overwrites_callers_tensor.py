@@ -7,13 +7,13 @@ import functools
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
-from ddp_lint.launch.single import transforms_samples
+from ddp_lint.launch.single_process import transforms_samples
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import descendants, subtree
+from ddp_lint.source.tree import descendants, method_of, subtree
 from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.kept import Keeping, Kept
@@ -286,4 +286,4 @@ def _computes(write: Write) -> bool:
             return False
         place = node.targets[0].target
         return any(place.deep_equals(n) for n in subtree(node.value))
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _ARITHMETIC
+    return method_of(node) in _ARITHMETIC
