@@ -192,11 +192,10 @@ class ModuleClasses:
 
     def function(self, name: str, facts: ModuleFacts) -> tuple[ModuleFacts, ast.FunctionDef] | None:
         """The top-level function of the project that a dotted name means inside one of its files."""
-        found: tuple[ModuleFacts, ast.AST | None] | None = None
-        if name in facts.definitions:
-            found = facts, facts.definitions[name]
-        elif self._project is not None and (target := self._project.split(self.qualified(name, facts))) is not None:
-            found = target[0], target[0].definitions.get(target[1])
+        here = facts.definitions.get(name)
+        found = (facts, here) if here is not None else None
+        if found is None and self._project is not None:
+            found = self._project.definition(self.qualified(name, facts))
         return (found[0], found[1]) if found is not None and isinstance(found[1], ast.FunctionDef) else None
 
     def qualified(self, name: str, facts: ModuleFacts) -> str:

@@ -225,9 +225,9 @@ class LoaderNotDivided(Rule):
 
     def _mentions_rank(self, name: str) -> bool:
         project = self.module.project
-        found = project.split(project.canonical(name)) if project is not None else None
-        definition = found[0].definitions.get(found[1]) if found is not None else None
-        if found is None or not isinstance(definition, (ast.FunctionDef, ast.ClassDef)):
+        found = project.definition(project.canonical(name)) if project is not None else None
+        if found is None:
             return False
-        words = "\n".join(found[0].file.lines[definition.lineno - 1 : definition.end_lineno])
+        facts, definition = found
+        words = "\n".join(facts.file.lines[definition.lineno - 1 : definition.end_lineno])
         return _BY_RANK.search(words) is not None or mentions_own_rank(self.module, words)
