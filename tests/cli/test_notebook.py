@@ -50,6 +50,11 @@ def notebook(*cells: str | list[str], language: str = "python", indent: int | No
         ("torch.load?\n?torch", "pass  # ipython:> torch.load?\npass  # ipython:> ?torch"),
         ("!a \\\n  b\nx = 1", "pass  # ipython:> !a \\\npass  # ipython:>   b\nx = 1"),
         ("%%bash\nif [ $x ]\n\nfi", "pass  # ipython:> %%bash\npass  # ipython:> if [ $x ]\n\npass  # ipython:> fi"),
+        (
+            "#@title Page\n\n%%html\n<p>",
+            "pass  # ipython:> #@title Page\n\npass  # ipython:> %%html\npass  # ipython:> <p>",
+        ),
+        ("# a comment\n%%time\nx = 1", "# a comment\npass  # ipython:> %%time\nx = 1"),
         ("%%time\nx = 1", "pass  # ipython:> %%time\nx = 1"),
         ("!ls\nx = (1\n  % y)", "pass  # ipython:> !ls\nx = (1\n  % y)"),
         ("!ls\nx = '''\n%d\n'''", "pass  # ipython:> !ls\nx = '''\n%d\n'''"),

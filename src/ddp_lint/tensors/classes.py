@@ -192,11 +192,10 @@ class ModuleClasses:
 
     def function(self, name: str, facts: ModuleFacts) -> tuple[ModuleFacts, ast.FunctionDef] | None:
         """The top-level function of the project that a dotted name means inside one of its files."""
-        found: tuple[ModuleFacts, ast.AST | None] | None = None
-        if name in facts.definitions:
-            found = facts, facts.definitions[name]
-        elif self._project is not None and (target := self._project.split(self.qualified(name, facts))) is not None:
-            found = target[0], target[0].definitions.get(target[1])
+        here = facts.definitions.get(name)
+        found = (facts, here) if here is not None else None
+        if found is None and self._project is not None:
+            found = self._project.definition(self.qualified(name, facts))
         return (found[0], found[1]) if found is not None and isinstance(found[1], ast.FunctionDef) else None
 
     def qualified(self, name: str, facts: ModuleFacts) -> str:
@@ -236,7 +235,7 @@ class ModuleClasses:
         return None
 
     def without_buffers(self, cls: ModuleClass, seen: frozenset[str] = frozenset()) -> bool:
-        """Whether all that a module makes and calls is seen, and none of it has buffers."""
+        """Whether all that a module makes and calls is seen, and backward needs none of its buffers."""
         if cls.name in seen:
             return True
         for each in cls.lineage:
@@ -249,7 +248,13 @@ class ModuleClasses:
                     targets = node.targets if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) else []
                     if any(dotted_ast(target) in used for target in targets):
                         return False  # it was made elsewhere
-        return not cls.attributes or all(a.role is not Role.BUFFER for found in cls.attributes.values() for a in found)
+        buffers = {f"self.{n}" for n, found in cls.attributes.items() if any(a.role is Role.BUFFER for a in found)}
+        return not any(
+            _needed(method, each.facts) & buffers
+            for each in cls.lineage
+            for method in each.node.body
+            if isinstance(method, ast.FunctionDef)
+        )
 
     def has_buffers(self, cls: ModuleClass, seen: frozenset[str] = frozenset()) -> bool:
         """Whether a module surely has buffers: it makes them, or a part that has some, under no condition."""
@@ -272,12 +277,41 @@ class ModuleClasses:
         """Whether a call makes, or may make, a module with buffers."""
         written = dotted_ast(call.func)
         name = self.qualified(written, facts)
-        if written.endswith("register_buffer") or "Norm" in layer_kind(name) or name.startswith("torch.nn.utils"):
+        if "Norm" in layer_kind(name) or name.startswith("torch.nn.utils"):
             return layer_kind(name) not in ("LayerNorm", "GroupNorm", "RMSNorm")
         inner = self.resolve(written, facts)
         if inner is not None:
             return not self.without_buffers(inner, seen)
         return bool(name) and name.partition(".")[0] not in ("torch", "math", "numpy", "functools")
+
+
+def _needed(method: ast.FunctionDef, facts: ModuleFacts) -> frozenset[str]:
+    """The attributes of `self` that a method reads so that backward may need them. It needs nothing that is compared,
+    added, written in place, asked for its shape, or read where gradients are off."""
+    if any(without_gradient(d, facts) for d in method.decorator_list):
+        return frozenset()
+    needed: set[str] = set()
+    stack: list[tuple[ast.AST, bool]] = [(statement, True) for statement in method.body]
+    while stack:
+        node, counts = stack.pop()
+        if isinstance(node, ast.With) and any(without_gradient(i.context_expr, facts) for i in node.items):
+            continue
+        name = dotted_ast(node) if isinstance(node, ast.Attribute) else ""
+        if name.startswith("self.") and name.count(".") == 1:
+            needed |= {name} if counts and isinstance(getattr(node, "ctx", None), ast.Load) else set()
+            continue
+        # `self.mask[:n] == 0`, `x + self.shift`, `self.count.add_(1)`, `self.mask.shape`
+        plain = isinstance(node, ast.Compare) or (
+            isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub))
+        )
+        asked = isinstance(node, ast.Attribute) and (node.attr in _ASKED or node.attr.endswith("_"))
+        sliced = not counts and isinstance(node, (ast.Subscript, ast.Slice, ast.Attribute))
+        stack += [(child, not (plain or asked or sliced)) for child in below(node)]
+    return frozenset(needed)
+
+
+#: Attributes and methods of a tensor that hold no values of it, or give them to the host.
+_ASKED = frozenset({"shape", "size", "device", "dtype", "ndim", "dim", "numel", "item"})
 
 
 def _unconditional_calls(body: list[ast.stmt]) -> Iterator[ast.Call]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADER, is_sampler
+from ddp_lint.rules.data.loading import LOADERS, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_true, literal_text, options
@@ -78,11 +78,11 @@ class SamplerInWrongPlace(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DataLoader", "batch_sampler", file=("DistributedSampler",))
+    triggers = Triggers("DataLoader", "StatefulDataLoader", "batch_sampler", file=("DistributedSampler",))
     oracles = ("exception",)
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self.module.qualified(node.func) != LOADER:
+        if self.module.qualified(node.func) not in LOADERS:
             return
         batch_sampler = argument(node, 4, "batch_sampler")
         if batch_sampler is not None and self._is_sampler(batch_sampler):

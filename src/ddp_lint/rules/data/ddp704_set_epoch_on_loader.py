@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADER
+from ddp_lint.rules.data.loading import LOADERS
 from ddp_lint.rules.triggers import Triggers
 
 
@@ -83,7 +83,7 @@ class SetEpochOnLoader(Rule):
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "set_epoch":
             return
         loader = node.func.value
-        if self.module.constructed_by(loader) != LOADER or self._rebound(loader):
+        if self.module.constructed_by(loader) not in LOADERS or self._rebound(loader):
             return
         edit = Edit(self.module.span(loader), f"{self.module.code(loader)}.sampler")
         self.report(
@@ -98,5 +98,5 @@ class SetEpochOnLoader(Rule):
         """Whether the name ever holds anything but a DataLoader: `prepare(loader)` returns one that has set_epoch."""
         values = [(binding.index, binding.value) for binding in self.module.bindings(loader)]
         return any(
-            index or not isinstance(v, cst.Call) or self.module.qualified(v.func) != LOADER for index, v in values
+            index or not isinstance(v, cst.Call) or self.module.qualified(v.func) not in LOADERS for index, v in values
         )

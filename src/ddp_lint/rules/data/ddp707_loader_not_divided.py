@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 
 import libcst as cst
@@ -7,14 +8,18 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import mentions_own_rank
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADER, framework_loads, is_evaluation, is_sampler
+from ddp_lint.rules.data.loading import LOADERS, framework_loads, is_evaluation, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, exclusive
 from ddp_lint.source.queries import calls_in, is_true
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 
+#: What a function says that gives each rank its part.
+_BY_RANK = re.compile(r"rank\b|world_size|process_index|num_processes|shard")
+#: Values that the data of one loader is followed through.
+_VALUES = 12
 _WRAPS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 
 
@@ -86,7 +91,8 @@ class LoaderNotDivided(Rule):
     ## When it is silent
 
     Evaluation loaders, loaders with a sampler or batch sampler, files in which anything divides the data (a sampler, a
-    shard, a rank in the dataset), loaders passed to a framework that replaces the sampler.
+    shard, a rank in the dataset), data from a function or class of the project that mentions the rank, loaders passed
+    to a framework that replaces the sampler.
 
     ## How to confirm
 
@@ -101,12 +107,12 @@ class LoaderNotDivided(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DataLoader", *_WRAPS, "backward", file=(*_WRAPS, "DistributedSampler"))
+    triggers = Triggers("DataLoader", "StatefulDataLoader", *_WRAPS, "backward", file=(*_WRAPS, "DistributedSampler"))
     oracles = ("samples",)
     confidence = Confidence.MEDIUM
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self.module.qualified(node.func) != LOADER or not node.args or any(arg.star for arg in node.args):
+        if self.module.qualified(node.func) not in LOADERS or not node.args or any(arg.star for arg in node.args):
             return
         if argument(node, 3, "sampler") is not None or argument(node, 4, "batch_sampler") is not None:
             return
@@ -201,4 +207,27 @@ class LoaderNotDivided(Rule):
         function = self.module.function_of(node)
         scope = re.sub(r"device_ids\s*=\s*\[[^\]]*\]", "", self.module.code(function) if function is not None else text)
         by_rank = re.search(r"(rank|world_size)\s*(::|\])|\[\s*\w*rank|rank\s*\*|%\s*\w*world", scope) is not None
-        return by_rank or mentions_own_rank(self.module, scope)
+        return by_rank or mentions_own_rank(self.module, scope) or self._is_made_by_rank(node.args[0].value)
+
+    def _is_made_by_rank(self, data: cst.BaseExpression) -> bool:
+        """Whether a function or class of the project that the data comes from mentions the rank."""
+        values = [data]
+        for value in values:
+            parts = list(subtree(value))
+            calls = (self.module.callee(n) for n in parts if isinstance(n, cst.Call))
+            if any(self._mentions_rank(name) for name in calls if name):
+                return True
+            if len(values) < _VALUES:
+                values += (
+                    v for n in parts if isinstance(n, cst.Name) for v in self.module.assignments(n) if v not in values
+                )
+        return False
+
+    def _mentions_rank(self, name: str) -> bool:
+        project = self.module.project
+        found = project.definition(project.canonical(name)) if project is not None else None
+        if found is None:
+            return False
+        facts, definition = found
+        words = "\n".join(facts.file.lines[definition.lineno - 1 : definition.end_lineno])
+        return _BY_RANK.search(words) is not None or mentions_own_rank(self.module, words)

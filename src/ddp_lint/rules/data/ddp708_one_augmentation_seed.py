@@ -10,19 +10,23 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import done_nearby, is_evaluation, is_sampler, mentions_nearby
+from ddp_lint.rules.data.loading import LOADERS, done_nearby, is_evaluation, is_sampler, mentions_nearby
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in, options
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import called
+from ddp_lint.source.tree import called, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
 #: The generators that augmentation draws from. Weights are initialised by torch's, for which one seed is right.
 _SEEDERS = ("random.seed", "numpy.random.seed")
 #: What a seed goes by that one for all ranks does not: the rank, or the epoch or item that an order is drawn for.
 _OWN_SEED = re.compile(r"rank|process_index|worker|epoch|idx|index|step|iter", re.IGNORECASE)
+#: What makes the seed of a worker differ between the ranks: the rank, torch's seed for the worker, the clock.
+_BY_RANK = re.compile(
+    r"rank|process_index|initial_seed|base_seed|get_worker_info|get_state|urandom|\btime|getpid|secrets", re.IGNORECASE
+)
 _STARTS_RANKS = ("spawn", "Process", "start_processes")
 
 
@@ -33,7 +37,8 @@ class OneAugmentationSeed(Rule):
 
     Finds code that several ranks run where Python's or NumPy's generator gets a seed that does not depend on the rank,
     directly or through a helper of the project, next to a data loader, in a project that augments its data at random.
-    Also a `torch.Generator` that gets such a seed and goes into a loader with workers and a DistributedSampler.
+    Also a `torch.Generator` that gets such a seed and goes into a loader with workers and a DistributedSampler, and a
+    `worker_init_fn` of such a loader that seeds by the number of the worker alone (`random.seed(seed + worker_id)`).
 
     ## Why it breaks
 
@@ -105,10 +110,10 @@ class OneAugmentationSeed(Rule):
     ## When it is silent
 
     Seeds that mention the rank on the way, or are followed by one that does; projects without random augmentation (a
-    sampler needs the same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` in the
-    project; augmentation that is mentioned only in comments and docstrings; a seed that is restored afterwards, or
-    that a shuffle or a permutation follows; seeds before the ranks are spawned (they do not inherit it); tests and
-    evaluation.
+    sampler needs the same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses
+    the rank, `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation
+    that is mentioned only in comments and docstrings; a seed that is restored afterwards, or that a shuffle or a
+    permutation follows; seeds before the ranks are spawned (they do not inherit it); tests and evaluation.
 
     ## How to confirm
 
@@ -124,7 +129,9 @@ class OneAugmentationSeed(Rule):
     - https://pytorch.org/docs/stable/data.html#randomness-in-multi-process-data-loading
     """
 
-    triggers = Triggers("seed", "manual_seed", *table("data")["seed_helpers"], file=(*table("data")["loader_words"],))
+    triggers = Triggers(
+        "seed", "manual_seed", "worker_init_fn", *table("data")["seed_helpers"], file=(*table("data")["loader_words"],)
+    )
     oracles = ("seeds",)
     confidence = Confidence.MEDIUM
 
@@ -135,6 +142,8 @@ class OneAugmentationSeed(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if node.args and called(node) == "manual_seed":
             self._visit_generator(node)
+        if self.module.qualified(node.func) in LOADERS:
+            self._visit_loader(node)
         if not node.args or not self._seeds(node) or self._differs_by_rank(node):
             return
         function = self.module.function_of(node)
@@ -151,6 +160,35 @@ class OneAugmentationSeed(Rule):
             labels=[(drawn[1], "draws at random")],
             help="after building the model, seed random, numpy and torch by rank: workers seed from torch's generator",
         )
+
+    # ---- what workers start with
+
+    def _visit_loader(self, loader: cst.Call) -> None:
+        """``worker_init_fn`` that seeds by the number of the worker alone: each rank has a worker of that number."""
+        start = argument(loader, None, "worker_init_fn")
+        if start is None or not self._is_divided(loader) or is_evaluation(assigned_name(self.module, loader)):
+            return
+        seeding = self._seeding(start)
+        drawn = self._drawn_on_ranks(with_workers=True) if seeding is not None else None
+        if seeding is None or drawn is None or self.module.file.is_test:
+            return
+        self.report(
+            loader,
+            "the workers of all ranks are seeded alike: they draw the same augmentations for different samples",
+            notes=[f"worker 0 of rank 0 and of rank 1 draws the same numbers, also those of `{drawn[0]}`"],
+            labels=[(seeding, "knows no rank"), (drawn[1], "draws at random")],
+            help="seed with torch.initial_seed() % 2**32, after torch was seeded by rank; or add rank * num_workers",
+        )
+
+    def _seeding(self, start: cst.BaseExpression) -> cst.CSTNode | None:
+        """The seed that a function for workers sets for `random` or NumPy, if it is the same on all ranks."""
+        bound = (b.node for b in self.module.bindings(start) if b.kind == "function")
+        function = start if isinstance(start, cst.Lambda) else next(bound, None)
+        if not isinstance(function, (cst.FunctionDef, cst.Lambda)) or _BY_RANK.search(self.module.code(function)):
+            return None
+        calls = [n for n in subtree(function.body) if isinstance(n, cst.Call) and n.args]
+        seeds = [call for call in calls if self.module.qualified(call.func) in _SEEDERS]
+        return seeds[0] if seeds and not mentions_own_rank(self.module, self.module.code(function)) else None
 
     # ---- the generator of a loader
 

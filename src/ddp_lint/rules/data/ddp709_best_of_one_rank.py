@@ -11,7 +11,7 @@ from ddp_lint.launch.ranks import on_one_rank
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADER, is_sampler
+from ddp_lint.rules.data.loading import LOADERS, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
@@ -190,7 +190,7 @@ class BestOfOneRank(Rule):
     def _divided(self, loader: cst.BaseExpression | str, at: cst.CSTNode) -> cst.Call | None:
         """The making of a loader whose sampler gives each rank its part."""
         for made in self.module.assignments(loader, at):
-            if isinstance(made, cst.Call) and self.module.qualified(made.func) == LOADER:
+            if isinstance(made, cst.Call) and self.module.qualified(made.func) in LOADERS:
                 sampler = argument(made, 3, "sampler")
                 values = [sampler, *self.module.assignments(sampler)] if sampler is not None else []
                 if any(isinstance(v, cst.Call) and is_sampler(self.module, v) for v in values):

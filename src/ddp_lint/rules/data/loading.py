@@ -19,7 +19,8 @@ from ddp_lint.source import Module
 from ddp_lint.source.queries import options
 
 SAMPLER = "torch.utils.data.DistributedSampler"
-LOADER = "torch.utils.data.DataLoader"
+#: Classes whose constructor takes what `torch.utils.data.DataLoader` takes, by the same names.
+LOADERS = frozenset(table("data")["loaders"])
 
 
 def is_sampler(module: Module, call: cst.Call) -> bool:

@@ -18,6 +18,7 @@ from ddp_lint.source.syntax import walk
 from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.contexts import without_gradient
+from ddp_lint.tensors.operations import names
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 
@@ -100,9 +101,10 @@ class TwoForwardsBeforeBackward(Rule):
 
     `broadcast_buffers=False`, a backward between the two calls, a first call under `torch.no_grad()` or with
     `.detach()`, calls in different branches of an `if`, models whose wrap is not found, models whose complete
-    definition is found and has no buffers (or only SyncBatchNorm, which saves none), tests; and every file if
-    `target-torch` is 2.13 or newer. The rule cannot always determine whether the model has buffers; if it has none,
-    the finding is wrong.
+    definition is found and has no buffers that backward needs (SyncBatchNorm saves none; nor does what only compares,
+    adds or updates a buffer), tests; and every file if `target-torch` is 2.13 or newer. The rule cannot always
+    determine whether the model has buffers; if it has none, the finding is wrong. Only with `--preview`: projects that
+    never mention a layer with running statistics.
 
     ## How to confirm
 
@@ -153,6 +155,7 @@ class TwoForwardsBeforeBackward(Rule):
                     labels=[(first, "the first forward saves the buffers for its backward")],
                     notes=["only if the model has buffers, as BatchNorm has; torch 2.13 does not raise"],
                     help="run one forward over torch.cat of the batches, or use DDP(.., broadcast_buffers=False)",
+                    confidence=None if self._some_have_buffers else Confidence.LOW,
                 )
         self._pending.clear()
 
@@ -183,6 +186,12 @@ class TwoForwardsBeforeBackward(Rule):
         classes = TensorFile.of(self.module).classes
         made = classes.imported(kind) or classes.named(kind.removeprefix(f"{self.module.name}."))
         return made is not None and classes.without_buffers(made)
+
+    @functools.cached_property
+    def _some_have_buffers(self) -> bool:
+        """Whether any file of the project speaks of layers that save buffers for backward."""
+        project = self.module.project
+        return project is None or any(project.holding(word) for word in names("buffers", "words"))
 
     @functools.cached_property
     def _synchronised(self) -> frozenset[str]:
