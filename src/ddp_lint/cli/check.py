@@ -15,7 +15,20 @@ from typing import Any
 import click
 
 from ddp_lint.cli import completing
-from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, count, fail, say, wants_color, write
+from ddp_lint.cli.console import (
+    CLEAN,
+    COLOR,
+    FAILED,
+    FOUND,
+    OUTPUT_FILE,
+    count,
+    end_with,
+    listed,
+    say,
+    say_errors,
+    wants_color,
+    write,
+)
 from ddp_lint.cli.narrowing import Narrowing, Part
 from ddp_lint.cli.progress import Progress
 from ddp_lint.cli.summary import settings_text, statistics, summary
@@ -108,19 +121,14 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     click.option(
         "--output-format", type=click.Choice(FORMATS), envvar="DDP_LINT_OUTPUT_FORMAT", help="[default: full]"
     ),
-    click.option(
-        "-o",
-        "--output-file",
-        type=click.Path(dir_okay=False, path_type=pathlib.Path),
-        help="Write the report to this file.",
-    ),
+    OUTPUT_FILE,
     click.option("--statistics", is_flag=True, help="Print the number of findings per rule instead of the findings."),
     click.option("--exit-zero", is_flag=True, help="Exit with status 0 even if there are findings."),
     click.option("-q", "--quiet", is_flag=True, help="Print only the findings."),
     click.option(
         "-v", "--verbose", is_flag=True, help="Also print statistics of the run, and why collectives were not reported."
     ),
-    click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True),
+    COLOR,
 )
 @_options(
     click.option(
@@ -164,13 +172,7 @@ def check(paths: tuple[str, ...], **given: Any) -> None:
 
     Exit status: 0 no findings, 1 findings, 2 wrong usage or configuration, or a file that cannot be read.
     """
-    try:
-        sys.exit(_run(paths, given))
-    except ConfigError as e:
-        fail(str(e), given["color"])
-    except KeyboardInterrupt:
-        say("error: interrupted")
-        sys.exit(INTERRUPTED)
+    end_with(lambda: _run(paths, given), given["color"])
 
 
 @dataclasses.dataclass
@@ -217,8 +219,7 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
     else:
         groups = [settings for settings, _ in discovered.groups()] or [configuration.of(pathlib.Path.cwd())]
         write("\n".join(visible(settings_text(settings)) for settings in groups), options.output_file)
-    for path, reason in discovered.errors:
-        say(f"error: {path}: {reason}", options.color)
+    say_errors(discovered.errors, options.color)
     return FAILED if discovered.errors else CLEAN
 
 
@@ -237,16 +238,13 @@ def _watch(paths: tuple[str, ...], given: dict[str, Any], options: _Options) -> 
 
 
 def _overrides(given: dict[str, Any]) -> Overrides:
-    def split(key: str) -> tuple[str, ...]:
-        return tuple(part.strip() for value in given[key] for part in value.split(",") if part.strip())
-
     return Overrides(
-        select=split("select") or None,
-        extend_select=split("extend_select"),
-        ignore=split("ignore"),
+        select=listed(given["select"]) or None,
+        extend_select=listed(given["extend_select"]),
+        ignore=listed(given["ignore"]),
         preview=given["preview"],
-        exclude=split("exclude") or None,
-        extend_exclude=split("extend_exclude"),
+        exclude=listed(given["exclude"]) or None,
+        extend_exclude=listed(given["extend_exclude"]),
         force_exclude=given["force_exclude"],
         config=given["config"],
         isolated=given["isolated"],
@@ -293,16 +291,15 @@ def _run_files(discovered: Discovered, options: _Options, narrowing: Narrowing) 
         return _add_ignore(parts, discovered, options)
     if options.diff or options.fix:
         from ddp_lint.cli.fix import fix_files
+
+        findings = [f for part in parts for f in part.reported]
+        fix = functools.partial(fix_files, findings, discovered.files, unsafe=options.unsafe_fixes)
     if options.diff:
-        result = fix_files(
-            (f for part in parts for f in part.reported), discovered.files, unsafe=options.unsafe_fixes, dry=True
-        )
+        result = fix(dry=True)
         return _finish_diff(result.patch, result.fixed, [*report.errors, *result.failures], options)
     outcome = _Outcome(report, Sources(), 0)
     if options.fix:
-        result = fix_files(
-            (f for part in parts for f in part.reported), discovered.files, unsafe=options.unsafe_fixes, dry=False
-        )
+        result = fix(dry=False)
         outcome.fixed, outcome.failures = result.fixed, result.failures
         if result.fixed:  # a fix in one file can change what is found in another
             narrowing = narrowing.again()
@@ -360,8 +357,7 @@ def _add_ignore(parts: list[Part], discovered: Discovered, options: _Options) ->
 
 
 def _failures(report: Report, options: _Options) -> int:
-    for path, reason in report.errors:
-        say(f"error: {path}: {reason}", options.color)
+    say_errors(report.errors, options.color)
     return _status(report, options)
 
 
@@ -457,8 +453,7 @@ def _finish(outcome: _Outcome, output_format: str, options: _Options) -> int:
     else:
         run = Run(report.findings, report.errors, outcome.sources, _in_color(options))
         write(render(run, output_format), options.output_file)
-    for path, reason in report.errors:
-        say(f"error: {path}: {reason}", options.color)
+    say_errors(report.errors, options.color)
     if not options.quiet and (output_format in ("full", "concise")):
         write(summary(report, outcome.fixed, Style(color), outcome.hidden), None)
     if options.verbose:
@@ -474,8 +469,7 @@ def _in_color(options: _Options) -> bool:
 def _finish_diff(patch: str, fixed: int, errors: list[tuple[str, str]], options: _Options) -> int:
     to_terminal = options.output_file is None and sys.stdout is not None and sys.stdout.isatty()
     write(visible(patch) if to_terminal else patch, options.output_file)
-    for path, reason in errors:
-        say(f"error: {path}: {reason}", options.color)
+    say_errors(errors, options.color)
     if not options.quiet:
         say(f"{count(fixed, 'finding')} would be fixed", options.color)
     return FAILED if errors else FOUND if patch and not options.exit_zero else CLEAN

@@ -6,12 +6,13 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping
 
+from ddp_lint.config import ConfigError
 from ddp_lint.verify.trace import Frame, Trace
 
 WRAPS = ("ddp", "fsdp2", "fsdp1", "none")
 
 
-class UsageError(Exception):
+class UsageError(ConfigError):
     """The target cannot be run: the message says what to do (exit code 2)."""
 
 
