@@ -115,9 +115,8 @@ class _Check:
 
             if self.reach.is_wide(len(files)):
                 self.project.prepare_search()
-            yield from pool.run(
-                files, self.settings, processes, reach, self.done, for_cache=self.for_cache, project=self.project
-            )
+            checked = pool.Checked(self.settings, self.for_cache, reach, self.project)
+            yield from pool.run(files, processes, checked, self.done)
             return
         from ddp_lint.engine.checking import Checker  # not where the cache knows it all
 
